@@ -1,0 +1,1 @@
+"""The pure core: values, events, state, decisions, errors. No I/O, no clock, no randomness, no asyncio."""

@@ -1,0 +1,366 @@
+"""The event vocabulary, its codec and its version.
+
+An `Event` is one appended record. Its body is one of a closed set of structs, told apart by `type`; bodies
+grow by adding optional fields. An event that was read keeps the bytes it was read from, so that what a
+newer minor version added is passed on untouched.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import JournalError
+from treadle.core.policy import Policy
+from treadle.core.types import (
+    Completion,
+    Effect,
+    Fault,
+    FileDelta,
+    Json,
+    Message,
+    Parent,
+    StopReason,
+    TaskRef,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
+
+VERSION = "1.0"
+"""Version of the vocabulary, `major.minor`. A reader refuses a newer major."""
+
+
+class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="type"):
+    """What every body has."""
+
+    at: float
+    """Seconds since the epoch, by the clock of the process that appended it."""
+
+
+class RunStarted(Body, frozen=True, tag="run_started"):
+    """A run begins: all that decisions depend on and the journal does not say elsewhere."""
+
+    policy: Policy
+    version: str
+    """`VERSION` of the writer."""
+    model: str | None = None
+    instructions: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    is_session: bool = False
+    """A session stays open after a turn, until it is closed."""
+    task: TaskRef | None = None
+    parent: Parent | None = None
+    """Set in a fork; the events up to `parent.seq` are copies."""
+    metadata: dict[str, Json] | None = None
+    """The caller's own."""
+
+
+class TurnStarted(Body, frozen=True, tag="turn_started"):
+    """A user's message opens a turn."""
+
+    turn: int
+    """Counted from 1."""
+    message: Message
+
+
+class InferenceStarted(Body, frozen=True, tag="inference_started"):
+    """A request is about to be sent."""
+
+    step: int
+    """Counted from 1 over the whole run."""
+    messages: int
+    """The request is the first `messages` messages of the run's transcript."""
+    has_tools: bool = True
+    """False at a wrap-up, where no tools are offered."""
+
+
+class InferenceCompleted(Body, frozen=True, tag="inference_completed"):
+    """The ground truth for training."""
+
+    step: int
+    completion: Completion
+    duration_seconds: float = 0.0
+    """From sending to the whole answer, with retries."""
+
+
+class InferenceFailed(Body, frozen=True, tag="inference_failed"):
+    """An attempt that failed or was thrown away."""
+
+    step: int
+    error: str
+    error_type: str
+    fault: Fault
+    stop_reason: StopReason = StopReason.ERROR
+    """What the turn ends with, where it does."""
+    attempt: int = 1
+    retry_in_seconds: float | None = None
+    """Set: it is tried again after so long. `None`: this was the last attempt."""
+
+
+class ToolStarted(Body, frozen=True, tag="tool_started"):
+    """The intent to run a tool, durable before a tool with an effect runs."""
+
+    step: int
+    call_id: str
+    name: str
+    effect: Effect
+    attempt: int = 1
+    """2 and more: run again after its outcome was lost."""
+
+
+class ToolCompleted(Body, frozen=True, tag="tool_completed"):
+    """The result, durable before the model sees it."""
+
+    step: int
+    result: ToolResult
+    duration_seconds: float = 0.0
+
+
+class ContextCompacted(Body, frozen=True, tag="context_compacted"):
+    """The first `messages` messages are replaced by others."""
+
+    messages: int
+    replacement: tuple[Message, ...]
+    usage: Usage | None = None
+
+
+class MessageInjected(Body, frozen=True, tag="message_injected"):
+    """A message that neither the user, the model nor a tool wrote."""
+
+    message: Message
+    limit: StopReason | None = None
+    """Set: the limit that the message tells the model of; one inference without tools follows."""
+
+
+class QuestionAsked(Body, frozen=True, tag="question_asked"):
+    """The run waits for the user."""
+
+    question_id: str
+    text: str
+    call_id: str | None = None
+    """The tool call that the question is about, whose result the answer becomes."""
+
+
+class QuestionAnswered(Body, frozen=True, tag="question_answered"):
+    """The user answered."""
+
+    question_id: str
+    text: str
+
+
+class ApprovalRequested(Body, frozen=True, tag="approval_requested"):
+    """A tool call waits for a yes."""
+
+    call_id: str
+
+
+class ApprovalDecided(Body, frozen=True, tag="approval_decided"):
+    """Somebody said yes or no."""
+
+    call_id: str
+    is_approved: bool
+    reason: str | None = None
+
+
+class SnapshotTaken(Body, frozen=True, tag="snapshot_taken"):
+    """The sandbox's files changed. Appended together with the result of the tool that changed them."""
+
+    snapshot_id: str
+    """SHA-256 over the sorted (path, content hash) pairs of all files, hex."""
+    delta: FileDelta
+    """Against the snapshot before; the contents are in the store, by hash."""
+    contents: dict[str, str] | None = None
+    """Content hash to base64, only in an exported journal."""
+
+
+class TurnCompleted(Body, frozen=True, tag="turn_completed"):
+    """A turn ended, well or not."""
+
+    turn: int
+    stop_reason: StopReason
+    output: str = ""
+    error: str | None = None
+    fault: Fault | None = None
+
+
+class RunPaused(Body, frozen=True, tag="run_paused"):
+    """Nobody drives the run; it can be resumed."""
+
+    reason: str
+    """`cancelled`, `question` or `closed`."""
+
+
+class RunResumed(Body, frozen=True, tag="run_resumed"):
+    """Somebody drives the run again. Calls started before it and not completed are in doubt."""
+
+
+class RunFinished(Body, frozen=True, tag="run_finished"):
+    """The run is over."""
+
+    stop_reason: StopReason
+    error: str | None = None
+    fault: Fault | None = None
+
+
+class Rewarded(Body, frozen=True, tag="rewarded"):
+    """A grade, by the task's check or a later rescoring; the newest of a name counts."""
+
+    reward: float
+    name: str = "check"
+    detail: str | None = None
+
+
+DurableBody: TypeAlias = (
+    RunStarted
+    | TurnStarted
+    | InferenceStarted
+    | InferenceCompleted
+    | InferenceFailed
+    | ToolStarted
+    | ToolCompleted
+    | ContextCompacted
+    | MessageInjected
+    | QuestionAsked
+    | QuestionAnswered
+    | ApprovalRequested
+    | ApprovalDecided
+    | SnapshotTaken
+    | TurnCompleted
+    | RunPaused
+    | RunResumed
+    | RunFinished
+    | Rewarded
+)
+
+
+class TextDelta(Struct, frozen=True, tag_field="type", tag="text_delta"):
+    """A piece of the answer."""
+
+    text: str
+
+
+class ReasoningDelta(Struct, frozen=True, tag_field="type", tag="reasoning_delta"):
+    """A piece of the model's thinking."""
+
+    text: str
+
+
+class ToolCallDelta(Struct, frozen=True, tag_field="type", tag="tool_call_delta"):
+    """A piece of a tool call's arguments."""
+
+    index: int
+    """Which call of the message, from 0."""
+    call_id: str | None
+    name: str | None
+    arguments: str
+
+
+class ToolProgress(Struct, frozen=True, tag_field="type", tag="tool_progress"):
+    """What a running tool reports."""
+
+    call_id: str
+    text: str
+
+
+Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
+"""Ephemeral: streamed and never journalled."""
+
+
+class Event(Struct, frozen=True):
+    """One record of a run. Ephemeral ones have no `seq`."""
+
+    run_id: str
+    seq: int | None
+    """Counted from 1 without a gap."""
+    body: DurableBody | Delta
+    raw: bytes | None = None
+    """The body's JSON as it was read; `None` for an event made here."""
+
+    @property
+    def type(self) -> str:
+        """The body's tag, as `inference_completed`."""
+        return str(self.body.__struct_config__.tag)
+
+    @property
+    def at(self) -> float | None:
+        """Seconds since the epoch; `None` for an ephemeral event."""
+        return self.body.at if isinstance(self.body, Body) else None
+
+    def to_json(self) -> bytes:
+        """One line of an exported journal, or of a stream, without the newline."""
+        head = b'{"run_id":' + _encoder.encode(self.run_id)
+        if self.seq is not None:
+            head += b',"seq":%d' % self.seq
+        return head + b"," + (self.raw or _encoder.encode(self.body))[1:]
+
+
+class _Probe(Struct):
+    """The fields that say whether the rest can be read."""
+
+    type: str | None = None
+    version: str | None = None
+
+
+class _Line(Struct):
+    run_id: str
+    seq: int
+
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[DurableBody] = msgspec.json.Decoder(DurableBody)
+_probe = msgspec.json.Decoder(_Probe)
+_line = msgspec.json.Decoder(_Line)
+
+encode_body = _encoder.encode
+"""A body's JSON, an object that begins with `type`."""
+
+
+def decode_body(raw: bytes) -> DurableBody:
+    """The body that `raw` holds.
+
+    Raises: `JournalError` for a newer major version, an unknown type, or what is not a body at all.
+    """
+    try:
+        if b'"run_started"' in raw[:64]:
+            _refuse_newer(_probe.decode(raw).version)
+        return _decoder.decode(raw)
+    except msgspec.DecodeError as error:
+        raise JournalError(_explain(raw, error)) from error
+
+
+def decode_line(line: bytes) -> Event:
+    """The event that one line of an exported journal holds.
+
+    Raises: `JournalError` as `decode_body` does.
+    """
+    try:
+        head = _line.decode(line)
+    except msgspec.DecodeError as error:
+        raise JournalError(f"not a line of a Treadle journal ({error}): {line[:80]!r}") from error
+    fields: dict[str, msgspec.Raw] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    raw = _encoder.encode({name: value for name, value in fields.items() if name not in ("run_id", "seq")})
+    return Event(head.run_id, head.seq, decode_body(raw), raw)
+
+
+def _refuse_newer(version: str | None) -> None:
+    major = (version or VERSION).split(".")[0]
+    if not major.isdigit() or int(major) > int(VERSION.split(".")[0]):
+        raise JournalError(
+            f"this run was written by a newer Treadle (event version {version!r}, this one reads up to "
+            f"{VERSION!r}); upgrade treadle to read it"
+        )
+
+
+def _explain(raw: bytes, error: Exception) -> str:
+    try:
+        kind = _probe.decode(raw).type
+    except msgspec.DecodeError:
+        kind = None
+    if kind is not None and kind not in EVENT_TYPES:
+        return f"unknown event type {kind!r}; it may come from a newer Treadle: upgrade, or check the file"
+    return f"a damaged event ({error}): {raw[:120]!r}"
+
+
+EVENT_TYPES: frozenset[str] = frozenset(str(kind.__struct_config__.tag) for kind in DurableBody.__args__)
+"""The tags of all durable events."""

@@ -1,0 +1,67 @@
+"""An append-only sequence whose versions share one storage.
+
+Invariant: a `Log` never changes; `append` returns a longer one in amortised constant time. Versions of one
+history share the same list, so holding the state of every step costs no copies. Appending to a version
+that is not the newest (a fork) copies its prefix once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Log(Generic[T]):
+    """An immutable sequence of `T` with cheap append."""
+
+    __slots__ = ("_items", "_memos", "_size")
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self._items: list[T] = list(items)
+        self._size = len(self._items)
+        self._memos: dict[Callable[[T], Any], list[Any]] = {}
+
+    def extend(self, items: Iterable[T]) -> "Log[T]":
+        """A log with `items` after the present ones; this one stays as it is."""
+        new: Log[T] = Log.__new__(Log)
+        if self._size == len(self._items):
+            new._items, new._memos = self._items, self._memos
+        else:
+            new._items, new._memos = self._items[: self._size], {}
+        new._items.extend(items)
+        new._size = len(new._items)
+        return new
+
+    def append(self, item: T) -> "Log[T]":
+        """A log with `item` at the end; this one stays as it is."""
+        return self.extend((item,))
+
+    def map(self, function: Callable[[T], R]) -> list[R]:
+        """`function` of every item, each computed once for all the versions of this history.
+
+        `function` must be pure: its results are kept for as long as the history is.
+        """
+        memo = cast("list[R]", self._memos.setdefault(function, []))
+        for item in self._items[len(memo) : self._size]:
+            memo.append(function(item))
+        return memo if len(memo) == self._size else memo[: self._size]
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items[: self._size])
+
+    def __getitem__(self, index: int) -> T:
+        if not -self._size <= index < self._size:
+            raise IndexError(f"index {index} is outside a log of {self._size}")
+        return self._items[index if index >= 0 else self._size + index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Log) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Log({list(self)!r})"

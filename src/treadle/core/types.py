@@ -1,0 +1,270 @@
+"""The values that the loop handles: messages, tool calls and results, tools, usage, completions.
+
+Values are frozen; they carry no storage ids and no clocks.
+"""
+
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+
+from treadle.core.log import Log
+
+Json: TypeAlias = Any
+"""A JSON value as `msgspec.json` decodes it. The type of what a provider sends and we do not model."""
+
+
+class Role(StrEnum):
+    """Who speaks in a message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class Effect(StrEnum):
+    """What running a tool call again would do."""
+
+    PURE = "pure"
+    """It changes nothing: run it as often as you like."""
+    IDEMPOTENT = "idempotent"
+    """It changes something, and a second run leaves the same as one."""
+    ONCE = "once"
+    """A second run would do harm, so a call in doubt is never run again."""
+
+
+class FinishReason(StrEnum):
+    """Why one inference ended."""
+
+    STOP = "stop"
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+
+
+class StopReason(StrEnum):
+    """Why a turn, and with it a run, ended."""
+
+    COMPLETED = "completed"
+    """The model gave its answer."""
+    MAX_STEPS = "max_steps"
+    """`Policy.max_steps` was reached; the answer is the wrap-up, if there is one."""
+    MAX_TOKENS = "max_tokens"
+    """`Policy.max_tokens` was reached, or the answer was cut off by the model's own output limit."""
+    MAX_COST = "max_cost"
+    """`Policy.max_cost_usd` was reached."""
+    MAX_TOOL_CALLS = "max_tool_calls"
+    """`Policy.max_tool_calls` was reached."""
+    DEADLINE = "deadline"
+    """`Policy.deadline_seconds` passed."""
+    CANCELLED = "cancelled"
+    """The caller cancelled; the run can be resumed."""
+    REFUSED = "refused"
+    """The model, or its provider's filter, refused."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The messages no longer fit the model's context."""
+    ERROR = "error"
+    """Something failed for good; `fault` says whose it was."""
+
+
+class Fault(StrEnum):
+    """Whose fault a failure was. An infrastructure fault never counts as the model's."""
+
+    MODEL = "model"
+    TOOL = "tool"
+    USER = "user"
+    INFRASTRUCTURE = "infrastructure"
+
+
+class ToolErrorKind(StrEnum):
+    """Why a tool result is an error. Each is told to the model in words as well."""
+
+    INVALID_JSON = "invalid_json"
+    """The arguments are not JSON, or not an object."""
+    TRUNCATED = "truncated"
+    """The arguments were cut off by the model's output limit."""
+    INVALID_ARGUMENTS = "invalid_arguments"
+    """The arguments break the tool's JSON Schema."""
+    UNKNOWN_TOOL = "unknown_tool"
+    FAILED = "failed"
+    """The tool raised, or reported an error of its own."""
+    TIMEOUT = "timeout"
+    TOO_LONG = "too_long"
+    """The result was longer than the tool's limit and was cut in the middle."""
+    IN_DOUBT = "in_doubt"
+    """The tool was started and its outcome was lost; it may or may not have taken effect."""
+    NOT_RUN = "not_run"
+    """The call was not run: a limit was reached, or the turn was ended."""
+
+
+class ToolCall(Struct, frozen=True, omit_defaults=True):
+    """A request of the model to run one tool."""
+
+    call_id: str
+    """Unique in the run; results are joined by it, never by position."""
+    name: str
+    arguments: str
+    """The exact text that the model wrote, valid JSON or not."""
+    opaque: dict[str, Json] | None = None
+    """What the provider sent with the call and we do not model; sent back as it came."""
+
+    @property
+    def parsed(self) -> Json:
+        """The arguments decoded. An empty text is `{}`, as servers send for calls without arguments.
+
+        Raises: `msgspec.DecodeError` if the text is not JSON.
+        """
+        return msgspec.json.decode(self.arguments) if self.arguments.strip() else {}
+
+
+class ToolResult(Struct, frozen=True, omit_defaults=True):
+    """The answer to one tool call, as the model sees it."""
+
+    call_id: str
+    name: str
+    content: str
+    is_error: bool = False
+    error_kind: ToolErrorKind | None = None
+    """Set exactly when `is_error`."""
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    """One message of a transcript."""
+
+    role: Role
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of an assistant; empty when it called nothing."""
+    call_id: str | None = None
+    """Of a tool message: the call it answers."""
+    name: str | None = None
+    """Of a tool message: the tool that answered."""
+    is_error: bool = False
+    """Of a tool message."""
+    reasoning: str | None = None
+    """Of an assistant: its thinking as text, where the server shows it."""
+    opaque: dict[str, Json] | None = None
+    """What the provider sent with the message and we do not model; sent back as it came."""
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """Tokens of one inference, or a sum over several."""
+
+    input_tokens: int = 0
+    """Includes `cached_input_tokens`."""
+    output_tokens: int = 0
+    """Includes `reasoning_tokens`."""
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+class TokenRecord(Struct, frozen=True, omit_defaults=True):
+    """The exact tokens of one inference, where the engine returns them."""
+
+    prompt_token_ids: tuple[int, ...] | None = None
+    """Shape [P], less the first `prompt_shared_tokens`. `None`: the engine did not say."""
+    prompt_shared_tokens: int = 0
+    """How many leading prompt ids equal the run's previous prompt and output ids, and are not repeated."""
+    token_ids: tuple[int, ...] | None = None
+    """Shape [T], as sampled. `None`: the engine did not say."""
+    logprobs: tuple[float, ...] | None = None
+    """Shape [T], aligned with the sampled tokens, natural log. `None`: the engine did not say."""
+    tokens: tuple[str, ...] | None = None
+    """Shape [T], the tokens as text, where logprobs came without ids."""
+
+
+class Settings(Struct, frozen=True, omit_defaults=True):
+    """Sampling settings. `None` leaves the choice to the server, and nothing is sent."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] | None = None
+    logprobs: bool | None = None
+    return_token_ids: bool | None = None
+    """Asks engines that can (vLLM, SGLang) for prompt and output token ids."""
+    extra: dict[str, Json] | None = None
+    """Further fields of the request body, sent as they are; they win over the fields above."""
+
+
+class ToolSpec(Struct, frozen=True, omit_defaults=True):
+    """What a tool is, for the model and for the loop."""
+
+    name: str
+    description: str
+    parameters: dict[str, Json]
+    """The JSON Schema of the arguments, whole."""
+    effect: Effect = Effect.ONCE
+    timeout_seconds: float | None = None
+    """`None`: no limit."""
+    is_concurrent: bool = True
+    """May run beside other calls of the same step."""
+    max_result_chars: int = 100_000
+    """A longer result is cut in the middle and becomes an error."""
+
+
+class Request(Struct, frozen=True):
+    """What one inference is asked."""
+
+    messages: Log[Message]
+    tools: tuple[ToolSpec, ...] = ()
+    """Empty: the model may call nothing."""
+
+
+class Completion(Struct, frozen=True, omit_defaults=True):
+    """What one inference answered."""
+
+    message: Message
+    """Role assistant."""
+    finish_reason: FinishReason
+    usage: Usage | None = None
+    """`None`: the server did not say, which is not zero."""
+    cost_usd: float | None = None
+    """`None`: unknown, which is not zero."""
+    model: str | None = None
+    """The model that answered, as the server names it."""
+    response_id: str | None = None
+    settings: Settings | None = None
+    """The sampling settings as sent."""
+    tokens: TokenRecord | None = None
+    opaque: dict[str, Json] | None = None
+    """Fields of the response that we do not model."""
+
+
+class TaskRef(Struct, frozen=True, omit_defaults=True):
+    """Where a run's task came from."""
+
+    task_set: str
+    task_id: str
+    seed: int | None = None
+
+
+class Parent(Struct, frozen=True):
+    """The run and the event that a fork began from."""
+
+    run_id: str
+    seq: int
+
+
+class FileDelta(Struct, frozen=True, omit_defaults=True):
+    """What changed in a sandbox's files since the snapshot before."""
+
+    changed: dict[str, str] = field(default_factory=dict)
+    """Path to content hash (SHA-256, hex)."""
+    deleted: tuple[str, ...] = ()

@@ -1,0 +1,41 @@
+"""What a sandbox is to the loop: files that can be read, changed, snapshotted and restored."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from treadle.core.types import FileDelta
+
+
+class Sandbox(Protocol):
+    """The files of one run. Paths are relative to the root, with `/` between their parts.
+
+    Every method raises `SandboxError` for a path that leaves the root, and where it says so.
+    """
+
+    def read(self, path: str) -> bytes:
+        """A file's content. Raises: `SandboxError` if there is no such file."""
+        ...
+
+    def write(self, path: str, content: bytes) -> None:
+        """Create or replace a file."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove a file. Raises: `SandboxError` if there is no such file."""
+        ...
+
+    def paths(self) -> list[str]:
+        """The paths of all files, sorted."""
+        ...
+
+    @property
+    def snapshot_id(self) -> str:
+        """SHA-256 over the sorted (path, content hash) pairs, hex: equal files, equal id."""
+        ...
+
+    def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
+        """What changed since the last call, and the contents of what changed by their hash.
+
+        `None` if nothing did. The first call reports every file.
+        """
+        ...

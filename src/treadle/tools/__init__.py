@@ -1,0 +1,1 @@
+"""Tools: what a model may call. One file for each kind."""
