@@ -59,5 +59,6 @@ class Policy(Struct, frozen=True, kw_only=True):
             self.last_step_message.format(limit="max_steps")
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(
-                f"Policy.last_step_message may hold no placeholder but {{limit}} ({error}); write {{{{ for a brace"
+                f"Policy.last_step_message may hold no placeholder but {{limit}} ({error!r}); "
+                "write {{ for a brace"
             ) from None

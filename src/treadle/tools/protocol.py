@@ -50,7 +50,7 @@ class Tool(Protocol):
         ...
 
     def find_fault(self, arguments: Json) -> str | None:
-        """What in `arguments` breaks the schema, in words that help the model to mend it; `None` if nothing."""
+        """What in `arguments` breaks the schema, told so that the model can mend it; or `None`."""
         ...
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:

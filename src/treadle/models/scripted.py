@@ -1,0 +1,78 @@
+"""A deterministic model for tests and demonstrations: it answers from a list or by a function."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from treadle.core.events import TextDelta, ToolCallDelta
+from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolCall, Usage
+from treadle.models.protocol import Watch
+
+Answer: TypeAlias = "str | Message | Completion | BaseException | list[ToolCall]"
+"""A final text, calls, a whole message or completion, or an error to raise."""
+
+
+def call(name: str, arguments: Json = None, *, call_id: str | None = None) -> ToolCall:
+    """A tool call for a script. `arguments` may be a text, which is taken as it is."""
+    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+    return ToolCall(call_id or "", name, text)
+
+
+class ScriptedModel:
+    """Answers the n-th request with the n-th answer, or with what a function of the request gives.
+
+    After the last answer of a list it raises `IndexError`: a script that is too short is a mistake of its
+    writer, not an answer.
+    """
+
+    def __init__(
+        self,
+        answers: Iterable[Answer] | Callable[[Request], Answer],
+        *,
+        name: str = "scripted",
+        delay_seconds: float = 0.0,
+        chunk_chars: int = 8,
+    ) -> None:
+        self.name = name
+        self.requests: list[Request] = []
+        """What was asked, in order."""
+        self._answer = answers if callable(answers) else None
+        self._answers = [] if callable(answers) else list(answers)
+        self._delay_seconds = delay_seconds
+        self._chunk_chars = chunk_chars
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """The next answer, streamed in pieces of `chunk_chars` if somebody listens."""
+        position = len(self.requests)
+        self.requests.append(request)
+        answer = self._answer(request) if self._answer is not None else self._answers[position]
+        if self._delay_seconds:
+            await asyncio.sleep(self._delay_seconds)
+        if isinstance(answer, BaseException):
+            raise answer
+        completion = _complete(answer, request)
+        if watch.on_delta is not None:
+            self._stream(completion.message, watch)
+        return completion
+
+    def _stream(self, message: Message, watch: Watch) -> None:
+        assert watch.on_delta is not None
+        for start in range(0, len(message.content), self._chunk_chars):
+            watch.on_delta(TextDelta(message.content[start : start + self._chunk_chars]))
+        for index, item in enumerate(message.tool_calls):
+            watch.on_delta(ToolCallDelta(index, item.call_id, item.name, item.arguments))
+
+
+def _complete(answer: Answer, request: Request) -> Completion:
+    if isinstance(answer, Completion):
+        return answer
+    if isinstance(answer, str):
+        answer = Message(Role.ASSISTANT, answer)
+    elif isinstance(answer, list):
+        answer = Message(Role.ASSISTANT, tool_calls=tuple(answer))
+    assert isinstance(answer, Message)
+    reason = FinishReason.TOOL_CALLS if answer.tool_calls else FinishReason.STOP
+    usage = Usage(input_tokens=10 * len(request.messages), output_tokens=10)
+    return Completion(answer, reason, usage, cost_usd=0.0)
