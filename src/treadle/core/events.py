@@ -268,12 +268,12 @@ Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
 
 
 class Event(Struct, frozen=True):
-    """One record of a run. Ephemeral ones have no `seq`."""
+    """One durable record of a run."""
 
     run_id: str
-    seq: int | None
+    seq: int
     """Counted from 1 without a gap."""
-    body: DurableBody | Delta
+    body: DurableBody
     raw: bytes | None = None
     """The body's JSON as it was read; `None` for an event made here."""
 
@@ -283,16 +283,31 @@ class Event(Struct, frozen=True):
         return str(self.body.__struct_config__.tag)
 
     @property
-    def at(self) -> float | None:
-        """Seconds since the epoch; `None` for an ephemeral event."""
-        return self.body.at if isinstance(self.body, Body) else None
+    def at(self) -> float:
+        """Seconds since the epoch."""
+        return self.body.at
 
     def to_json(self) -> bytes:
         """One line of an exported journal, or of a stream, without the newline."""
-        head = b'{"run_id":' + _encoder.encode(self.run_id)
-        if self.seq is not None:
-            head += b',"seq":%d' % self.seq
-        return head + b"," + (self.raw or _encoder.encode(self.body))[1:]
+        body = self.raw or _encoder.encode(self.body)
+        return b'{"run_id":%b,"seq":%d,%b' % (_encoder.encode(self.run_id), self.seq, body[1:])
+
+
+class Ephemeral(Struct, frozen=True):
+    """One streamed piece of a run, which is never journalled."""
+
+    run_id: str
+    body: Delta
+    seq: None = None
+
+    @property
+    def type(self) -> str:
+        """The body's tag, as `text_delta`."""
+        return str(self.body.__struct_config__.tag)
+
+    def to_json(self) -> bytes:
+        """One line of a stream, without the newline."""
+        return b'{"run_id":%b,%b' % (_encoder.encode(self.run_id), _encoder.encode(self.body)[1:])
 
 
 class _Probe(Struct):

@@ -26,8 +26,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Limits of one turn and the choices of the loop. `None` is no limit.
 
     Where several limits are reached at once, the first of this list is the stop reason: `deadline`,
-    `max_cost`, `max_tokens`, `max_tool_calls`, `max_steps`. A journal holds every field, so that a default that
-    changes later changes no run that was made before.
+    `max_cost`, `max_tokens`, `max_tool_calls`, `max_steps`. A journal holds every field, so that a default
+    that changes later changes no run that was made before.
     """
 
     max_steps: int | None = 50

@@ -1,0 +1,23 @@
+"""Journals: where runs are kept. `open_journal` makes one from a path."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.journal.open import open_journal
+    from treadle.journal.protocol import Journal, RunInfo, RunWriter
+
+__all__ = ["Journal", "RunInfo", "RunWriter", "open_journal"]
+
+
+def __getattr__(name: str) -> object:
+    from treadle.registry import load_name
+
+    return load_name(__name__, name, _WHERE)
+
+
+_WHERE = {
+    "Journal": "treadle.journal.protocol",
+    "RunInfo": "treadle.journal.protocol",
+    "RunWriter": "treadle.journal.protocol",
+    "open_journal": "treadle.journal.open",
+}

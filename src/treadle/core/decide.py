@@ -1,0 +1,223 @@
+"""`decide`: what to do next, from the state alone.
+
+The loop asks it whenever nothing is running. A call that was started and has no result is therefore in
+doubt: the process that ran it is gone.
+"""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from treadle.core import events as e
+from treadle.core.policy import InDoubt, Policy
+from treadle.core.state import CallState, State, Status, guess_input_tokens
+from treadle.core.types import (
+    Effect,
+    Fault,
+    FinishReason,
+    Message,
+    Role,
+    StopReason,
+    ToolErrorKind,
+    ToolResult,
+)
+
+__all__ = ["Action", "Append", "Infer", "Policy", "RunCalls", "decide"]
+
+
+class Infer(Struct, frozen=True):
+    """Ask the model."""
+
+    step: int
+    has_tools: bool
+
+
+class RunCalls(Struct, frozen=True):
+    """Run these calls of the present step, concurrently where they allow it."""
+
+    calls: tuple[CallState, ...]
+
+
+class Append(Struct, frozen=True):
+    """Nothing touches the world; record these. Their `at` is for the driver to set."""
+
+    bodies: tuple[e.DurableBody, ...]
+
+
+Action: TypeAlias = Infer | RunCalls | Append
+
+
+def decide(state: State) -> Action | None:
+    """The next action; `None` when the run waits for somebody or is over."""
+    if state.status is not Status.RUNNING:
+        return None
+    if not state.is_turn_open:
+        return _after_turn(state)
+    if state.calls:
+        return _on_calls(state)
+    if state.failure is not None:
+        failure = state.failure
+        return _end_turn(state, failure.stop_reason, error=failure.error, fault=failure.fault)
+    if state.answer is not None:
+        return _on_answer(state, state.answer)
+    if state.is_wrapped_up and state.limit is not None:
+        return _end_turn(state, state.limit)
+    if state.limit is None:
+        stop = _on_limits(state)
+        if stop is not None:
+            return stop
+    return Infer(state.step + 1, has_tools=state.limit is None)
+
+
+def _after_turn(state: State) -> Action | None:
+    if state.turn == 0 or state.started is None or state.started.is_session or state.stop_reason is None:
+        return None
+    finished = e.RunFinished(at=0.0, stop_reason=state.stop_reason, error=state.error, fault=state.fault)
+    return Append((finished,))
+
+
+def _end_turn(
+    state: State, stop_reason: StopReason, *, error: str | None = None, fault: Fault | None = None
+) -> Append:
+    output = state.answer.content if state.answer is not None else _last_text(state)
+    done = e.TurnCompleted(
+        at=0.0, turn=state.turn, stop_reason=stop_reason, output=output, error=error, fault=fault
+    )
+    return Append((done,))
+
+
+def _last_text(state: State) -> str:
+    """What the model said last in this turn, for a turn that ended without an answer."""
+    for index in range(len(state.messages) - 1, -1, -1):
+        message = state.messages[index]
+        if message.role is Role.USER and state.limit is None:
+            break
+        if message.role is Role.ASSISTANT:
+            return message.content
+    return ""
+
+
+def _on_answer(state: State, answer: Message) -> Append:
+    if state.limit is not None:
+        return _end_turn(state, state.limit)
+    if state.finish_reason is FinishReason.CONTENT_FILTER:
+        return _end_turn(state, StopReason.REFUSED, error="the model refused", fault=Fault.MODEL)
+    if state.finish_reason is FinishReason.LENGTH:
+        return _end_turn(
+            state,
+            StopReason.MAX_TOKENS,
+            error="the answer was cut off by the model's output limit",
+            fault=Fault.MODEL,
+        )
+    return _end_turn(state, StopReason.COMPLETED)
+
+
+def _on_calls(state: State) -> Action:
+    open_calls = [item for item in state.calls if item.result is None]
+    if _is_past_deadline(state) or state.failure is not None or state.limit is not None:
+        return _settle(state, [_unrun(item, state.limit) for item in open_calls])
+    doubtful = [item for item in open_calls if item.attempt and item.effect is Effect.ONCE]
+    if doubtful:
+        return _on_doubt(state, doubtful)
+    if state.policy.max_tool_calls is not None:
+        room = max(0, state.policy.max_tool_calls - state.spent.tool_calls)
+        if len(open_calls) > room:
+            refused = [_unrun(item, StopReason.MAX_TOOL_CALLS) for item in open_calls[room:]]
+            return _settle(state, refused)
+    return RunCalls(tuple(open_calls))
+
+
+def _settle(state: State, results: list[ToolResult]) -> Append:
+    step = state.step
+    return Append(tuple([e.ToolCompleted(at=0.0, step=step, result=result) for result in results]))
+
+
+def _unrun(item: CallState, limit: StopReason | None) -> ToolResult:
+    if item.attempt:
+        return _unknown_outcome(item)
+    why = f"the limit {limit.value} of this run was reached" if limit else "the turn was ended"
+    return _error(item, ToolErrorKind.NOT_RUN, f"Not run: {why}.")
+
+
+def _unknown_outcome(item: CallState) -> ToolResult:
+    return _error(
+        item,
+        ToolErrorKind.IN_DOUBT,
+        "The outcome of this call is unknown: it was started, and the process was interrupted before it "
+        "was recorded. It may or may not have taken effect. Check before you call it again.",
+    )
+
+
+def _error(item: CallState, kind: ToolErrorKind, text: str) -> ToolResult:
+    return ToolResult(item.call.call_id, item.call.name, text, is_error=True, error_kind=kind)
+
+
+def _on_doubt(state: State, doubtful: list[CallState]) -> Action:
+    if state.policy.in_doubt is InDoubt.TELL:
+        return _settle(state, [_unknown_outcome(item) for item in doubtful])
+    bodies: list[e.DurableBody] = []
+    for item in doubtful:
+        if item.question_id is None:
+            text = (
+                f"{item.call.name}({item.call.arguments}) was started and interrupted before its outcome was "
+                "recorded. What came of it? Your answer becomes its result."
+            )
+            question = f"{item.call.call_id}/{item.attempt}"
+            bodies.append(e.QuestionAsked(at=0.0, question_id=question, text=text, call_id=item.call.call_id))
+        elif (answer := state.questions[item.question_id]) is not None:
+            result = ToolResult(item.call.call_id, item.call.name, answer)
+            bodies.append(e.ToolCompleted(at=0.0, step=state.step, result=result))
+    return Append(tuple(bodies) or (e.RunPaused(at=0.0, reason="question"),))
+
+
+def _is_past_deadline(state: State) -> bool:
+    deadline = state.policy.deadline_seconds
+    return deadline is not None and state.spent.seconds >= deadline
+
+
+def _on_limits(state: State) -> Append | None:
+    """What to do instead of the next inference with tools, if a limit stands in its way."""
+    policy, spent = state.policy, state.spent
+    if _is_past_deadline(state):
+        return _end_turn(state, StopReason.DEADLINE, error=f"{policy.deadline_seconds} s passed")
+    if policy.max_cost_usd is not None and not spent.is_cost_known:
+        error = (
+            "max_cost_usd is set and the cost of an inference is unknown: give the model a price, "
+            "as model(..., price=Price(...)), or use no max_cost_usd"
+        )
+        return _end_turn(state, StopReason.ERROR, error=error, fault=Fault.USER)
+    next_tokens = guess_input_tokens(state) + state.last_usage.output_tokens
+    limit: StopReason | None = None
+    is_affordable = True
+    if policy.max_cost_usd is not None:
+        per_token = spent.cost_usd / spent.tokens if spent.tokens else 0.0
+        limit, is_affordable = _reserve(
+            policy.max_cost_usd - spent.cost_usd, next_tokens * per_token, spent.steps, StopReason.MAX_COST
+        )
+    if limit is None and policy.max_tokens is not None:
+        limit, is_affordable = _reserve(
+            policy.max_tokens - spent.tokens, next_tokens, spent.steps, StopReason.MAX_TOKENS
+        )
+    if limit is None and spent.refused_calls:
+        limit = StopReason.MAX_TOOL_CALLS
+    if limit is None and policy.max_steps is not None and spent.steps >= policy.max_steps:
+        limit = StopReason.MAX_STEPS
+    if limit is None:
+        return None
+    if not is_affordable:
+        return _end_turn(state, limit)
+    text = policy.last_step_message.format(limit=limit.value)
+    return Append((e.MessageInjected(at=0.0, message=Message(Role.USER, text), limit=limit),))
+
+
+def _reserve(left: float, next_cost: float, steps: int, limit: StopReason) -> tuple[StopReason | None, bool]:
+    """Whether the next inference and a wrap-up after it fit in what is left of a budget.
+
+    Returns the limit if not, and whether a wrap-up alone still fits. A turn's first inference is not made
+    a wrap-up of nothing: if it fits, it is sent with its tools.
+    """
+    if left <= 0 or next_cost > left:
+        return limit, False
+    if steps and 2 * next_cost > left:
+        return limit, True
+    return None, True

@@ -1,0 +1,421 @@
+"""State, and `apply`, which folds one event into it.
+
+Invariant: the state is a function of the events alone. `apply` never looks at a clock, and folding a prefix
+and then the rest equals folding the whole.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.log import Log
+from treadle.core.policy import Policy
+from treadle.core.types import (
+    Effect,
+    Fault,
+    FinishReason,
+    Message,
+    Role,
+    StopReason,
+    ToolCall,
+    ToolErrorKind,
+    ToolResult,
+    Usage,
+)
+
+
+class Status(StrEnum):
+    """Where a run stands."""
+
+    NEW = "new"
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+
+
+class CallState(Struct, frozen=True):
+    """One tool call of the present step."""
+
+    call: ToolCall
+    attempt: int = 0
+    """How often it was started."""
+    effect: Effect | None = None
+    """As recorded when it was started."""
+    result: ToolResult | None = None
+    question_id: str | None = None
+    """The question asked about it, when it was in doubt."""
+
+
+class Spent(Struct, frozen=True):
+    """What the present turn has used of its budgets."""
+
+    steps: int = 0
+    tool_calls: int = 0
+    refused_calls: int = 0
+    """Calls that were not run because `max_tool_calls` was reached."""
+    tokens: int = 0
+    cost_usd: float = 0.0
+    is_cost_known: bool = True
+    seconds: float = 0.0
+    """Time at work up to the newest event, without pauses."""
+
+
+class State(Struct, frozen=True):
+    """All that the next decision depends on."""
+
+    status: Status = Status.NEW
+    seq: int = 0
+    """Of the newest event."""
+    at: float = 0.0
+    """Of the newest event."""
+    started: e.RunStarted | None = None
+    policy: Policy = Policy()
+    messages: Log[Message] = Log()
+    """The transcript, the system message included."""
+    turn: int = 0
+    is_turn_open: bool = False
+    step: int = 0
+    """Inferences completed in the run."""
+    calls: tuple[CallState, ...] = ()
+    """The present step's calls, in call order; empty once all have results."""
+    answer: Message | None = None
+    """A message without calls, which ends the turn."""
+    finish_reason: FinishReason | None = None
+    """Of the newest inference."""
+    failure: e.InferenceFailed | None = None
+    """The inference failed for good."""
+    is_inferring: bool = False
+    """A request was sent and its end is not recorded."""
+    limit: StopReason | None = None
+    """The limit that the model has been told of; what remains of the turn is the wrap-up."""
+    is_wrapped_up: bool = False
+    questions: dict[str, str | None] = {}
+    """Question to answer, `None` while it is open."""
+    spent: Spent = Spent()
+    usage: Usage = Usage()
+    """Of the whole run."""
+    cost_usd: float | None = 0.0
+    """Of the whole run; `None` once an inference's cost was unknown."""
+    last_usage: Usage = Usage()
+    """Of the newest inference."""
+    unsent_chars: int = 0
+    """Length of what was said since the newest inference, to guess the next prompt's length."""
+    stop_reason: StopReason | None = None
+    """Of the last turn that ended."""
+    output: str = ""
+    error: str | None = None
+    fault: Fault | None = None
+    files: dict[str, str] = {}
+    """Path to content hash, as of the newest snapshot."""
+    snapshot_id: str | None = None
+    rewards: dict[str, float] = {}
+
+
+def apply(state: State, body: e.DurableBody) -> State:
+    """The state after `body`, which is the event numbered `state.seq + 1`."""
+    seconds = state.spent.seconds
+    if state.is_turn_open and type(body) is not e.RunResumed:
+        seconds += max(0.0, body.at - state.at)
+    return _APPLY[type(body)](state, body, seconds)
+
+
+def fold(bodies: Iterable[e.DurableBody], state: State | None = None) -> State:
+    """The state after all of `bodies`."""
+    state = state or State()
+    for body in bodies:
+        state = apply(state, body)
+    return state
+
+
+def _on_run_started(state: State, body: e.RunStarted, seconds: float) -> State:
+    messages: Log[Message] = Log()
+    if body.instructions is not None:
+        messages = messages.append(Message(Role.SYSTEM, body.instructions))
+    return replace(
+        state,
+        status=Status.RUNNING,
+        seq=state.seq + 1,
+        at=body.at,
+        started=body,
+        policy=body.policy,
+        messages=messages,
+        unsent_chars=len(body.instructions or ""),
+    )
+
+
+def _on_turn_started(state: State, body: e.TurnStarted, seconds: float) -> State:
+    return replace(
+        state,
+        status=Status.RUNNING,
+        seq=state.seq + 1,
+        at=body.at,
+        turn=body.turn,
+        is_turn_open=True,
+        messages=state.messages.append(body.message),
+        unsent_chars=state.unsent_chars + len(body.message.content),
+        answer=None,
+        failure=None,
+        limit=None,
+        is_wrapped_up=False,
+        spent=Spent(),
+    )
+
+
+def _on_inference_started(state: State, body: e.InferenceStarted, seconds: float) -> State:
+    spent = replace(state.spent, seconds=seconds)
+    return replace(state, seq=state.seq + 1, at=body.at, is_inferring=True, spent=spent)
+
+
+def _on_inference_completed(state: State, body: e.InferenceCompleted, seconds: float) -> State:
+    completion = body.completion
+    message = completion.message
+    usage = completion.usage or guess_usage(state, message)
+    spent, cost = state.spent, completion.cost_usd
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        step=body.step,
+        is_inferring=False,
+        messages=state.messages.append(message),
+        calls=tuple([CallState(call) for call in message.tool_calls]),
+        answer=None if message.tool_calls else message,
+        finish_reason=completion.finish_reason,
+        is_wrapped_up=state.limit is not None,
+        spent=Spent(
+            spent.steps + 1,
+            spent.tool_calls,
+            spent.refused_calls,
+            spent.tokens + usage.total_tokens,
+            spent.cost_usd + (cost or 0.0),
+            spent.is_cost_known and cost is not None,
+            seconds,
+        ),
+        usage=state.usage + usage,
+        cost_usd=None if cost is None or state.cost_usd is None else state.cost_usd + cost,
+        last_usage=usage,
+        unsent_chars=0,
+    )
+
+
+def _on_inference_failed(state: State, body: e.InferenceFailed, seconds: float) -> State:
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        failure=body if body.retry_in_seconds is None else None,
+        is_inferring=body.retry_in_seconds is not None,
+        spent=replace(state.spent, seconds=seconds),
+    )
+
+
+def _on_tool_started(state: State, body: e.ToolStarted, seconds: float) -> State:
+    calls = tuple(
+        [
+            replace(item, attempt=body.attempt, effect=body.effect)
+            if item.call.call_id == body.call_id
+            else item
+            for item in state.calls
+        ]
+    )
+    return replace(
+        state, seq=state.seq + 1, at=body.at, calls=calls, spent=replace(state.spent, seconds=seconds)
+    )
+
+
+def _on_tool_completed(state: State, body: e.ToolCompleted, seconds: float) -> State:
+    result = body.result
+    calls = tuple(
+        [
+            replace(item, result=result) if item.call.call_id == result.call_id else item
+            for item in state.calls
+        ]
+    )
+    was_run = result.error_kind is not ToolErrorKind.NOT_RUN
+    spent = replace(
+        state.spent,
+        seconds=seconds,
+        tool_calls=state.spent.tool_calls + was_run,
+        refused_calls=state.spent.refused_calls + (not was_run),
+    )
+    messages, chars = state.messages, state.unsent_chars + len(result.content)
+    if all([item.result is not None for item in calls]):
+        messages = messages.extend([to_message(item.result) for item in calls if item.result is not None])
+        calls = ()
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        calls=calls,
+        messages=messages,
+        spent=spent,
+        unsent_chars=chars,
+    )
+
+
+def _on_context_compacted(state: State, body: e.ContextCompacted, seconds: float) -> State:
+    kept = list(state.messages)[body.messages :]
+    messages = Log([*body.replacement, *kept])
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        messages=messages,
+        usage=state.usage + (body.usage or Usage()),
+        last_usage=Usage(),
+        unsent_chars=sum(len(message.content) for message in messages),
+        spent=replace(state.spent, seconds=seconds),
+    )
+
+
+def _on_message_injected(state: State, body: e.MessageInjected, seconds: float) -> State:
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        messages=state.messages.append(body.message),
+        unsent_chars=state.unsent_chars + len(body.message.content),
+        limit=body.limit or state.limit,
+        spent=replace(state.spent, seconds=seconds),
+    )
+
+
+def _on_question_asked(state: State, body: e.QuestionAsked, seconds: float) -> State:
+    calls = tuple(
+        [
+            replace(item, question_id=body.question_id) if item.call.call_id == body.call_id else item
+            for item in state.calls
+        ]
+    )
+    questions = {**state.questions, body.question_id: None}
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        calls=calls,
+        questions=questions,
+        spent=replace(state.spent, seconds=seconds),
+    )
+
+
+def _on_question_answered(state: State, body: e.QuestionAnswered, seconds: float) -> State:
+    questions = {**state.questions, body.question_id: body.text}
+    return replace(state, seq=state.seq + 1, at=body.at, questions=questions)
+
+
+def _on_snapshot_taken(state: State, body: e.SnapshotTaken, seconds: float) -> State:
+    files = {path: digest for path, digest in state.files.items() if path not in body.delta.deleted}
+    files.update(body.delta.changed)
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        files=files,
+        snapshot_id=body.snapshot_id,
+        spent=replace(state.spent, seconds=seconds),
+    )
+
+
+def _on_turn_completed(state: State, body: e.TurnCompleted, seconds: float) -> State:
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        is_turn_open=False,
+        stop_reason=body.stop_reason,
+        output=body.output,
+        error=body.error,
+        fault=body.fault,
+        answer=None,
+        spent=replace(state.spent, seconds=seconds),
+    )
+
+
+def _on_run_paused(state: State, body: e.RunPaused, seconds: float) -> State:
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        status=Status.PAUSED,
+        spent=replace(state.spent, seconds=seconds),
+    )
+
+
+def _on_run_resumed(state: State, body: e.RunResumed, seconds: float) -> State:
+    reopened = state.stop_reason is StopReason.ERROR and not state.is_turn_open
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        status=Status.RUNNING,
+        failure=None,
+        is_turn_open=state.is_turn_open or reopened,
+        spent=replace(state.spent, is_cost_known=True) if reopened else state.spent,
+    )
+
+
+def _on_run_finished(state: State, body: e.RunFinished, seconds: float) -> State:
+    return replace(
+        state,
+        seq=state.seq + 1,
+        at=body.at,
+        status=Status.FINISHED,
+        stop_reason=body.stop_reason,
+        error=body.error,
+        fault=body.fault,
+    )
+
+
+def _on_rewarded(state: State, body: e.Rewarded, seconds: float) -> State:
+    rewards = {**state.rewards, body.name: body.reward}
+    return replace(state, seq=state.seq + 1, at=body.at, rewards=rewards)
+
+
+def _on_noted(state: State, body: e.DurableBody, seconds: float) -> State:
+    return replace(state, seq=state.seq + 1, at=body.at, spent=replace(state.spent, seconds=seconds))
+
+
+_APPLY: dict[type, Callable[[State, Any, float], State]] = {
+    e.RunStarted: _on_run_started,
+    e.TurnStarted: _on_turn_started,
+    e.InferenceStarted: _on_inference_started,
+    e.InferenceCompleted: _on_inference_completed,
+    e.InferenceFailed: _on_inference_failed,
+    e.ToolStarted: _on_tool_started,
+    e.ToolCompleted: _on_tool_completed,
+    e.ContextCompacted: _on_context_compacted,
+    e.MessageInjected: _on_message_injected,
+    e.QuestionAsked: _on_question_asked,
+    e.QuestionAnswered: _on_question_answered,
+    e.ApprovalRequested: _on_noted,
+    e.ApprovalDecided: _on_noted,
+    e.SnapshotTaken: _on_snapshot_taken,
+    e.TurnCompleted: _on_turn_completed,
+    e.RunPaused: _on_run_paused,
+    e.RunResumed: _on_run_resumed,
+    e.RunFinished: _on_run_finished,
+    e.Rewarded: _on_rewarded,
+}
+
+
+def to_message(result: ToolResult) -> Message:
+    """The tool message that tells `result` to the model."""
+    return Message(
+        Role.TOOL, result.content, call_id=result.call_id, name=result.name, is_error=result.is_error
+    )
+
+
+def guess_usage(state: State, message: Message) -> Usage:
+    """Tokens of an inference whose server did not count them, from lengths at 4 characters a token."""
+    written = len(message.content) + len(message.reasoning or "")
+    written += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    return Usage(guess_input_tokens(state), -(-written // 4))
+
+
+def guess_input_tokens(state: State) -> int:
+    """Tokens of the next prompt: the newest one and its answer, and what was said since."""
+    return state.last_usage.total_tokens + -(-state.unsent_chars // 4)

@@ -1,0 +1,255 @@
+"""The driver: the only loop there is.
+
+It asks `decide`, performs, appends what happened and folds it into the state, until there is nothing to do.
+Streaming, resuming and replaying are this loop with a listener, with a state folded from a journal, and with
+a world that answers from one.
+
+Invariant: an event is appended before the state moves on, and nothing is told to a tool with an effect, to
+the model or to a listener before what led to it is kept.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.decide import Action, Append, Infer, decide
+from treadle.core.errors import ProviderError
+from treadle.core.state import CallState, State, apply
+from treadle.core.types import Effect, Fault, Request, StopReason, ToolErrorKind, ToolResult, ToolSpec
+from treadle.journal.protocol import RunWriter
+from treadle.models.protocol import Model, Watch
+from treadle.perform import (
+    describe_failure,
+    failed,
+    read_call,
+    run_tool,
+    share_prompt,
+    whole_prompt,
+    with_ids,
+)
+from treadle.sandbox.protocol import Sandbox
+from treadle.tools.protocol import Tool, ToolContext
+
+Emit = Callable[[e.Event | e.Ephemeral], None]
+
+
+class Driver:
+    """Drives one run, from whatever state it is in."""
+
+    def __init__(
+        self,
+        state: State,
+        writer: RunWriter,
+        model: Model,
+        tools: Mapping[str, Tool],
+        sandbox: Sandbox | None = None,
+        emit: Emit | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.state = state
+        self._writer = writer
+        self._model = model
+        self._tools = tools
+        self._specs: tuple[ToolSpec, ...] = tuple([tool.spec for tool in tools.values()])
+        self._sandbox = sandbox
+        self._emit = emit
+        self._clock = clock
+        self._unsent: list[e.Event] = []
+        self._call_ids = {call.call_id for message in state.messages for call in message.tool_calls}
+        self._token_ids: tuple[int, ...] = ()
+        self._loop = asyncio.get_running_loop()
+        self._telling: asyncio.Future[None] | None = None
+        self._slots = asyncio.Semaphore(state.policy.parallel_tool_calls)
+        self._watch = Watch(self._on_delta if emit else None, self._on_failed_attempt)
+
+    async def drive(self) -> State:
+        """Go on until the run waits for somebody or is over; what happened is kept then.
+
+        Cancelling stops the model and the tools at once, and leaves a journal that can be resumed.
+        Raises: `JournalError` if the store refuses; nothing else.
+        """
+        while (action := decide(self.state)) is not None:
+            if self.state.policy.deadline_seconds is None:
+                await self._perform(action)
+                continue
+            left = self.state.policy.deadline_seconds - self.state.spent.seconds
+            try:
+                async with asyncio.timeout(max(0.0, left)) as timer:
+                    await self._perform(action)
+            except TimeoutError:
+                if not timer.expired():
+                    raise
+                self._on_deadline()
+        await self.sync()
+        return self.state
+
+    async def pause(self, reason: str) -> None:
+        """Note that nobody drives the run any more; what was under way is thrown away or in doubt."""
+        if self.state.is_inferring:
+            self.record(self._thrown_away(reason, StopReason.CANCELLED))
+        self.record(e.RunPaused(at=self._clock(), reason=reason))
+        await self.sync()
+
+    def record(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
+        """Append events, and let the state move on."""
+        self._writer.append(bodies, blobs)
+        for body in bodies:
+            self.state = apply(self.state, body)
+            if self._emit is not None:
+                self._unsent.append(e.Event(self._writer.run_id, self.state.seq, body))
+
+    async def sync(self) -> None:
+        """Wait until what was recorded is kept, then tell it to the listener."""
+        kept_seq = self.state.seq
+        await self._writer.sync()
+        if self._emit is not None:
+            # While this waited, another call of the step may have recorded more, which is not kept yet.
+            while self._unsent and self._unsent[0].seq <= kept_seq:
+                self._emit(self._unsent.pop(0))
+
+    async def _perform(self, action: Action) -> None:
+        if isinstance(action, Infer):
+            await self._infer(action)
+        elif isinstance(action, Append):
+            now = self._clock()
+            self.record(*[replace(body, at=now) for body in action.bodies])
+        else:
+            await self._run_calls(action.calls)
+        if self._emit is not None:
+            await self.sync()
+
+    async def _infer(self, action: Infer) -> None:
+        messages, step = self.state.messages, action.step
+        begin = self._clock()
+        self.record(
+            e.InferenceStarted(at=begin, step=step, messages=len(messages), has_tools=action.has_tools)
+        )
+        await self.sync()
+        try:
+            completion = await self._model.infer(
+                Request(messages, self._specs if action.has_tools else ()), self._watch
+            )
+        except Exception as error:
+            self.record(describe_failure(error, step, self._clock()))
+            return
+        if completion.message.tool_calls:
+            completion = with_ids(completion, step, self._call_ids)
+        if completion.tokens is not None:
+            tokens = share_prompt(completion.tokens, self._token_ids)
+            self._token_ids = whole_prompt(tokens, self._token_ids)
+            completion = replace(completion, tokens=tokens)
+        now = self._clock()
+        self.record(
+            e.InferenceCompleted(at=now, step=step, completion=completion, duration_seconds=now - begin)
+        )
+
+    async def _run_calls(self, calls: Sequence[CallState]) -> None:
+        """Run calls in order; neighbours that may run beside others run together."""
+        start = 0
+        while start < len(calls):
+            end = start + 1
+            if self._is_concurrent(calls[start]):
+                while end < len(calls) and self._is_concurrent(calls[end]):
+                    end += 1
+            if end - start == 1:
+                await self._run_call(calls[start])
+            else:
+                await _gather([self._run_in_slot(item) for item in calls[start:end]])
+            start = end
+
+    def _is_concurrent(self, item: CallState) -> bool:
+        tool = self._tools.get(item.call.name)
+        return tool is None or tool.spec.is_concurrent
+
+    async def _run_in_slot(self, item: CallState) -> None:
+        async with self._slots:
+            await self._run_call(item)
+
+    async def _run_call(self, item: CallState) -> None:
+        call, step = item.call, self.state.step
+        ready = read_call(call, self._tools, self.state.finish_reason)
+        begin = self._clock()
+        if isinstance(ready, ToolResult):
+            self.record(e.ToolCompleted(at=begin, step=step, result=ready))
+            return
+        tool, arguments = ready
+        effect = tool.spec.effect
+        self.record(
+            e.ToolStarted(
+                at=begin,
+                step=step,
+                call_id=call.call_id,
+                name=call.name,
+                effect=effect,
+                attempt=item.attempt + 1,
+            )
+        )
+        if effect is not Effect.PURE or self._emit is not None:
+            await self.sync()
+        context = ToolContext(self._writer.run_id, call.call_id, step, self._sandbox, self._on_progress)
+        result = await run_tool(call, tool, arguments, context)
+        now = self._clock()
+        done = e.ToolCompleted(at=now, step=step, result=result, duration_seconds=now - begin)
+        changes = self._sandbox.take_delta() if self._sandbox is not None else None
+        if changes is None or self._sandbox is None:
+            self.record(done)
+        else:
+            delta, blobs = changes
+            snapshot = e.SnapshotTaken(at=now, snapshot_id=self._sandbox.snapshot_id, delta=delta)
+            self.record(snapshot, done, blobs=blobs)
+        if self._emit is not None:
+            await self.sync()
+
+    def _on_deadline(self) -> None:
+        """Settle what the deadline stopped, so that the transcript is whole."""
+        now = self._clock()
+        if self.state.is_inferring:
+            self.record(self._thrown_away("the deadline passed", StopReason.DEADLINE))
+        for item in self.state.calls:
+            if item.result is None:
+                kind = ToolErrorKind.TIMEOUT if item.attempt else ToolErrorKind.NOT_RUN
+                text = (
+                    "Stopped by the deadline of the run." if item.attempt else "Not run: the deadline passed."
+                )
+                result = failed(item.call, kind, text)
+                self.record(e.ToolCompleted(at=now, step=self.state.step, result=result))
+
+    def _thrown_away(self, why: str, stop_reason: StopReason) -> e.InferenceFailed:
+        return e.InferenceFailed(
+            at=self._clock(),
+            step=self.state.step + 1,
+            error=why,
+            error_type="Cancelled",
+            fault=Fault.USER,
+            stop_reason=stop_reason,
+        )
+
+    def _on_delta(self, delta: e.Delta) -> None:
+        if self._emit is not None:
+            self._emit(e.Ephemeral(self._writer.run_id, delta))
+
+    def _on_progress(self, call_id: str, text: str) -> None:
+        # A tool in a thread reports from there.
+        if self._emit is not None:
+            self._loop.call_soon_threadsafe(self._on_delta, e.ToolProgress(call_id, text))
+
+    def _on_failed_attempt(self, error: ProviderError, attempt: int, delay_seconds: float) -> None:
+        failure = describe_failure(error, self.state.step + 1, self._clock())
+        self.record(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
+        if self._emit is not None:
+            self._telling = asyncio.ensure_future(self.sync())
+
+
+async def _gather(coroutines: Sequence[Coroutine[None, None, None]]) -> None:
+    """Run all to the end; the first error, or being cancelled, stops the rest."""
+    tasks = [asyncio.ensure_future(item) for item in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,0 +1,170 @@
+"""How the world is touched: one inference, one tool call. Whatever fails here becomes a value.
+
+The driver in `loop` decides when; nothing here appends an event or knows the state.
+"""
+
+import asyncio
+import difflib
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    ProviderError,
+    RefusedError,
+    RequestError,
+    SandboxError,
+    ToolError,
+)
+from treadle.core.types import (
+    Completion,
+    Fault,
+    FinishReason,
+    Json,
+    Message,
+    StopReason,
+    TokenRecord,
+    ToolCall,
+    ToolErrorKind,
+    ToolResult,
+)
+from treadle.tools.protocol import Tool, ToolContext
+
+
+def describe_failure(error: Exception, step: int, at: float) -> e.InferenceFailed:
+    """The event for an inference that failed for good."""
+    stop_reason, fault = StopReason.ERROR, Fault.INFRASTRUCTURE
+    if isinstance(error, ContextOverflowError):
+        stop_reason, fault = StopReason.CONTEXT_OVERFLOW, Fault.MODEL
+    elif isinstance(error, RefusedError):
+        stop_reason, fault = StopReason.REFUSED, Fault.MODEL
+    elif isinstance(error, AuthenticationError | RequestError):
+        fault = Fault.USER
+    text = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
+    return e.InferenceFailed(
+        at=at, step=step, error=text, error_type=type(error).__name__, fault=fault, stop_reason=stop_reason
+    )
+
+
+def make_ids_unique(message: Message, step: int, seen: set[str]) -> Message:
+    """`message` with an id for every call that has none, or one that the run has used; adds to `seen`.
+
+    The ids are made from the step and the position, so that a rerun makes the same.
+    """
+    calls: list[ToolCall] | None = None
+    for index, call in enumerate(message.tool_calls):
+        if call.call_id and call.call_id not in seen:
+            seen.add(call.call_id)
+            continue
+        calls = calls or list(message.tool_calls)
+        stem = f"{call.call_id or 'call'}_{step}_{index}"
+        while stem in seen:
+            stem += "_"
+        seen.add(stem)
+        calls[index] = replace(call, call_id=stem)
+    return message if calls is None else replace(message, tool_calls=tuple(calls))
+
+
+def share_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> TokenRecord:
+    """`tokens` without the prompt ids that `previous` already holds, so that journals grow by what is new."""
+    prompt = tokens.prompt_token_ids
+    if not prompt or not previous:
+        return tokens
+    shared = 0
+    for mine, theirs in zip(prompt, previous, strict=False):
+        if mine != theirs:
+            break
+        shared += 1
+    return replace(tokens, prompt_token_ids=prompt[shared:], prompt_shared_tokens=shared)
+
+
+def whole_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> tuple[int, ...]:
+    """The prompt and output ids, of which `tokens` holds what `previous` does not; `()` if unknown."""
+    if tokens.prompt_token_ids is None or tokens.token_ids is None:
+        return ()
+    return previous[: tokens.prompt_shared_tokens] + tokens.prompt_token_ids + tokens.token_ids
+
+
+def read_call(
+    call: ToolCall, tools: Mapping[str, Tool], finish_reason: FinishReason | None
+) -> tuple[Tool, dict[str, Json]] | ToolResult:
+    """The tool and its arguments, or the result that tells the model what is wrong with the call."""
+    tool = tools.get(call.name)
+    if tool is None:
+        return failed(call, ToolErrorKind.UNKNOWN_TOOL, _unknown_tool(call.name, tools))
+    try:
+        arguments = call.parsed
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        if finish_reason is FinishReason.LENGTH:
+            text = (
+                "The arguments were cut off by the output limit, so the call was not run. Call again with "
+                "shorter arguments, in several calls if need be."
+            )
+            return failed(call, ToolErrorKind.TRUNCATED, text)
+        text = f"The arguments are not valid JSON ({error}), so the call was not run. Send one JSON object."
+        return failed(call, ToolErrorKind.INVALID_JSON, text)
+    fault = tool.find_fault(arguments)
+    if fault is not None:
+        return failed(call, ToolErrorKind.INVALID_ARGUMENTS, f"The call was not run: {fault}")
+    return tool, arguments
+
+
+def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
+    """A result that is an error."""
+    return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=kind)
+
+
+async def run_tool(
+    call: ToolCall, tool: Tool, arguments: dict[str, Json], context: ToolContext
+) -> ToolResult:
+    """The result of a tool that is run now, whatever it does. Only cancelling raises."""
+    spec = tool.spec
+    try:
+        if spec.timeout_seconds is None:
+            content = await tool.call(arguments, context)
+        else:
+            async with asyncio.timeout(spec.timeout_seconds) as timer:
+                content = await tool.call(arguments, context)
+    except TimeoutError as error:
+        if spec.timeout_seconds is not None and timer.expired():
+            text = f"{call.name} did not finish within {spec.timeout_seconds} s and was stopped."
+            return failed(call, ToolErrorKind.TIMEOUT, text)
+        return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
+    except Exception as error:
+        return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
+    if len(content) > spec.max_result_chars:
+        return failed(call, ToolErrorKind.TOO_LONG, _cut_middle(content, spec.max_result_chars))
+    return ToolResult(call.call_id, call.name, content)
+
+
+def with_ids(completion: Completion, step: int, seen: set[str]) -> Completion:
+    """`completion` with a unique id for each of its calls."""
+    message = make_ids_unique(completion.message, step, seen)
+    return completion if message is completion.message else replace(completion, message=message)
+
+
+def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
+    near = difflib.get_close_matches(name, tools, n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(repr(item) for item in near)}?" if near else ""
+    known = ", ".join(tools) if tools else "none"
+    return f"There is no tool {name!r}.{hint} The tools are: {known}."
+
+
+def _describe_exception(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, ToolError | SandboxError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _cut_middle(content: str, limit: int) -> str:
+    head, tail = limit * 2 // 3, limit // 3
+    return (
+        f"The result has {len(content)} characters, over this tool's limit of {limit}; its middle is left "
+        f"out. Ask for less at a time.\n{content[:head]}\n[… {len(content) - head - tail} characters left "
+        f"out …]\n{content[len(content) - tail :]}"
+    )
