@@ -1,0 +1,164 @@
+"""What a chat-completions server's error means: the typed error with what to do, and no key in it."""
+
+import re
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    ProviderError,
+    RateLimitError,
+    RefusedError,
+    RequestError,
+    ServerError,
+)
+from treadle.core.types import Json
+from treadle.models.transport import origin_of
+
+_MAX_CHARS = 400
+_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie")
+_SECRET_TEXT = re.compile(r"\b(?:Bearer\s+\S+|sk-[\w-]{6,})")
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|maximum context length|exceeds? the (?:available )?(?:context|model's max)"
+    r"|exceed_context_size|context (?:window|length) (?:is )?exceed|prompt is too long|input is too long"
+    r"|longer than the model's context|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+_REFUSED = re.compile(
+    r"content[_ ](?:policy|filter|management)|moderation|responsible ?ai|safety system", re.IGNORECASE
+)
+_QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|insufficient.balance", re.IGNORECASE)
+
+
+class Server(Struct, frozen=True, repr_omit_defaults=True):
+    """Whom a model asks, as far as errors tell of it."""
+
+    model: str
+    base_url: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Server({self.model!r}, {self.origin!r})"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port."""
+        return origin_of(self.base_url)
+
+    @property
+    def address(self) -> str:
+        """The base URL without what may be secret in it."""
+        return origin_of(self.base_url) + urlsplit(self.base_url).path
+
+    def mask(self, text: str) -> str:
+        """`text` without the keys that were sent, which servers like to echo."""
+        for name, value in self.headers:
+            if _SECRET_HEADER.search(name):
+                for secret in (value, value.removeprefix("Bearer ")):
+                    if secret:
+                        text = text.replace(secret, "***")
+        return _SECRET_TEXT.sub("***", text)
+
+    def excerpt(self, body: bytes | str) -> str:
+        """The beginning of an answer, for an error's message."""
+        text = body if isinstance(body, str) else body[: 4 * _MAX_CHARS].decode(errors="replace")
+        # Masked before it is cut, so that no half of a key is left.
+        text = " ".join(self.mask(text).split())
+        return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "…"
+
+
+def find_error(raw: Json) -> Json | None:
+    """The error that an answer or a chunk holds; `None` if it holds none.
+
+    Source: `{"error": {...}}` of OpenAI, `{"error": "text"}` of Ollama, `{"object": "error", ...}` of
+    vLLM up to 0.9, `{"detail": ...}` of FastAPI.
+    """
+    if not isinstance(raw, dict):
+        return None
+    if error := raw.get("error"):
+        return error
+    if choices := raw.get("choices"):
+        first = choices[0] if isinstance(choices, list) else None
+        return (first.get("error") or None) if isinstance(first, dict) else None
+    return raw.get("detail") or (raw if "message" in raw else None)
+
+
+def explain_error(
+    server: Server, status: int, error: Json, header: Callable[[str], str | None] | None = None
+) -> ProviderError:
+    """The typed error for `status` and what the server said: a decoded object, or bytes that are none.
+
+    A status of 200 with an error takes the status that the error itself names.
+    """
+    said = error if isinstance(error, dict) else {}
+    text = said.get("message") if said else error
+    if not isinstance(text, str | bytes):
+        text = msgspec.json.encode(error)
+    told = server.excerpt(text) or "(no message)"
+    code = f"{said.get('code') or ''} {said.get('type') or ''}"
+    kind = f"{code} {text.decode(errors='replace') if isinstance(text, bytes) else text}"
+    if status == 200:
+        status = _status_of(said, kind)
+    retry_after = retry_after_seconds(header) if header is not None else None
+    cls, advice = _classify(server, status, kind)
+    where = f"{server.origin} answered {status} for model {server.model!r}"
+    return cls(f"{where}: {told}{advice}", status=status, retry_after_seconds=retry_after)
+
+
+def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderError], str]:
+    """The class, and what to do."""
+    if status in (401, 403):
+        return AuthenticationError, " - check the key: set OPENAI_API_KEY or pass api_key="
+    if status == 402 or (status == 429 and _QUOTA.search(kind)):
+        return RequestError, " - the account has nothing left to spend: add credit or use another key"
+    if status == 429:
+        return RateLimitError, ""
+    if status in (408, 409, 425) or status >= 500:
+        # llama.cpp and some proxies answer 500 to a prompt that is too long.
+        return (ContextOverflowError, "") if _OVERFLOW.search(kind) else (ServerError, "")
+    if status == 404:
+        return (
+            RequestError,
+            f" - model not found? check the name {server.model!r} and base_url {server.address}",
+        )
+    if status == 413 or _OVERFLOW.search(kind):
+        return ContextOverflowError, " - shorten the messages, or compact them earlier"
+    if _REFUSED.search(kind):
+        return RefusedError, ""
+    return RequestError, ""
+
+
+def _status_of(error: dict[str, Json], kind: str) -> int:
+    for name in ("code", "status", "status_code", "http_status"):
+        value = error.get(name)
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        if isinstance(value, int) and 400 <= value <= 599:
+            return value
+    if re.search(r"rate.?limit|too many requests", kind, re.IGNORECASE) or _QUOTA.search(kind):
+        return 429
+    if re.search(r"invalid_request|invalid request|BadRequest", kind) or _OVERFLOW.search(kind):
+        return 400
+    return 500
+
+
+def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:
+    """How long the headers ask to wait; `None` if they do not say, or say nonsense."""
+    try:
+        if (text := header("retry-after-ms")) is not None:
+            seconds = float(text) / 1000
+        elif (text := header("retry-after")) is None:
+            return None
+        elif text.strip()[:1].isdigit():
+            seconds = float(text)
+        else:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+    except ValueError:
+        return None
+    return max(0.0, seconds) if seconds < float("inf") else None

@@ -1,0 +1,33 @@
+"""What tokens cost, where the server does not say."""
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Usage
+
+
+class Price(Struct, frozen=True):
+    """A model's price in USD per million tokens."""
+
+    input_usd_per_million: float
+    output_usd_per_million: float
+    cached_input_usd_per_million: float | None = None
+    """`None`: cached input costs what other input costs."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ConfigError(f"Price.{name} is {value!r}; give a number of at least 0")
+
+    def cost_usd(self, usage: Usage) -> float:
+        """What `usage` costs."""
+        cached_price = self.cached_input_usd_per_million
+        if cached_price is None:
+            cached_price = self.input_usd_per_million
+        fresh_tokens = usage.input_tokens - usage.cached_input_tokens
+        return (
+            fresh_tokens * self.input_usd_per_million
+            + usage.cached_input_tokens * cached_price
+            + usage.output_tokens * self.output_usd_per_million
+        ) / 1e6

@@ -1,0 +1,136 @@
+"""A model that tries again when a server fails, slows down or does not answer."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError
+from treadle.core.types import Completion, Request
+from treadle.models.protocol import Model, Watch
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+
+class RetryModel:
+    """Tries again after errors that are `is_retryable`, until attempts or time run out.
+
+    The server's Retry-After is kept to; where it says nothing, delays are random and grow, so that many runs
+    do not come back at the same moment.
+    """
+
+    def __init__(
+        self,
+        inner: Model,
+        *,
+        max_attempts: int = 6,
+        total_timeout_seconds: float = 1800.0,
+        min_delay_seconds: float = 0.25,
+        max_delay_seconds: float = 60.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        if max_attempts < 1:
+            raise ConfigError(f"max_attempts is {max_attempts!r}; give at least 1")
+        if not total_timeout_seconds > 0:
+            raise ConfigError(f"total_timeout_seconds is {total_timeout_seconds!r}; give a positive number")
+        if not 0 <= min_delay_seconds <= max_delay_seconds:
+            raise ConfigError(
+                f"min_delay_seconds is {min_delay_seconds!r}; give 0 to max_delay_seconds ({max_delay_seconds!r})"
+            )
+        self._inner = inner
+        self._max_attempts = max_attempts
+        self._total_timeout_seconds = total_timeout_seconds
+        self._min_delay_seconds = min_delay_seconds
+        self._max_delay_seconds = max_delay_seconds
+        self._sleep = sleep
+
+    @property
+    def name(self) -> str:
+        """The inner model's."""
+        return self._inner.name
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """See `Model.infer`.
+
+        Raises: the last attempt's error, which says how many there were.
+        """
+        started = time.monotonic()
+        try:
+            return await self._inner.infer(request, watch)
+        except ProviderError as error:
+            if not error.is_retryable:
+                raise
+            first = error
+        return await self._retry(request, watch, first, started + self._total_timeout_seconds)
+
+    async def _retry(self, request: Request, watch: Watch, first: ProviderError, end: float) -> Completion:
+        """All but the first attempt, whose error is `first`; `end` is by the monotonic clock."""
+        # Only a failure pays for the import.
+        import tenacity
+
+        exponential = tenacity.wait_exponential_jitter(
+            initial=self._min_delay_seconds, max=self._max_delay_seconds, jitter=self._min_delay_seconds
+        )
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            return _error_of(state).retry_after_seconds or exponential(state)
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            return (
+                state.attempt_number >= self._max_attempts or time.monotonic() + state.upcoming_sleep >= end
+            )
+
+        def report(state: tenacity.RetryCallState) -> None:
+            if watch.on_failure is not None:
+                watch.on_failure(_error_of(state), state.attempt_number, state.upcoming_sleep)
+
+        def give_up(state: tenacity.RetryCallState) -> Completion:
+            raise self._explain(state) from _error_of(state)
+
+        pending = [first]
+
+        async def attempt() -> Completion:
+            if pending:
+                raise pending.pop()
+            return await self._infer_until(request, watch, end)
+
+        retrying = tenacity.AsyncRetrying(
+            sleep=self._sleep,
+            stop=is_over,
+            wait=wait,
+            retry=tenacity.retry_if_exception(_is_retryable),
+            before_sleep=report,
+            retry_error_callback=give_up,
+        )
+        return await retrying(attempt)
+
+    async def _infer_until(self, request: Request, watch: Watch, end: float) -> Completion:
+        try:
+            async with asyncio.timeout(end - time.monotonic()) as scope:
+                return await self._inner.infer(request, watch)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise ProviderTimeoutError(f"no answer of {self.name} within the time for all attempts") from None
+
+    def _explain(self, state: "RetryCallState") -> ProviderError:
+        """The last error again, with how often it was tried and why not once more."""
+        error = _error_of(state)
+        said = f"{error} (gave up after {state.attempt_number} attempts"
+        if state.attempt_number < self._max_attempts:
+            said += (
+                f": the next would be in {state.upcoming_sleep:.3g} s, past the "
+                f"{self._total_timeout_seconds:g} s that total_timeout_seconds allows"
+            )
+        return type(error)(said + ")", status=error.status, retry_after_seconds=error.retry_after_seconds)
+
+
+def _is_retryable(error: BaseException) -> bool:
+    return isinstance(error, ProviderError) and error.is_retryable
+
+
+def _error_of(state: "RetryCallState") -> ProviderError:
+    error = state.outcome.exception() if state.outcome is not None else None
+    assert isinstance(error, ProviderError)
+    return error
