@@ -1,0 +1,1 @@
+"""Servers: what Treadle answers over HTTP."""

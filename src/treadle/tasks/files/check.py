@@ -1,0 +1,144 @@
+"""Grading: the value in an answer, whatever prose is around it, and the files that it left."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from treadle.tasks.protocol import Grade
+
+MAX_NUMBERS = 8
+"""An answer without an answer line that holds more different numbers is a list of guesses."""
+
+FILES_SHARE = 0.6
+"""Of the reward, for the changes that a task asks for; the rest is for the answer."""
+
+COLLATERAL_COST = 0.25
+"""For each file that was changed, made or deleted against the task's words."""
+
+_NUMBER = re.compile(r"(?<![\w.])[-−]?[$€£]?\d[\d,']*(?:\.\d+)?(?![\w]|\.\d)")
+_ANSWER_LINE = re.compile(r"^[\s>*_#`-]*answer[\s*_`]*[:=][\s*_`]*(.*)$", re.IGNORECASE | re.MULTILINE)
+
+
+class Number(Struct, frozen=True):
+    """An answer that is one number."""
+
+    value: str
+    """In plain decimal notation."""
+
+    def find_fault(self, text: str, is_line: bool) -> str | None:
+        """What is wrong with the answer; `None` if nothing is."""
+        found = [_to_decimal(item) for item in _NUMBER.findall(text)]
+        right = Decimal(self.value)
+        if is_line and found[:1] != [right]:
+            return f"the answer line should say {self.value}"
+        if right not in found:
+            return f"the answer does not say {self.value}"
+        if len(set(found)) > MAX_NUMBERS:
+            return "the answer holds too many numbers to be one"
+        return None
+
+
+class Items(Struct, frozen=True):
+    """An answer that names certain things and no other things of their kind."""
+
+    wanted: tuple[str, ...]
+    others: tuple[str, ...] = ()
+    """Things of the same kind, wrong to name; those also wanted do not count."""
+
+    def find_fault(self, text: str, is_line: bool) -> str | None:
+        """What is wrong with the answer; `None` if nothing is."""
+        for item in self.wanted:
+            if not _names(text, item):
+                return f"the answer does not name {item!r}"
+        if is_line or len(self.others) > 1:
+            for item in self.others:
+                if item not in self.wanted and _names(text, item):
+                    return f"the answer names {item!r}"
+        return None
+
+
+Expected: TypeAlias = Number | Items
+
+
+def grade(
+    output: str,
+    expected: Expected,
+    before: Mapping[str, bytes],
+    changes: Mapping[str, str | None],
+    after: Mapping[str, bytes],
+) -> Grade:
+    """Grade an answer and the files. `changes` is what the task asks for; `None` is a deletion."""
+    fault = _find_answer_fault(output, expected)
+    done = [path for path, content in changes.items() if _is_as_wanted(path, content, after)]
+    collateral = _find_collateral(before, changes, after)
+    share = FILES_SHARE if changes else 0.0
+    reward = (0.0 if fault else 1.0 - share) + share * (len(done) / len(changes) if changes else 0.0)
+    if not changes and not output.strip():
+        reward = 0.0
+    reward = max(0.0, reward - COLLATERAL_COST * len(collateral))
+    notes = [fault] if fault else []
+    notes += [f"{path} is not as asked" for path in changes if path not in done]
+    notes += [f"{path} should have been left alone" for path in collateral]
+    return Grade(round(reward, 4), "; ".join(notes[:6]) or "the answer and the files are right")
+
+
+def _find_answer_fault(output: str, expected: Expected) -> str | None:
+    if not output.strip():
+        return "there is no answer"
+    lines = [line for line in _ANSWER_LINE.findall(output) if line.strip()]
+    if lines:
+        return expected.find_fault(lines[-1], is_line=True)
+    return expected.find_fault(output, is_line=False)
+
+
+def _find_collateral(
+    before: Mapping[str, bytes], changes: Mapping[str, str | None], after: Mapping[str, bytes]
+) -> list[str]:
+    paths = sorted((set(before) | set(after)) - set(changes))
+    return [path for path in paths if not _is_same(path, before.get(path), after.get(path))]
+
+
+def _is_as_wanted(path: str, content: str | None, after: Mapping[str, bytes]) -> bool:
+    return _is_same(path, None if content is None else content.encode(), after.get(path))
+
+
+def _is_same(path: str, one: bytes | None, other: bytes | None) -> bool:
+    """Whether two contents say the same: JSON by value, text but for white space at ends of lines."""
+    if one is None or other is None or one == other:
+        return one is other or one == other
+    try:
+        if path.endswith(".json"):
+            return _is_same_json(json.loads(one), json.loads(other))
+        return _to_lines(one) == _to_lines(other)
+    except ValueError:
+        return False
+
+
+def _is_same_json(one: object, other: object) -> bool:
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same_json(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same_json, one, other))
+    return one == other
+
+
+def _to_lines(content: bytes) -> Sequence[str]:
+    return [line.rstrip() for line in content.decode().rstrip().split("\n")]
+
+
+def _to_decimal(text: str) -> Decimal | None:
+    try:
+        return Decimal(re.sub(r"[$€£,']", "", text.replace("−", "-")))
+    except InvalidOperation:
+        return None
+
+
+def _names(text: str, item: str) -> bool:
+    pattern = rf"(?<![\w/-])(?<!\w\.){re.escape(item.casefold())}(?![\w-]|[./]\w)"
+    return re.search(pattern, text.casefold()) is not None

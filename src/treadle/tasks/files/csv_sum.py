@@ -1,0 +1,104 @@
+"""Add up a column of the rows that fit a filter, over several CSV files of differing layouts."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+from treadle.tasks.draw import Draw
+from treadle.tasks.files.calls import final, find_paths, in_folder, read_files, write_file
+from treadle.tasks.files.check import Number
+from treadle.tasks.files.family import Case, Family
+from treadle.tasks.files.words import COMPANIES, REGIONS, add_notes, cents, date, money
+from treadle.tasks.prompt import Prompt
+from treadle.tasks.solver import Habit, Solver, Step
+
+_COLUMNS = ("amount", "net", "total", "price", "value")
+_STATUS = ("paid", "open", "refunded", "disputed", "cancelled")
+_FOLDERS = ("sales", "orders", "exports/sales", "finance/orders", "data/orders")
+
+
+def generate(draw: Draw) -> Case:
+    """Two to five order lists, one of them in an archive that does not count."""
+    folder = draw.pick(_FOLDERS)
+    column = draw.pick(_COLUMNS)
+    key = draw.pick(("status", "region"))
+    statuses, regions = draw.sample(_STATUS, 3), draw.sample(REGIONS, 3)
+    wanted = draw.pick(statuses if key == "status" else regions)
+    files: dict[str, str] = {}
+    total = 0
+    names = [f"{folder}/{draw.between(2021, 2023)}-{month:02d}.csv" for month in range(1, 13)]
+    paths = [*draw.sample(names, draw.between(2, 5)), f"archive/{folder}/2019-12.csv"]
+    for path in paths:
+        rows = []
+        year, month = int(path[-11:-7]), int(path[-6:-4])
+        for number in range(draw.between(4, 12)):
+            row = {
+                "order": f"{draw.pick('ABCDEF')}{draw.between(100, 999)}{number}",
+                "date": date(draw, year, month),
+                "customer": draw.pick(COMPANIES) + draw.pick(("", ", Inc.", " Ltd")),
+                "status": draw.pick(statuses),
+                "region": draw.pick(regions),
+                column: money(draw.between(150, 250_000)),
+            }
+            rows.append(row)
+            if path.startswith(f"{folder}/") and row[key] == wanted:
+                total += cents(row[column])
+        files[path] = _write(rows, draw.shuffled(list(rows[0])), draw.pick(",,;"))
+    add_notes(files, draw, draw.between(0, 3))
+    values = {"folder": folder, "column": column, "key": key, "value": wanted}
+    if draw.chance(0.5):
+        return Case(values, files, Number(money(total)))
+    report = f"reports/{wanted}-{column}.txt"
+    changes: dict[str, str | None] = {report: money(total) + "\n"}
+    return Case({**values, "report": report}, files, Number(money(total)), changes)
+
+
+def _write(rows: Sequence[Mapping[str, str]], columns: Sequence[str], delimiter: str) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, delimiter=delimiter, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def solve(values: Mapping[str, str], habit: Habit) -> Solver:
+    """Read every CSV file of the folder and add up the rows that fit."""
+    paths = yield from find_paths(in_folder(values["folder"], ".csv"))
+    texts = yield from read_files(paths, habit)
+    total = count = 0
+    for text in texts.values():
+        delimiter = ";" if ";" in text.partition("\n")[0] else ","
+        for row in csv.DictReader(io.StringIO(text), delimiter=delimiter):
+            if row[values["key"]] == values["value"]:
+                total += cents(row[values["column"]])
+                count += 1
+    prose = f"{count} rows in {len(texts)} files have {values['key']} {values['value']}."
+    answer = final(habit, money(total), prose)
+    if "report" in values:
+        yield Step([write_file(values["report"], money(total) + "\n")], f"{prose} Now the report.", answer)
+    return answer
+
+
+FAMILY = Family(
+    "csv_sum",
+    (
+        Prompt(
+            "Add up the {column} column over all rows whose {key} is {value}, in all the CSV files under "
+            "{folder}/. What is the total? Give it with two decimals."
+        ),
+        Prompt(
+            "I need one number from the CSV files in {folder}/: the sum of {column} for the rows with {key} "
+            "{value}, to the cent."
+        ),
+        Prompt(
+            "Sum {column} where {key} is {value} over every CSV file under {folder}/. Write the sum with two "
+            "decimals, and nothing else, to {report}, and tell it to me as well."
+        ),
+        Prompt(
+            "For the audit: what do the {value} rows (see the column {key}) in the CSV files in {folder}/ come "
+            "to, going by {column}? Put just the amount, two decimals, into {report}, and answer with it."
+        ),
+    ),
+    generate,
+    solve,
+)

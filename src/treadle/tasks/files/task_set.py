@@ -1,0 +1,113 @@
+"""The task set `files`: office and code chores over a folder of files, made from their ids."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+
+from treadle.core.errors import ConfigError
+from treadle.tasks.draw import Draw, fraction
+from treadle.tasks.files import csv_sum
+from treadle.tasks.files.check import grade
+from treadle.tasks.files.family import Case, Family
+from treadle.tasks.oracle import OracleModel
+from treadle.tasks.protocol import Grade
+from treadle.tasks.solver import Habit, Solver
+
+SEEDS = 1000
+"""How many tasks each family has, numbered from 0."""
+
+INSTRUCTIONS = (
+    "You work on a folder of files through tools; paths are relative to its root. Look at the files before you "
+    "change or conclude anything, and change nothing that you were not asked to change. When you are done, "
+    "reply with a short message whose last line is `Answer: ` followed by what was asked for."
+)
+
+FAMILIES: tuple[Family, ...] = (csv_sum.FAMILY,)
+
+
+class FilesTask:
+    """One task of the set. Its case is drawn when it is first looked at."""
+
+    def __init__(self, family: Family, seed: int) -> None:
+        self._family = family
+        self.task_set = "files"
+        self.task_id = f"{family.name}-{seed:04d}"
+        self.seed = seed
+        self.instructions = INSTRUCTIONS
+        self.tools: Sequence[str] = ("files",)
+
+    @cached_property
+    def _drawn(self) -> tuple[Case, str]:
+        draw = Draw(f"files/{self.task_id}")
+        case = self._family.generate(draw)
+        return case, self._family.word(case, draw)
+
+    @property
+    def input(self) -> str:
+        """The user's message."""
+        return self._drawn[1]
+
+    @cached_property
+    def files(self) -> Mapping[str, bytes]:
+        """The initial files."""
+        return {path: text.encode() for path, text in sorted(self._drawn[0].files.items())}
+
+    def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
+        """Grade the final answer and the final files."""
+        case = self._drawn[0]
+        return grade(output, case.expected, self.files, case.changes, files)
+
+    def oracle(self, *, mistake_rate: float = 0.0) -> OracleModel:
+        """A model that solves this task, and every other of the set."""
+        return OracleModel(find_solver, mistake_rate=mistake_rate)
+
+    def __repr__(self) -> str:
+        return f"FilesTask({self.task_id!r})"
+
+
+class FilesTaskSet:
+    """All tasks of the set: each family with each seed."""
+
+    name = "files"
+
+    def __len__(self) -> int:
+        return len(FAMILIES) * SEEDS
+
+    def __iter__(self) -> Iterator[FilesTask]:
+        for seed in range(SEEDS):
+            for family in FAMILIES:
+                yield FilesTask(family, seed)
+
+    def get(self, task_id: str) -> FilesTask:
+        """The task of this id. Raises: `ConfigError` that names near ids."""
+        name, _, number = task_id.rpartition("-")
+        for family in FAMILIES:
+            if family.name == name and len(number) == 4 and number.isdecimal() and int(number) < SEEDS:
+                return FilesTask(family, int(number))
+        near = difflib.get_close_matches(name or task_id, [family.name for family in FAMILIES], 3, 0.4)
+        seed = number if len(number) == 4 and number.isdecimal() and int(number) < SEEDS else "0000"
+        ids = [f"{item}-{seed}" for item in near] or [f"{FAMILIES[0].name}-0000"]
+        raise ConfigError(
+            f"the task set 'files' has no task {task_id!r}; near ids are {', '.join(ids)}. "
+            f"An id is a family and a number from 0000 to {SEEDS - 1:04d}"
+        )
+
+
+TASK_SET = FilesTaskSet()
+
+
+def find_solver(prompt: str) -> Solver | None:
+    """A solver for the task of this prompt; `None` if the set has no such prompt."""
+    found = _identify(prompt.strip())
+    return found[0].solve(*found[1:]) if found else None
+
+
+@lru_cache(maxsize=4096)
+def _identify(prompt: str) -> tuple[Family, Mapping[str, str], Habit] | None:
+    for family in FAMILIES:
+        for wording in family.prompts:
+            values = wording.match(prompt)
+            if values is not None:
+                batch = (1, 2, 3, 4, 8)[int(fraction(prompt, "batch") * 5)]
+                return family, values, Habit(batch, fraction(prompt, "terse") < 0.25)
+    return None

@@ -1,0 +1,46 @@
+"""The mistakes that an oracle makes on purpose: calls that fail, do no harm, and can be put right."""
+
+import msgspec
+
+from treadle.tasks.draw import fraction, pick
+from treadle.tasks.solver import Call
+
+
+def spoil(call: Call, key: str) -> tuple[str, str]:
+    """Name and arguments of the call with a mistake in it, the same one for the same `key`."""
+    arguments = msgspec.json.encode(call.arguments).decode()
+    kinds = ["tool", "json"]
+    if call.arguments:
+        kinds += ["missing", "type"]
+    if call.path_argument is not None:
+        kinds += ["path", "path"]
+    kind = pick(kinds, key, "kind")
+    if kind == "tool":
+        return _misname(call.name, key), arguments
+    if kind == "json":
+        return call.name, arguments[: -1 - int(fraction(key, "cut") * min(4, len(arguments) - 2))]
+    changed = dict(call.arguments)
+    first = next(iter(changed))
+    if kind == "missing":
+        del changed[first]
+    elif kind == "type":
+        changed[first] = [changed[first]]
+    else:
+        path = call.path_argument or first
+        changed[path] = misspell(str(changed[path]), key)
+    return call.name, msgspec.json.encode(changed).decode()
+
+
+def _misname(name: str, key: str) -> str:
+    verb, _, noun = name.partition("_")
+    return pick((f"{verb}{noun.title()}", f"{noun}_{verb}", f"{verb}_{noun}_content"), key, "name")
+
+
+def misspell(path: str, key: str) -> str:
+    """`path` with one letter of its file name doubled: no digit, so that no neighbour is hit."""
+    start = path.rfind("/") + 1
+    letters = [index for index in range(start, len(path)) if path[index].isalpha()]
+    if not letters:
+        return path + "x"
+    index = pick(letters, key, "letter")
+    return path[:index] + path[index] + path[index:]
