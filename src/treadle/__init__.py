@@ -1,1 +1,136 @@
 """Treadle runs tool-using LLM agents; every run is a durable, replayable, training-ready trajectory."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.agent import Agent, RunStream
+    from treadle.core.errors import (
+        ConfigError,
+        ExportError,
+        JournalError,
+        LeaseHeldError,
+        LeaseLostError,
+        ProviderError,
+        ReplayDivergence,
+        RunExistsError,
+        RunNotFoundError,
+        SandboxError,
+        ToolError,
+        TreadleError,
+    )
+    from treadle.core.events import Ephemeral, Event
+    from treadle.core.policy import InDoubt, Policy
+    from treadle.core.types import (
+        Effect,
+        Fault,
+        FinishReason,
+        Message,
+        Role,
+        StopReason,
+        ToolCall,
+        ToolResult,
+        ToolSpec,
+        Usage,
+    )
+    from treadle.journal.open import open_journal
+    from treadle.models.config import model
+    from treadle.models.price import Price
+    from treadle.models.scripted import ScriptedModel
+    from treadle.replay import Replay
+    from treadle.run import Run
+    from treadle.session import Session
+    from treadle.tasks import load_task, task_set
+    from treadle.tools.function import tool
+    from treadle.tools.protocol import ToolContext
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Agent": "treadle.agent",
+    "ConfigError": "treadle.core.errors",
+    "Effect": "treadle.core.types",
+    "Ephemeral": "treadle.core.events",
+    "Event": "treadle.core.events",
+    "ExportError": "treadle.core.errors",
+    "Fault": "treadle.core.types",
+    "FinishReason": "treadle.core.types",
+    "InDoubt": "treadle.core.policy",
+    "JournalError": "treadle.core.errors",
+    "LeaseHeldError": "treadle.core.errors",
+    "LeaseLostError": "treadle.core.errors",
+    "Message": "treadle.core.types",
+    "Policy": "treadle.core.policy",
+    "Price": "treadle.models.price",
+    "ProviderError": "treadle.core.errors",
+    "Replay": "treadle.replay",
+    "ReplayDivergence": "treadle.core.errors",
+    "Role": "treadle.core.types",
+    "Run": "treadle.run",
+    "RunExistsError": "treadle.core.errors",
+    "RunNotFoundError": "treadle.core.errors",
+    "RunStream": "treadle.agent",
+    "SandboxError": "treadle.core.errors",
+    "ScriptedModel": "treadle.models.scripted",
+    "Session": "treadle.session",
+    "StopReason": "treadle.core.types",
+    "ToolCall": "treadle.core.types",
+    "ToolContext": "treadle.tools.protocol",
+    "ToolError": "treadle.core.errors",
+    "ToolResult": "treadle.core.types",
+    "ToolSpec": "treadle.core.types",
+    "TreadleError": "treadle.core.errors",
+    "Usage": "treadle.core.types",
+    "load_task": "treadle.tasks",
+    "model": "treadle.models.config",
+    "open_journal": "treadle.journal.open",
+    "task_set": "treadle.tasks",
+    "tool": "treadle.tools.function",
+}
+
+__all__ = [
+    "Agent",
+    "ConfigError",
+    "Effect",
+    "Ephemeral",
+    "Event",
+    "ExportError",
+    "Fault",
+    "FinishReason",
+    "InDoubt",
+    "JournalError",
+    "LeaseHeldError",
+    "LeaseLostError",
+    "Message",
+    "Policy",
+    "Price",
+    "ProviderError",
+    "Replay",
+    "ReplayDivergence",
+    "Role",
+    "Run",
+    "RunExistsError",
+    "RunNotFoundError",
+    "RunStream",
+    "SandboxError",
+    "ScriptedModel",
+    "Session",
+    "StopReason",
+    "ToolCall",
+    "ToolContext",
+    "ToolError",
+    "ToolResult",
+    "ToolSpec",
+    "TreadleError",
+    "Usage",
+    "load_task",
+    "model",
+    "open_journal",
+    "task_set",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> object:
+    from treadle.registry import load_name
+
+    return load_name(__name__, name, _WHERE)

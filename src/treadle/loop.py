@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.decide import Action, Append, Infer, decide
-from treadle.core.errors import ProviderError
+from treadle.core.decide import Action, Append, Infer, abandon_turn, decide
+from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.state import CallState, State, apply
 from treadle.core.types import Effect, Fault, Request, StopReason, ToolErrorKind, ToolResult, ToolSpec
 from treadle.journal.protocol import RunWriter
@@ -55,7 +55,6 @@ class Driver:
         self._tools = tools
         self._specs: tuple[ToolSpec, ...] = tuple([tool.spec for tool in tools.values()])
         self._sandbox = sandbox
-        self._emit = emit
         self._clock = clock
         self._unsent: list[e.Event] = []
         self._call_ids = {call.call_id for message in state.messages for call in message.tool_calls}
@@ -63,10 +62,15 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._telling: asyncio.Future[None] | None = None
         self._slots = asyncio.Semaphore(state.policy.parallel_tool_calls)
+        self.listen(emit)
+
+    def listen(self, emit: Emit | None) -> None:
+        """From now on tell `emit` what is kept, and the deltas between."""
+        self._emit = emit
         self._watch = Watch(self._on_delta if emit else None, self._on_failed_attempt)
 
     async def drive(self) -> State:
-        """Go on until the run waits for somebody or is over; what happened is kept then.
+        """Go on until the run waits for somebody or is over; `sync` then says when all of it is kept.
 
         Cancelling stops the model and the tools at once, and leaves a journal that can be resumed.
         Raises: `JournalError` if the store refuses; nothing else.
@@ -75,7 +79,7 @@ class Driver:
             if self.state.policy.deadline_seconds is None:
                 await self._perform(action)
                 continue
-            left = self.state.policy.deadline_seconds - self.state.spent.seconds
+            left = self.state.policy.deadline_seconds - self.state.work_seconds
             try:
                 async with asyncio.timeout(max(0.0, left)) as timer:
                     await self._perform(action)
@@ -83,7 +87,6 @@ class Driver:
                 if not timer.expired():
                     raise
                 self._on_deadline()
-        await self.sync()
         return self.state
 
     async def pause(self, reason: str) -> None:
@@ -92,6 +95,40 @@ class Driver:
             self.record(self._thrown_away(reason, StopReason.CANCELLED))
         self.record(e.RunPaused(at=self._clock(), reason=reason))
         await self.sync()
+
+    async def abandon(self, reason: str) -> None:
+        """End the turn without its answer, so that another can begin."""
+        if self.state.is_inferring:
+            self.record(self._thrown_away(reason, StopReason.CANCELLED))
+        else:
+            now = self._clock()
+            ending = abandon_turn(self.state, StopReason.CANCELLED)
+            self.record(*[replace(body, at=now) for body in ending])
+        await self.drive()
+        await self.sync()
+
+    def answer(self, answers: Mapping[str, str]) -> None:
+        """Record the user's answers: question to text. Raises: `ConfigError` for one that is not open."""
+        for question_id, text in answers.items():
+            if self.state.questions.get(question_id, "") is not None:
+                known = [key for key, answer in self.state.questions.items() if answer is None]
+                raise ConfigError(f"no question {question_id!r} is open; open are: {known or 'none'}")
+            self.record(e.QuestionAnswered(at=self._clock(), question_id=question_id, text=text))
+
+    def read_files(self) -> dict[str, bytes]:
+        """The sandbox's files as they are now."""
+        sandbox = self._sandbox
+        return {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
+
+    def record_with_snapshot(self, *bodies: e.DurableBody) -> None:
+        """Record `bodies` together with what changed in the sandbox: all is kept, or none."""
+        changes = self._sandbox.take_delta() if self._sandbox is not None else None
+        if changes is None or self._sandbox is None:
+            self.record(*bodies)
+        else:
+            delta, blobs = changes
+            snapshot = e.SnapshotTaken(at=self._clock(), snapshot_id=self._sandbox.snapshot_id, delta=delta)
+            self.record(snapshot, *bodies, blobs=blobs)
 
     def record(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
         """Append events, and let the state move on."""
@@ -193,13 +230,7 @@ class Driver:
         result = await run_tool(call, tool, arguments, context)
         now = self._clock()
         done = e.ToolCompleted(at=now, step=step, result=result, duration_seconds=now - begin)
-        changes = self._sandbox.take_delta() if self._sandbox is not None else None
-        if changes is None or self._sandbox is None:
-            self.record(done)
-        else:
-            delta, blobs = changes
-            snapshot = e.SnapshotTaken(at=now, snapshot_id=self._sandbox.snapshot_id, delta=delta)
-            self.record(snapshot, done, blobs=blobs)
+        self.record_with_snapshot(done)
         if self._emit is not None:
             await self.sync()
 

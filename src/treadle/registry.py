@@ -2,9 +2,11 @@
 
 import importlib
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 
+@cache
 def load(reference: str) -> Any:
     """The object at `package.module:attribute`, imported now."""
     module, _, attribute = reference.partition(":")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.policy import InDoubt, Policy
+from treadle.core.policy import InDoubt
 from treadle.core.state import CallState, State, Status, guess_input_tokens
 from treadle.core.types import (
     Effect,
@@ -22,23 +22,21 @@ from treadle.core.types import (
     ToolResult,
 )
 
-__all__ = ["Action", "Append", "Infer", "Policy", "RunCalls", "decide"]
 
-
-class Infer(Struct, frozen=True):
+class Infer(Struct, frozen=True, gc=False):
     """Ask the model."""
 
     step: int
     has_tools: bool
 
 
-class RunCalls(Struct, frozen=True):
+class RunCalls(Struct, frozen=True, gc=False):
     """Run these calls of the present step, concurrently where they allow it."""
 
     calls: tuple[CallState, ...]
 
 
-class Append(Struct, frozen=True):
+class Append(Struct, frozen=True, gc=False):
     """Nothing touches the world; record these. Their `at` is for the driver to set."""
 
     bodies: tuple[e.DurableBody, ...]
@@ -67,6 +65,13 @@ def decide(state: State) -> Action | None:
         if stop is not None:
             return stop
     return Infer(state.step + 1, has_tools=state.limit is None)
+
+
+def abandon_turn(state: State, stop_reason: StopReason) -> tuple[e.DurableBody, ...]:
+    """What to record to end the open turn now: a result for each open call, and the turn's end."""
+    open_calls = [item for item in state.calls if item.result is None]
+    settled = _settle(state, [_unrun(item, None) for item in open_calls])
+    return (*settled.bodies, *_end_turn(state, stop_reason).bodies)
 
 
 def _after_turn(state: State) -> Action | None:
@@ -172,7 +177,7 @@ def _on_doubt(state: State, doubtful: list[CallState]) -> Action:
 
 def _is_past_deadline(state: State) -> bool:
     deadline = state.policy.deadline_seconds
-    return deadline is not None and state.spent.seconds >= deadline
+    return deadline is not None and state.work_seconds >= deadline
 
 
 def _on_limits(state: State) -> Append | None:

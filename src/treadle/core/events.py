@@ -31,14 +31,14 @@ VERSION = "1.0"
 """Version of the vocabulary, `major.minor`. A reader refuses a newer major."""
 
 
-class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="type"):
+class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_field="type"):
     """What every body has."""
 
     at: float
     """Seconds since the epoch, by the clock of the process that appended it."""
 
 
-class RunStarted(Body, frozen=True, tag="run_started"):
+class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
     """A run begins: all that decisions depend on and the journal does not say elsewhere."""
 
     policy: Policy
@@ -56,7 +56,7 @@ class RunStarted(Body, frozen=True, tag="run_started"):
     """The caller's own."""
 
 
-class TurnStarted(Body, frozen=True, tag="turn_started"):
+class TurnStarted(Body, frozen=True, gc=False, tag="turn_started"):
     """A user's message opens a turn."""
 
     turn: int
@@ -64,7 +64,7 @@ class TurnStarted(Body, frozen=True, tag="turn_started"):
     message: Message
 
 
-class InferenceStarted(Body, frozen=True, tag="inference_started"):
+class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
     """A request is about to be sent."""
 
     step: int
@@ -75,7 +75,7 @@ class InferenceStarted(Body, frozen=True, tag="inference_started"):
     """False at a wrap-up, where no tools are offered."""
 
 
-class InferenceCompleted(Body, frozen=True, tag="inference_completed"):
+class InferenceCompleted(Body, frozen=True, gc=False, tag="inference_completed"):
     """The ground truth for training."""
 
     step: int
@@ -84,7 +84,7 @@ class InferenceCompleted(Body, frozen=True, tag="inference_completed"):
     """From sending to the whole answer, with retries."""
 
 
-class InferenceFailed(Body, frozen=True, tag="inference_failed"):
+class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     """An attempt that failed or was thrown away."""
 
     step: int
@@ -98,7 +98,7 @@ class InferenceFailed(Body, frozen=True, tag="inference_failed"):
     """Set: it is tried again after so long. `None`: this was the last attempt."""
 
 
-class ToolStarted(Body, frozen=True, tag="tool_started"):
+class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):
     """The intent to run a tool, durable before a tool with an effect runs."""
 
     step: int
@@ -109,7 +109,7 @@ class ToolStarted(Body, frozen=True, tag="tool_started"):
     """2 and more: run again after its outcome was lost."""
 
 
-class ToolCompleted(Body, frozen=True, tag="tool_completed"):
+class ToolCompleted(Body, frozen=True, gc=False, tag="tool_completed"):
     """The result, durable before the model sees it."""
 
     step: int
@@ -117,7 +117,7 @@ class ToolCompleted(Body, frozen=True, tag="tool_completed"):
     duration_seconds: float = 0.0
 
 
-class ContextCompacted(Body, frozen=True, tag="context_compacted"):
+class ContextCompacted(Body, frozen=True, gc=False, tag="context_compacted"):
     """The first `messages` messages are replaced by others."""
 
     messages: int
@@ -125,7 +125,7 @@ class ContextCompacted(Body, frozen=True, tag="context_compacted"):
     usage: Usage | None = None
 
 
-class MessageInjected(Body, frozen=True, tag="message_injected"):
+class MessageInjected(Body, frozen=True, gc=False, tag="message_injected"):
     """A message that neither the user, the model nor a tool wrote."""
 
     message: Message
@@ -133,7 +133,7 @@ class MessageInjected(Body, frozen=True, tag="message_injected"):
     """Set: the limit that the message tells the model of; one inference without tools follows."""
 
 
-class QuestionAsked(Body, frozen=True, tag="question_asked"):
+class QuestionAsked(Body, frozen=True, gc=False, tag="question_asked"):
     """The run waits for the user."""
 
     question_id: str
@@ -142,20 +142,20 @@ class QuestionAsked(Body, frozen=True, tag="question_asked"):
     """The tool call that the question is about, whose result the answer becomes."""
 
 
-class QuestionAnswered(Body, frozen=True, tag="question_answered"):
+class QuestionAnswered(Body, frozen=True, gc=False, tag="question_answered"):
     """The user answered."""
 
     question_id: str
     text: str
 
 
-class ApprovalRequested(Body, frozen=True, tag="approval_requested"):
+class ApprovalRequested(Body, frozen=True, gc=False, tag="approval_requested"):
     """A tool call waits for a yes."""
 
     call_id: str
 
 
-class ApprovalDecided(Body, frozen=True, tag="approval_decided"):
+class ApprovalDecided(Body, frozen=True, gc=False, tag="approval_decided"):
     """Somebody said yes or no."""
 
     call_id: str
@@ -163,7 +163,7 @@ class ApprovalDecided(Body, frozen=True, tag="approval_decided"):
     reason: str | None = None
 
 
-class SnapshotTaken(Body, frozen=True, tag="snapshot_taken"):
+class SnapshotTaken(Body, frozen=True, gc=False, tag="snapshot_taken"):
     """The sandbox's files changed. Appended together with the result of the tool that changed them."""
 
     snapshot_id: str
@@ -174,7 +174,7 @@ class SnapshotTaken(Body, frozen=True, tag="snapshot_taken"):
     """Content hash to base64, only in an exported journal."""
 
 
-class TurnCompleted(Body, frozen=True, tag="turn_completed"):
+class TurnCompleted(Body, frozen=True, gc=False, tag="turn_completed"):
     """A turn ended, well or not."""
 
     turn: int
@@ -184,18 +184,18 @@ class TurnCompleted(Body, frozen=True, tag="turn_completed"):
     fault: Fault | None = None
 
 
-class RunPaused(Body, frozen=True, tag="run_paused"):
+class RunPaused(Body, frozen=True, gc=False, tag="run_paused"):
     """Nobody drives the run; it can be resumed."""
 
     reason: str
     """`cancelled`, `question` or `closed`."""
 
 
-class RunResumed(Body, frozen=True, tag="run_resumed"):
+class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
     """Somebody drives the run again. Calls started before it and not completed are in doubt."""
 
 
-class RunFinished(Body, frozen=True, tag="run_finished"):
+class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):
     """The run is over."""
 
     stop_reason: StopReason
@@ -203,7 +203,7 @@ class RunFinished(Body, frozen=True, tag="run_finished"):
     fault: Fault | None = None
 
 
-class Rewarded(Body, frozen=True, tag="rewarded"):
+class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):
     """A grade, by the task's check or a later rescoring; the newest of a name counts."""
 
     reward: float
@@ -234,19 +234,19 @@ DurableBody: TypeAlias = (
 )
 
 
-class TextDelta(Struct, frozen=True, tag_field="type", tag="text_delta"):
+class TextDelta(Struct, frozen=True, gc=False, tag_field="type", tag="text_delta"):
     """A piece of the answer."""
 
     text: str
 
 
-class ReasoningDelta(Struct, frozen=True, tag_field="type", tag="reasoning_delta"):
+class ReasoningDelta(Struct, frozen=True, gc=False, tag_field="type", tag="reasoning_delta"):
     """A piece of the model's thinking."""
 
     text: str
 
 
-class ToolCallDelta(Struct, frozen=True, tag_field="type", tag="tool_call_delta"):
+class ToolCallDelta(Struct, frozen=True, gc=False, tag_field="type", tag="tool_call_delta"):
     """A piece of a tool call's arguments."""
 
     index: int
@@ -256,7 +256,7 @@ class ToolCallDelta(Struct, frozen=True, tag_field="type", tag="tool_call_delta"
     arguments: str
 
 
-class ToolProgress(Struct, frozen=True, tag_field="type", tag="tool_progress"):
+class ToolProgress(Struct, frozen=True, gc=False, tag_field="type", tag="tool_progress"):
     """What a running tool reports."""
 
     call_id: str
@@ -267,7 +267,7 @@ Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
 """Ephemeral: streamed and never journalled."""
 
 
-class Event(Struct, frozen=True):
+class Event(Struct, frozen=True, gc=False):
     """One durable record of a run."""
 
     run_id: str
@@ -293,7 +293,7 @@ class Event(Struct, frozen=True):
         return b'{"run_id":%b,"seq":%d,%b' % (_encoder.encode(self.run_id), self.seq, body[1:])
 
 
-class Ephemeral(Struct, frozen=True):
+class Ephemeral(Struct, frozen=True, gc=False):
     """One streamed piece of a run, which is never journalled."""
 
     run_id: str

@@ -37,7 +37,7 @@ class Status(StrEnum):
     FINISHED = "finished"
 
 
-class CallState(Struct, frozen=True):
+class CallState(Struct, frozen=True, gc=False):
     """One tool call of the present step."""
 
     call: ToolCall
@@ -50,7 +50,7 @@ class CallState(Struct, frozen=True):
     """The question asked about it, when it was in doubt."""
 
 
-class Spent(Struct, frozen=True):
+class Spent(Struct, frozen=True, gc=False):
     """What the present turn has used of its budgets."""
 
     steps: int = 0
@@ -60,11 +60,9 @@ class Spent(Struct, frozen=True):
     tokens: int = 0
     cost_usd: float = 0.0
     is_cost_known: bool = True
-    seconds: float = 0.0
-    """Time at work up to the newest event, without pauses."""
 
 
-class State(Struct, frozen=True):
+class State(Struct, frozen=True, gc=False):
     """All that the next decision depends on."""
 
     status: Status = Status.NEW
@@ -96,6 +94,8 @@ class State(Struct, frozen=True):
     questions: dict[str, str | None] = {}
     """Question to answer, `None` while it is open."""
     spent: Spent = Spent()
+    work_began_at: float = 0.0
+    """When the turn began, later by as long as nobody drove it."""
     usage: Usage = Usage()
     """Of the whole run."""
     cost_usd: float | None = 0.0
@@ -114,13 +114,15 @@ class State(Struct, frozen=True):
     snapshot_id: str | None = None
     rewards: dict[str, float] = {}
 
+    @property
+    def work_seconds(self) -> float:
+        """How long the present turn was worked on, up to the newest event."""
+        return max(0.0, self.at - self.work_began_at)
+
 
 def apply(state: State, body: e.DurableBody) -> State:
     """The state after `body`, which is the event numbered `state.seq + 1`."""
-    seconds = state.spent.seconds
-    if state.is_turn_open and type(body) is not e.RunResumed:
-        seconds += max(0.0, body.at - state.at)
-    return _APPLY[type(body)](state, body, seconds)
+    return _APPLY[type(body)](state, body)
 
 
 def fold(bodies: Iterable[e.DurableBody], state: State | None = None) -> State:
@@ -131,7 +133,7 @@ def fold(bodies: Iterable[e.DurableBody], state: State | None = None) -> State:
     return state
 
 
-def _on_run_started(state: State, body: e.RunStarted, seconds: float) -> State:
+def _on_run_started(state: State, body: e.RunStarted) -> State:
     messages: Log[Message] = Log()
     if body.instructions is not None:
         messages = messages.append(Message(Role.SYSTEM, body.instructions))
@@ -147,7 +149,7 @@ def _on_run_started(state: State, body: e.RunStarted, seconds: float) -> State:
     )
 
 
-def _on_turn_started(state: State, body: e.TurnStarted, seconds: float) -> State:
+def _on_turn_started(state: State, body: e.TurnStarted) -> State:
     return replace(
         state,
         status=Status.RUNNING,
@@ -162,15 +164,15 @@ def _on_turn_started(state: State, body: e.TurnStarted, seconds: float) -> State
         limit=None,
         is_wrapped_up=False,
         spent=Spent(),
+        work_began_at=body.at,
     )
 
 
-def _on_inference_started(state: State, body: e.InferenceStarted, seconds: float) -> State:
-    spent = replace(state.spent, seconds=seconds)
-    return replace(state, seq=state.seq + 1, at=body.at, is_inferring=True, spent=spent)
+def _on_inference_started(state: State, body: e.InferenceStarted) -> State:
+    return replace(state, seq=state.seq + 1, at=body.at, is_inferring=True)
 
 
-def _on_inference_completed(state: State, body: e.InferenceCompleted, seconds: float) -> State:
+def _on_inference_completed(state: State, body: e.InferenceCompleted) -> State:
     completion = body.completion
     message = completion.message
     usage = completion.usage or guess_usage(state, message)
@@ -193,7 +195,6 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, seconds: f
             spent.tokens + usage.total_tokens,
             spent.cost_usd + (cost or 0.0),
             spent.is_cost_known and cost is not None,
-            seconds,
         ),
         usage=state.usage + usage,
         cost_usd=None if cost is None or state.cost_usd is None else state.cost_usd + cost,
@@ -202,18 +203,17 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, seconds: f
     )
 
 
-def _on_inference_failed(state: State, body: e.InferenceFailed, seconds: float) -> State:
+def _on_inference_failed(state: State, body: e.InferenceFailed) -> State:
     return replace(
         state,
         seq=state.seq + 1,
         at=body.at,
         failure=body if body.retry_in_seconds is None else None,
         is_inferring=body.retry_in_seconds is not None,
-        spent=replace(state.spent, seconds=seconds),
     )
 
 
-def _on_tool_started(state: State, body: e.ToolStarted, seconds: float) -> State:
+def _on_tool_started(state: State, body: e.ToolStarted) -> State:
     calls = tuple(
         [
             replace(item, attempt=body.attempt, effect=body.effect)
@@ -222,12 +222,10 @@ def _on_tool_started(state: State, body: e.ToolStarted, seconds: float) -> State
             for item in state.calls
         ]
     )
-    return replace(
-        state, seq=state.seq + 1, at=body.at, calls=calls, spent=replace(state.spent, seconds=seconds)
-    )
+    return replace(state, seq=state.seq + 1, at=body.at, calls=calls)
 
 
-def _on_tool_completed(state: State, body: e.ToolCompleted, seconds: float) -> State:
+def _on_tool_completed(state: State, body: e.ToolCompleted) -> State:
     result = body.result
     calls = tuple(
         [
@@ -238,7 +236,6 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, seconds: float) -> S
     was_run = result.error_kind is not ToolErrorKind.NOT_RUN
     spent = replace(
         state.spent,
-        seconds=seconds,
         tool_calls=state.spent.tool_calls + was_run,
         refused_calls=state.spent.refused_calls + (not was_run),
     )
@@ -257,7 +254,7 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, seconds: float) -> S
     )
 
 
-def _on_context_compacted(state: State, body: e.ContextCompacted, seconds: float) -> State:
+def _on_context_compacted(state: State, body: e.ContextCompacted) -> State:
     kept = list(state.messages)[body.messages :]
     messages = Log([*body.replacement, *kept])
     return replace(
@@ -268,11 +265,10 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, seconds: float
         usage=state.usage + (body.usage or Usage()),
         last_usage=Usage(),
         unsent_chars=sum(len(message.content) for message in messages),
-        spent=replace(state.spent, seconds=seconds),
     )
 
 
-def _on_message_injected(state: State, body: e.MessageInjected, seconds: float) -> State:
+def _on_message_injected(state: State, body: e.MessageInjected) -> State:
     return replace(
         state,
         seq=state.seq + 1,
@@ -280,11 +276,10 @@ def _on_message_injected(state: State, body: e.MessageInjected, seconds: float) 
         messages=state.messages.append(body.message),
         unsent_chars=state.unsent_chars + len(body.message.content),
         limit=body.limit or state.limit,
-        spent=replace(state.spent, seconds=seconds),
     )
 
 
-def _on_question_asked(state: State, body: e.QuestionAsked, seconds: float) -> State:
+def _on_question_asked(state: State, body: e.QuestionAsked) -> State:
     calls = tuple(
         [
             replace(item, question_id=body.question_id) if item.call.call_id == body.call_id else item
@@ -298,16 +293,15 @@ def _on_question_asked(state: State, body: e.QuestionAsked, seconds: float) -> S
         at=body.at,
         calls=calls,
         questions=questions,
-        spent=replace(state.spent, seconds=seconds),
     )
 
 
-def _on_question_answered(state: State, body: e.QuestionAnswered, seconds: float) -> State:
+def _on_question_answered(state: State, body: e.QuestionAnswered) -> State:
     questions = {**state.questions, body.question_id: body.text}
     return replace(state, seq=state.seq + 1, at=body.at, questions=questions)
 
 
-def _on_snapshot_taken(state: State, body: e.SnapshotTaken, seconds: float) -> State:
+def _on_snapshot_taken(state: State, body: e.SnapshotTaken) -> State:
     files = {path: digest for path, digest in state.files.items() if path not in body.delta.deleted}
     files.update(body.delta.changed)
     return replace(
@@ -316,11 +310,10 @@ def _on_snapshot_taken(state: State, body: e.SnapshotTaken, seconds: float) -> S
         at=body.at,
         files=files,
         snapshot_id=body.snapshot_id,
-        spent=replace(state.spent, seconds=seconds),
     )
 
 
-def _on_turn_completed(state: State, body: e.TurnCompleted, seconds: float) -> State:
+def _on_turn_completed(state: State, body: e.TurnCompleted) -> State:
     return replace(
         state,
         seq=state.seq + 1,
@@ -331,21 +324,19 @@ def _on_turn_completed(state: State, body: e.TurnCompleted, seconds: float) -> S
         error=body.error,
         fault=body.fault,
         answer=None,
-        spent=replace(state.spent, seconds=seconds),
     )
 
 
-def _on_run_paused(state: State, body: e.RunPaused, seconds: float) -> State:
+def _on_run_paused(state: State, body: e.RunPaused) -> State:
     return replace(
         state,
         seq=state.seq + 1,
         at=body.at,
         status=Status.PAUSED,
-        spent=replace(state.spent, seconds=seconds),
     )
 
 
-def _on_run_resumed(state: State, body: e.RunResumed, seconds: float) -> State:
+def _on_run_resumed(state: State, body: e.RunResumed) -> State:
     reopened = state.stop_reason is StopReason.ERROR and not state.is_turn_open
     return replace(
         state,
@@ -354,11 +345,12 @@ def _on_run_resumed(state: State, body: e.RunResumed, seconds: float) -> State:
         status=Status.RUNNING,
         failure=None,
         is_turn_open=state.is_turn_open or reopened,
+        work_began_at=state.work_began_at + max(0.0, body.at - state.at),
         spent=replace(state.spent, is_cost_known=True) if reopened else state.spent,
     )
 
 
-def _on_run_finished(state: State, body: e.RunFinished, seconds: float) -> State:
+def _on_run_finished(state: State, body: e.RunFinished) -> State:
     return replace(
         state,
         seq=state.seq + 1,
@@ -370,16 +362,16 @@ def _on_run_finished(state: State, body: e.RunFinished, seconds: float) -> State
     )
 
 
-def _on_rewarded(state: State, body: e.Rewarded, seconds: float) -> State:
+def _on_rewarded(state: State, body: e.Rewarded) -> State:
     rewards = {**state.rewards, body.name: body.reward}
     return replace(state, seq=state.seq + 1, at=body.at, rewards=rewards)
 
 
-def _on_noted(state: State, body: e.DurableBody, seconds: float) -> State:
-    return replace(state, seq=state.seq + 1, at=body.at, spent=replace(state.spent, seconds=seconds))
+def _on_noted(state: State, body: e.DurableBody) -> State:
+    return replace(state, seq=state.seq + 1, at=body.at)
 
 
-_APPLY: dict[type, Callable[[State, Any, float], State]] = {
+_APPLY: dict[type, Callable[[State, Any], State]] = {
     e.RunStarted: _on_run_started,
     e.TurnStarted: _on_turn_started,
     e.InferenceStarted: _on_inference_started,

@@ -99,7 +99,7 @@ class ToolErrorKind(StrEnum):
     """The call was not run: a limit was reached, or the turn was ended."""
 
 
-class ToolCall(Struct, frozen=True, omit_defaults=True):
+class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     """A request of the model to run one tool."""
 
     call_id: str
@@ -119,7 +119,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
         return msgspec.json.decode(self.arguments) if self.arguments.strip() else {}
 
 
-class ToolResult(Struct, frozen=True, omit_defaults=True):
+class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer to one tool call, as the model sees it."""
 
     call_id: str
@@ -130,7 +130,7 @@ class ToolResult(Struct, frozen=True, omit_defaults=True):
     """Set exactly when `is_error`."""
 
 
-class Message(Struct, frozen=True, omit_defaults=True):
+class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     """One message of a transcript."""
 
     role: Role
@@ -149,7 +149,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
     """What the provider sent with the message and we do not model; sent back as it came."""
 
 
-class Usage(Struct, frozen=True, omit_defaults=True):
+class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     """Tokens of one inference, or a sum over several."""
 
     input_tokens: int = 0
@@ -173,7 +173,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
         )
 
 
-class TokenRecord(Struct, frozen=True, omit_defaults=True):
+class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     """The exact tokens of one inference, where the engine returns them."""
 
     prompt_token_ids: tuple[int, ...] | None = None
@@ -188,7 +188,7 @@ class TokenRecord(Struct, frozen=True, omit_defaults=True):
     """Shape [T], the tokens as text, where logprobs came without ids."""
 
 
-class Settings(Struct, frozen=True, omit_defaults=True):
+class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
     """Sampling settings. `None` leaves the choice to the server, and nothing is sent."""
 
     temperature: float | None = None
@@ -203,7 +203,7 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     """Further fields of the request body, sent as they are; they win over the fields above."""
 
 
-class ToolSpec(Struct, frozen=True, omit_defaults=True):
+class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     """What a tool is, for the model and for the loop."""
 
     name: str
@@ -219,7 +219,7 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True):
     """A longer result is cut in the middle and becomes an error."""
 
 
-class Request(Struct, frozen=True):
+class Request(Struct, frozen=True, gc=False):
     """What one inference is asked."""
 
     messages: Log[Message]
@@ -227,7 +227,7 @@ class Request(Struct, frozen=True):
     """Empty: the model may call nothing."""
 
 
-class Completion(Struct, frozen=True, omit_defaults=True):
+class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     """What one inference answered."""
 
     message: Message
@@ -247,7 +247,7 @@ class Completion(Struct, frozen=True, omit_defaults=True):
     """Fields of the response that we do not model."""
 
 
-class TaskRef(Struct, frozen=True, omit_defaults=True):
+class TaskRef(Struct, frozen=True, omit_defaults=True, gc=False):
     """Where a run's task came from."""
 
     task_set: str
@@ -255,14 +255,14 @@ class TaskRef(Struct, frozen=True, omit_defaults=True):
     seed: int | None = None
 
 
-class Parent(Struct, frozen=True):
+class Parent(Struct, frozen=True, gc=False):
     """The run and the event that a fork began from."""
 
     run_id: str
     seq: int
 
 
-class FileDelta(Struct, frozen=True, omit_defaults=True):
+class FileDelta(Struct, frozen=True, omit_defaults=True, gc=False):
     """What changed in a sandbox's files since the snapshot before."""
 
     changed: dict[str, str] = field(default_factory=dict)

@@ -215,6 +215,8 @@ class Committer:
             if not writer.key:
                 self._create(db, write, now)
                 writer.epoch = takeovers
+                if write.status == "running" and not write.is_release:
+                    write.status = None  # as it was made
             if write.error is not None:
                 writer.error = write.error
                 continue
@@ -225,10 +227,15 @@ class Committer:
                 frames += (writer.key, write.first_seq, len(write.bodies), now, body)
             if write.status is not None:
                 db.execute(
-                    "UPDATE runs SET status=?, stop_reason=? WHERE id=?",
-                    (write.status, write.stop_reason, writer.key),
+                    "UPDATE runs SET status=?, stop_reason=?, owner=? WHERE id=?",
+                    (
+                        write.status,
+                        write.stop_reason,
+                        None if write.is_release else self.owner_id,
+                        writer.key,
+                    ),
                 )
-            if write.is_release:
+            elif write.is_release:
                 db.execute("UPDATE runs SET owner=NULL WHERE id=?", (writer.key,))
         start = 0
         for size in _CHUNKS:

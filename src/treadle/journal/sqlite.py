@@ -16,6 +16,7 @@ from typing import Any
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, LeaseHeldError, RunNotFoundError
+from treadle.core.events import encode_body
 from treadle.journal.committer import Committer, Write
 from treadle.journal.lease import Owner, is_alive
 from treadle.journal.protocol import RunInfo
@@ -46,6 +47,7 @@ class SqliteJournal:
     async def acquire(self, run_id: str) -> "SqliteWriter":
         """See `Journal.acquire`."""
         self._check_open()
+        self._flush(asyncio.get_running_loop())
         key, token, last_seq = await asyncio.wrap_future(
             self._committer.submit(lambda db: self._take_lease(db, run_id))
         )
@@ -179,9 +181,9 @@ class SqliteWriter:
 
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append`."""
-        write = self._open_write()
+        write = self._write or self._open_write()
         for body in bodies:
-            write.bodies.append(e.encode_body(body))
+            write.bodies.append(encode_body(body))
             if type(body) in LIFECYCLE:
                 write.status, write.stop_reason = status_of([body])
         self._next_seq += len(bodies)
@@ -202,7 +204,7 @@ class SqliteWriter:
     async def release(self) -> None:
         """See `RunWriter.release`."""
         if self.error is None and (self.key or self._write is not None):
-            self._open_write().is_release = True
+            (self._write or self._open_write()).is_release = True
 
     def hand_over(self) -> Write:
         """What was appended since the last time, for the committer."""
@@ -214,10 +216,9 @@ class SqliteWriter:
     def _open_write(self) -> Write:
         if self.error is not None:
             raise self.error
-        if self._write is None:
-            self._write = Write(self, self._next_seq)
-            self._journal._mark_dirty(self)
-        return self._write
+        write = self._write = Write(self, self._next_seq)
+        self._journal._mark_dirty(self)
+        return write
 
 
 def _close(

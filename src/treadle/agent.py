@@ -1,0 +1,370 @@
+"""Agent: a model, instructions, tools and a policy; it runs, streams, resumes, forks and replays.
+
+What it does is bring a run's parts together and hand them to the driver. Models, tools and journals that
+are given by name are loaded when they are first needed.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.core.policy import Policy
+from treadle.core.state import State, Status, fold
+from treadle.core.types import Fault, Json, Message, Parent, Role, StopReason, TaskRef
+from treadle.journal.protocol import Journal, RunWriter
+from treadle.loop import Driver, Emit
+from treadle.models.protocol import Model
+from treadle.registry import load
+from treadle.replay import Replay, Replayer
+from treadle.run import Run
+from treadle.sandbox.protocol import Sandbox
+from treadle.sync import iterate_blocking, run_blocking
+from treadle.tools.protocol import Tool, ToolLike
+
+if TYPE_CHECKING:
+    from treadle.session import Session
+    from treadle.tasks.protocol import Task
+
+Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
+"""Initial files: path to content, or a folder, which is read and never written to."""
+
+
+class Agent:
+    """Runs a model with tools. One agent may drive any number of runs at a time."""
+
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        instructions: str | None = None,
+        tools: Iterable[ToolLike] = (),
+        policy: Policy | None = None,
+        journal: Journal | str | Path | None = None,
+        files: Files | None = None,
+    ) -> None:
+        """`model` may be a name for `treadle.model`, `journal` a path for `treadle.open_journal`.
+
+        Raises: `ConfigError` if something given by name cannot be had, or two tools share a name.
+        """
+        self.model: Model = load("treadle.models:model")(model) if isinstance(model, str) else model
+        self.instructions = instructions
+        self.tools: dict[str, Tool] = _by_name(tools)
+        self.policy = policy or Policy()
+        self.files = files
+        is_path = journal is None or isinstance(journal, str | Path)
+        self._journal_path = journal if is_path else None
+        self._opened: Journal | None = None if is_path else journal  # type: ignore[assignment]
+
+    @property
+    def journal(self) -> Journal:
+        """Where runs are kept; a file is opened when it is first needed."""
+        if self._opened is None:
+            self._opened = load("treadle.journal.open:open_journal")(self._journal_path)
+        assert self._opened is not None
+        return self._opened
+
+    async def run(
+        self,
+        task: "str | Task",
+        *,
+        run_id: str | None = None,
+        files: Files | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        on_event: Emit | None = None,
+    ) -> Run:
+        """One turn, to its end. A `Task` brings its own files and tools, and is graded.
+
+        A run that fails returns: `stop_reason` and `fault` say why. Cancelling leaves a run that can be
+        resumed. `on_event` hears every event once it is kept, and the deltas between.
+
+        Raises: `RunExistsError` if the journal has a `run_id`; `JournalError` if the store fails.
+        """
+        driver, writer = self._begin(
+            task, run_id=run_id, files=files, metadata=metadata, is_session=False, emit=on_event
+        )
+        return await self._drive(driver, writer, None if isinstance(task, str) else task)
+
+    def stream(self, task: "str | Task", **options: Any) -> "RunStream":
+        """The run's events as they are kept, and the deltas between; options as for `run`."""
+        return RunStream(lambda emit: self.run(task, on_event=emit, **options))
+
+    async def resume(
+        self, run_id: str, *, answers: Mapping[str, str] | None = None, on_event: Emit | None = None
+    ) -> Run:
+        """Go on with a run that was interrupted, waits for an answer, or ended with an error.
+
+        A run that is over is returned as it is. Calls whose outcome was lost are handled by their effect.
+
+        Raises: `RunNotFoundError`; `LeaseHeldError` if a live process drives the run.
+        """
+        state, writer = await self._open(run_id)
+        try:
+            task = _load_task(state)
+            self._adopt_tools(task)
+            if state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR:
+                await writer.release()
+                return Run(run_id, state, self.journal)
+            driver = self._driver(state, writer, self._restore(state), on_event)
+            driver.record(e.RunResumed(at=time.time()))
+            driver.answer(answers or {})
+        except BaseException:
+            await writer.release()
+            raise
+        return await self._drive(driver, writer, task)
+
+    async def fork(
+        self,
+        run_id: str,
+        at: int | None = None,
+        *,
+        text: str | None = None,
+        new_run_id: str | None = None,
+        on_event: Emit | None = None,
+    ) -> Run:
+        """A new run from the events up to `at` (all, if `None`), with the files of that moment, driven on.
+
+        This agent's model, tools and policy take the place of the recorded ones. `text` opens a new turn;
+        a prefix that ends with a finished turn needs one.
+
+        Raises: `RunNotFoundError`; `ConfigError` if `at` is no event of the run, or `text` is missing or
+        comes within a turn.
+        """
+        prefix = self._prefix(run_id, at)
+        new_run_id = new_run_id or make_run_id()
+        writer = self.journal.create(new_run_id)
+        bodies = [event.body for event in prefix]
+        state = fold(bodies)
+        if state.is_turn_open is (text is not None):
+            raise ConfigError(_explain_fork(state, prefix[-1].seq))
+        driver = self._driver(State(), writer, self._restore(state), on_event)
+        driver.record(*bodies)
+        driver.record(e.RunResumed(at=time.time()))
+        if text is not None:
+            driver.record(turn_started(driver.state, text))
+        return await self._drive(driver, writer, _load_task(state))
+
+    async def replay(self, run_id: str, *, policy: Policy | None = None) -> Replay:
+        """Decide a run again from its journal, without a model or a tool.
+
+        `policy`, if given, takes the place of the recorded one: where it would have decided otherwise is
+        the divergence. Raises: `RunNotFoundError`.
+        """
+        return await Replayer(self.journal.read(run_id), policy).replay()
+
+    def session(self, run_id: str | None = None, *, files: Files | None = None) -> "Session":
+        """A conversation in one journal, to be used with `async with`; a known `run_id` is opened again."""
+        session: Session = load("treadle.session:Session")(self, run_id, files)
+        return session
+
+    def run_sync(self, task: "str | Task", **options: Any) -> Run:
+        """`run`, blocking."""
+        return run_blocking(self.run(task, **options))
+
+    def stream_sync(self, task: "str | Task", **options: Any) -> Iterator[e.Event | e.Ephemeral]:
+        """`stream`, as a plain iterator."""
+        return iterate_blocking(self.stream(task, **options))
+
+    def resume_sync(self, run_id: str, **options: Any) -> Run:
+        """`resume`, blocking."""
+        return run_blocking(self.resume(run_id, **options))
+
+    def fork_sync(self, run_id: str, at: int | None = None, **options: Any) -> Run:
+        """`fork`, blocking."""
+        return run_blocking(self.fork(run_id, at, **options))
+
+    def replay_sync(self, run_id: str, **options: Any) -> Replay:
+        """`replay`, blocking."""
+        return run_blocking(self.replay(run_id, **options))
+
+    def _begin(
+        self,
+        task: "str | Task | None",
+        *,
+        run_id: str | None,
+        files: Files | None,
+        metadata: Mapping[str, Json] | None,
+        is_session: bool,
+        emit: Emit | None,
+    ) -> tuple[Driver, RunWriter]:
+        """A driver for a new run, its first events recorded."""
+        instructions, text, ref = self.instructions, task, None
+        if task is not None and not isinstance(task, str):
+            self._adopt_tools(task)
+            instructions = instructions if instructions is not None else task.instructions
+            text, files = task.input, files if files is not None else task.files
+            ref = TaskRef(task.task_set, task.task_id, task.seed)
+        sandbox = _make_sandbox(files if files is not None else self.files)
+        writer = self.journal.create(run_id or make_run_id())
+        driver = self._driver(State(policy=self.policy), writer, sandbox, emit)
+        now = time.time()
+        started = e.RunStarted(
+            at=now,
+            policy=self.policy,
+            version=e.VERSION,
+            model=self.model.name,
+            instructions=instructions,
+            tools=tuple([tool.spec for tool in self.tools.values()]),
+            is_session=is_session,
+            task=ref,
+            metadata=dict(metadata) if metadata else None,
+        )
+        driver.record(started)
+        driver.record_with_snapshot()
+        if isinstance(text, str):
+            driver.record(turn_started(driver.state, text))
+        return driver, writer
+
+    async def _open(self, run_id: str) -> tuple[State, RunWriter]:
+        writer = await self.journal.acquire(run_id)
+        try:
+            return fold([event.body for event in self.journal.read(run_id)]), writer
+        except BaseException:
+            await writer.release()
+            raise
+
+    def _driver(self, state: State, writer: RunWriter, sandbox: Sandbox, emit: Emit | None) -> Driver:
+        return Driver(state, writer, self.model, self.tools, sandbox, emit)
+
+    async def _drive(self, driver: Driver, writer: RunWriter, task: "Task | None") -> Run:
+        """Drive to the end, grade, give the lease back."""
+        try:
+            state = await driver.drive()
+            if task is not None and state.status is Status.FINISHED and not state.rewards:
+                _grade(driver, task)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._pause(driver, writer))
+            raise
+        except BaseException:
+            await writer.release()
+            raise
+        # One commit for the run's end and its lease's.
+        await writer.release()
+        await driver.sync()
+        return Run(writer.run_id, driver.state, self.journal)
+
+    async def _pause(self, driver: Driver, writer: RunWriter) -> None:
+        await driver.pause("cancelled")
+        await writer.release()
+
+    def _restore(self, state: State) -> Sandbox:
+        sandbox: Sandbox = load("treadle.sandbox.memory:MemorySandbox").restore(
+            state.files, self.journal.read_blob
+        )
+        return sandbox
+
+    def _adopt_tools(self, task: "Task | None") -> None:
+        """An agent without tools takes those that the task names."""
+        if task is not None and not self.tools:
+            self.tools = _by_name(task.tools)
+
+    def _prefix(self, run_id: str, at: int | None) -> list[e.Event]:
+        """The first `at` events, the run's own parts replaced by this agent's."""
+        events = self.journal.read(run_id)
+        at = len(events) if at is None else at
+        if not 1 <= at <= len(events):
+            raise ConfigError(f"run {run_id!r} has events 1 to {len(events)}; it cannot be forked at {at}")
+        started = events[0].body
+        assert isinstance(started, e.RunStarted)
+        head = e.RunStarted(
+            at=time.time(),
+            policy=self.policy,
+            version=e.VERSION,
+            model=self.model.name,
+            instructions=started.instructions,
+            tools=tuple([tool.spec for tool in self.tools.values()]) or started.tools,
+            is_session=started.is_session,
+            task=started.task,
+            parent=Parent(run_id, at),
+            metadata=started.metadata,
+        )
+        return [e.Event(run_id, 1, head), *events[1:at]]
+
+
+class RunStream:
+    """An async iterator over a run's events. Leaving it early cancels the run, which can be resumed."""
+
+    def __init__(self, start: Callable[[Emit], Any]) -> None:
+        self.run: Run | None = None
+        """The outcome, once the last event was given."""
+        self._items = self._iterate(start)
+
+    def __aiter__(self) -> AsyncIterator[e.Event | e.Ephemeral]:
+        return self
+
+    async def __anext__(self) -> e.Event | e.Ephemeral:
+        return await self._items.__anext__()
+
+    async def aclose(self) -> None:
+        """Cancel the run if it is not over, and wait until its journal is in order."""
+        await self._items.aclose()
+
+    async def _iterate(self, start: Callable[[Emit], Any]) -> AsyncGenerator[e.Event | e.Ephemeral, None]:
+        items: asyncio.Queue[e.Event | e.Ephemeral | None] = asyncio.Queue()
+        task = asyncio.ensure_future(start(items.put_nowait))
+        task.add_done_callback(lambda _: items.put_nowait(None))
+        try:
+            while (item := await items.get()) is not None:
+                yield item
+            self.run = await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+_random = random.Random()
+"""Seeded by the system, whatever the program does with the global one."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
+
+
+def make_run_id() -> str:
+    """A new id; ids made later sort later."""
+    return f"{int(time.time() * 1000):011x}{_random.getrandbits(32):08x}"
+
+
+def _by_name(tools: Iterable[ToolLike]) -> dict[str, Tool]:
+    items = list(tools)
+    if not items:
+        return {}
+    return {tool.spec.name: tool for tool in load("treadle.tools.resolve:resolve_tools")(items)}
+
+
+def _make_sandbox(files: Files | None) -> Sandbox:
+    kind = load("treadle.sandbox.memory:MemorySandbox")
+    sandbox: Sandbox = kind.from_folder(files) if isinstance(files, str | Path) else kind(files)
+    return sandbox
+
+
+def turn_started(state: State, text: str) -> e.TurnStarted:
+    """The event that opens the next turn with the user's `text`."""
+    return e.TurnStarted(at=time.time(), turn=state.turn + 1, message=Message(Role.USER, text))
+
+
+def _load_task(state: State) -> "Task | None":
+    ref = state.started.task if state.started is not None else None
+    if ref is None:
+        return None
+    task: Task = load("treadle.tasks:load_task")(f"{ref.task_set}:{ref.task_id}")
+    return task
+
+
+def _grade(driver: Driver, task: "Task") -> None:
+    """Check the outcome; a run that failed through no fault of its own gets no grade."""
+    state = driver.state
+    if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+        return
+    grade = task.check(state.output, driver.read_files())
+    driver.record(e.Rewarded(at=time.time(), reward=grade.reward, detail=grade.detail))
+
+
+def _explain_fork(state: State, at: int) -> str:
+    if state.is_turn_open:
+        return f"the turn is not over at event {at}, so the fork goes on with it; leave text away"
+    return f"the turn is over at event {at}; give a text for the next one, or an earlier event"

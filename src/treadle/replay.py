@@ -1,0 +1,182 @@
+"""Replaying: the one loop in a world that answers from the journal.
+
+Every decision is made again; the journal says what came of it. The first decision that differs from the
+one in the journal is the divergence.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.decide import Action, Append, Infer, RunCalls
+from treadle.core.errors import ReplayDivergence
+from treadle.core.policy import Policy
+from treadle.core.state import State
+from treadle.core.types import Completion, Request, StopReason
+from treadle.loop import Driver
+from treadle.models.protocol import Watch
+
+
+def _is_input(body: e.DurableBody) -> bool:
+    """Whether `body` came from outside the loop. Pauses and ends of turns do when somebody cancelled."""
+    if isinstance(body, e.TurnCompleted):
+        return body.stop_reason is StopReason.CANCELLED
+    return isinstance(
+        body,
+        e.RunStarted
+        | e.TurnStarted
+        | e.RunPaused
+        | e.RunResumed
+        | e.QuestionAnswered
+        | e.Rewarded
+        | e.ApprovalRequested
+        | e.ApprovalDecided
+        | e.ContextCompacted,
+    )
+
+
+class Replay(Struct, frozen=True):
+    """What came of replaying a run."""
+
+    run_id: str
+    events: int
+    """How many were decided again and found the same."""
+    state: State
+    """As of the last of them."""
+    divergence: ReplayDivergence | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Every decision was the same."""
+        return self.divergence is None
+
+
+class _EndOfJournal(Exception):  # noqa: N818
+    """The journal stops where the run was interrupted."""
+
+
+class _Unwritten:
+    """A `RunWriter` that keeps nothing: what it is given is in the journal already."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+
+    def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None: ...
+
+    async def sync(self) -> None: ...
+
+    async def release(self) -> None: ...
+
+
+class Replayer(Driver):
+    """Drives a run whose world is its journal."""
+
+    def __init__(self, events: Sequence[e.Event], policy: Policy | None = None) -> None:
+        run_id = events[0].run_id if events else ""
+        super().__init__(State(), _Unwritten(run_id), _NoModel(), {})
+        self._bodies = [event.body for event in events]
+        self._policy = policy
+
+    @property
+    def _next(self) -> e.DurableBody | None:
+        return self._bodies[self.state.seq] if self.state.seq < len(self._bodies) else None
+
+    async def replay(self) -> Replay:
+        """Decide the whole journal again. `policy`, if given, takes the place of the recorded one."""
+        divergence: ReplayDivergence | None = None
+        try:
+            while (body := self._next) is not None:
+                # The files that a run begins with are an input too.
+                if not _is_input(body) and not isinstance(body, e.SnapshotTaken):
+                    raise ReplayDivergence(self.state.seq + 1, _describe(body), "nothing more to do")
+                self._take(body)
+                await self.drive()
+        except _EndOfJournal:
+            pass
+        except ReplayDivergence as found:
+            divergence = found
+        return Replay(self._writer.run_id, self.state.seq, self.state, divergence)
+
+    async def _perform(self, action: Action) -> None:
+        if isinstance(action, Append):
+            for body in action.bodies:
+                if not self._expect(body):
+                    return
+        elif isinstance(action, Infer):
+            started = e.InferenceStarted(
+                at=0.0, step=action.step, messages=len(self.state.messages), has_tools=action.has_tools
+            )
+            if self._expect(started):
+                while self.state.is_inferring and self._observe(
+                    (e.InferenceCompleted, e.InferenceFailed), action
+                ):
+                    pass
+        else:
+            ids = {item.call.call_id for item in action.calls}
+            while any(item.result is None and item.call.call_id in ids for item in self.state.calls):
+                if not self._observe((e.ToolStarted, e.ToolCompleted, e.SnapshotTaken), action):
+                    return
+
+    def _expect(self, wanted: e.DurableBody) -> bool:
+        """Take the next event, which must be `wanted` but for the clock; False if the run was interrupted."""
+        body = self._next
+        if body is None:
+            raise _EndOfJournal
+        if replace(body, at=0.0) != replace(wanted, at=0.0):
+            return self._interrupt(body, _describe(wanted))
+        self._take(body)
+        return True
+
+    def _observe(self, outcomes: tuple[type, ...], action: Action) -> bool:
+        """Take the next event, which must be an outcome of `action`; False if the run was interrupted."""
+        body = self._next
+        if body is None:
+            raise _EndOfJournal
+        if not isinstance(body, outcomes) or not _belongs(body, action):
+            return self._interrupt(body, _describe(action))
+        self._take(body)
+        return True
+
+    def _interrupt(self, body: e.DurableBody, decided: str) -> bool:
+        if not _is_input(body):
+            raise ReplayDivergence(self.state.seq + 1, _describe(body), decided)
+        self._take(body)
+        return False
+
+    def _take(self, body: e.DurableBody) -> None:
+        if isinstance(body, e.RunStarted) and self._policy is not None:
+            body = replace(body, policy=self._policy)
+        self.record(body)
+
+
+def _belongs(body: e.DurableBody, action: Action) -> bool:
+    if not isinstance(action, RunCalls) or isinstance(body, e.SnapshotTaken):
+        return True
+    if isinstance(body, e.ToolStarted):
+        return any(
+            item.call.call_id == body.call_id and item.attempt + 1 == body.attempt for item in action.calls
+        )
+    return isinstance(body, e.ToolCompleted) and any(
+        item.call.call_id == body.result.call_id for item in action.calls
+    )
+
+
+def _describe(what: e.DurableBody | Action) -> str:
+    """A short text for a message: the type, and the fields but for the clock."""
+    if isinstance(what, RunCalls):
+        return f"tool_started for {', '.join(item.call.call_id for item in what.calls)}"
+    fields = {name: getattr(what, name) for name in what.__struct_fields__ if name != "at"}
+    kind = what.__struct_config__.tag or type(what).__name__
+    text = ", ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
+    return f"{kind}({text[:200]})"
+
+
+class _NoModel:
+    """Never asked: the journal has the answers."""
+
+    name = "journal"
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        raise AssertionError("a replay asks no model")

@@ -1,0 +1,94 @@
+"""What a caller gets of a run: its outcome, and the way to its events."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from treadle.core.events import Event, QuestionAsked
+from treadle.core.state import State, Status
+from treadle.core.types import Fault, Message, StopReason, Usage
+from treadle.journal.protocol import Journal
+
+
+class Run:
+    """A run as of now. A session's is as of its last turn."""
+
+    def __init__(self, run_id: str, state: State, journal: Journal) -> None:
+        self.run_id = run_id
+        self.state = state
+        """The fold of the events."""
+        self._journal = journal
+
+    def __repr__(self) -> str:
+        outcome = self.stop_reason or self.status
+        return f"Run({self.run_id!r}, {outcome}, steps={self.steps}, output={self.output!r:.80})"
+
+    @property
+    def status(self) -> Status:
+        """`paused` if it waits for an answer."""
+        return self.state.status
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the last turn ended; `None` while it has not."""
+        return None if self.state.is_turn_open else self.state.stop_reason
+
+    @property
+    def output(self) -> str:
+        """The final answer, or what the model said last before a limit."""
+        return self.state.output
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong, if it did."""
+        return self.state.error
+
+    @property
+    def fault(self) -> Fault | None:
+        """Whose fault that was."""
+        return self.state.fault
+
+    @property
+    def messages(self) -> list[Message]:
+        """The transcript, the system message included."""
+        return list(self.state.messages)
+
+    @property
+    def steps(self) -> int:
+        """How many inferences were completed."""
+        return self.state.step
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the whole run."""
+        return self.state.usage
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Of the whole run; `None` if the cost of some inference is unknown."""
+        return self.state.cost_usd
+
+    @property
+    def reward(self) -> float | None:
+        """What the task's check gave; `None` if there was none, or it was not made."""
+        return self.state.rewards.get("check")
+
+    @property
+    def questions(self) -> dict[str, str]:
+        """Open questions: id to text. Answer one with `Agent.resume(run_id, answers={id: text})`."""
+        open_ids = {key for key, answer in self.state.questions.items() if answer is None}
+        asked = [event.body for event in self.events] if open_ids else []
+        return {
+            body.question_id: body.text
+            for body in asked
+            if isinstance(body, QuestionAsked) and body.question_id in open_ids
+        }
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """The events up to this state, read from the journal when first asked for."""
+        return [event for event in self._journal.read(self.run_id) if event.seq <= self.state.seq]
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """The sandbox's files, read from the journal."""
+        return {path: self._journal.read_blob(digest) for path, digest in self.state.files.items()}
