@@ -92,6 +92,8 @@ def model(
         extra=dict(extra) if extra else None,
     )
     _check(settings)
+    if not total_timeout_seconds > 0:
+        raise ConfigError(f"total_timeout_seconds is {total_timeout_seconds!r}; give a positive number")
     inner = _find_provider(provider, name)(
         ModelConfig(
             name=rest,

@@ -113,6 +113,8 @@ def explain_error(
 
 def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderError], str]:
     """The class, and what to do."""
+    if status == 403 and _REFUSED.search(kind):
+        return RefusedError, ""
     if status in (401, 403):
         return AuthenticationError, " - check the key: set OPENAI_API_KEY or pass api_key="
     if status == 402 or (status == 429 and _QUOTA.search(kind)):

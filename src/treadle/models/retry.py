@@ -69,9 +69,8 @@ class RetryModel:
         # Only a failure pays for the import.
         import tenacity
 
-        exponential = tenacity.wait_exponential_jitter(
-            initial=self._min_delay_seconds, max=self._max_delay_seconds, jitter=self._min_delay_seconds
-        )
+        growing = tenacity.wait_exponential(multiplier=self._min_delay_seconds, max=self._max_delay_seconds)
+        exponential = growing + tenacity.wait_random(0, self._min_delay_seconds)
 
         def wait(state: tenacity.RetryCallState) -> float:
             return _error_of(state).retry_after_seconds or exponential(state)
@@ -117,10 +116,10 @@ class RetryModel:
     def _explain(self, state: "RetryCallState") -> ProviderError:
         """The last error again, with how often it was tried and why not once more."""
         error = _error_of(state)
-        said = f"{error} (gave up after {state.attempt_number} attempts"
+        said = f"{error} (gave up after {state.attempt_number} attempt{'s' * (state.attempt_number > 1)}"
         if state.attempt_number < self._max_attempts:
             said += (
-                f": the next would be in {state.upcoming_sleep:.3g} s, past the "
+                f": the next would be in {state.upcoming_sleep:.0f} s, past the "
                 f"{self._total_timeout_seconds:g} s that total_timeout_seconds allows"
             )
         return type(error)(said + ")", status=error.status, retry_after_seconds=error.retry_after_seconds)

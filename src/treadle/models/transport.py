@@ -65,7 +65,11 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """HTTP over the process's connection pool. Usable from several event loops and threads at a time."""
+    """HTTP over the process's connection pool. Usable from several event loops and threads at a time.
+
+    A cancelled task ends at once. Its connection is closed if a streamed answer had begun; before that
+    pyreqwest 0.15 has no way to break it off, so it lingers until the server answers or the time-out.
+    """
 
     def __init__(self, *, timeout_seconds: float = 600.0, connect_timeout_seconds: float = 10.0) -> None:
         for name, value in (
@@ -189,13 +193,16 @@ def _pooled_client(connect_timeout_seconds: float) -> "Client":
     """The process's client; only another connect time-out needs another."""
     from pyreqwest.client import ClientBuilder
 
-    client = (
-        ClientBuilder()
-        .connect_timeout(timedelta(seconds=connect_timeout_seconds))
-        .tcp_keepalive(timedelta(seconds=60))
-        .user_agent("treadle")
-        .build()
-    )
+    builder = ClientBuilder().connect_timeout(timedelta(seconds=connect_timeout_seconds))
+    try:
+        client = builder.tcp_keepalive(timedelta(seconds=60)).user_agent("treadle").build()
+    except RuntimeError as error:
+        if _of_parent:
+            raise ConfigError(
+                "this process was forked from one that had asked a model already, and HTTP does not survive "
+                "that; start processes with 'spawn', or fork before the first request"
+            ) from error
+        raise
     _forget_in_forks(client)
     return client
 
@@ -204,7 +211,7 @@ _of_parent: list["Client"] = []
 
 
 def _forget_in_forks(client: "Client") -> None:
-    """A forked child has none of the client's threads: it makes its own, and never frees the parent's."""
+    """A forked child has none of the client's threads, and would wait for them for ever."""
 
     def forget() -> None:
         _of_parent.append(client)

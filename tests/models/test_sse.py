@@ -1,0 +1,49 @@
+"""Server-sent events in any pieces."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treadle.models.sse import SseReader
+
+
+def read(*chunks: bytes) -> list[bytes]:
+    reader = SseReader()
+    return [event for chunk in chunks for event in reader.feed(chunk)] + reader.close()
+
+
+@pytest.mark.parametrize(
+    ("raw", "events"),
+    [
+        (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
+        (b"data:a\n\n", [b"a"]),
+        (b"data:  a\n\n", [b" a"]),
+        (b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"]),
+        (b": comment\n\n: another\ndata: a\n\n", [b"a"]),
+        (b"event: x\nid: 1\nretry: 2\ndata: a\n\n", [b"a"]),
+        (b"data: a\ndata: b\n\n", [b"a\nb"]),
+        (b"\n\n\ndata: a\n\n\n\n", [b"a"]),
+        (b"data: a", [b"a"]),
+        (b"data: a\n", [b"a"]),
+        (b"data: a\r\n", [b"a"]),
+        (b"data: \xc3\xbc\n\n", [b"\xc3\xbc"]),
+        (b"", []),
+        (b"not an event\n\n", []),
+        (b"database: a\n\n", []),
+    ],
+)
+def test_events(raw, events):
+    assert read(raw) == events
+    assert read(*(raw[i : i + 1] for i in range(len(raw)))) == events
+
+
+LINES = st.sampled_from([b"data: a", b"data:b", b": c", b"", b"event: d", b"data: \xc3\xbc{}", b"junk"])
+
+
+@given(st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n"]))), st.lists(st.integers(0, 200)))
+def test_where_the_pieces_end_makes_no_difference(lines, cuts):
+    raw = b"".join(line + end for line, end in lines)
+    edges = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
+    assert read(*(raw[a:b] for a, b in pairwise(edges))) == read(raw)
