@@ -55,3 +55,10 @@ class Draw:
     def sample(self, items: Sequence[T], count: int) -> list[T]:
         """`count` different ones of `items`, in a random order."""
         return self.shuffled(items)[:count]
+
+    def distinct(self, low: int, high: int, count: int) -> list[int]:
+        """`count` different integers from `low` to `high`, in the order drawn; far fewer than there are."""
+        found: dict[int, None] = {}
+        while len(found) < count:
+            found[self.between(low, high)] = None
+        return list(found)

@@ -17,8 +17,9 @@ MAX_STALLS = 6
 """How many rounds in a row may bring a step nothing before the solver gives up."""
 
 _FAILURE = re.compile(
-    r"(\w+Error\b|Error\b|Not run\b|There is no |No such |The (outcome of this call|call was not run|arguments "
-    r"(are|were) )|\w+ did not finish within )"
+    r"\w*Error\b|not run\b|(there is )?no (such|file|tool|folder)\b|old_text (is|does|occurs) |\w+ did not finish "
+    r"within |the (outcome of this call is unknown|call was not run|arguments (are|were))\b",
+    re.IGNORECASE,
 )
 """How a failed result begins, for transcripts of a wire format that has no `is_error`."""
 

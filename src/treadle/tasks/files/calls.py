@@ -30,9 +30,9 @@ def read_file(path: str) -> Call:
     return Call("read_file", {"file_path": path}, path_argument="file_path")
 
 
-def search_files(pattern: str) -> Call:
-    """Find the lines that hold `pattern`, a word without special characters."""
-    return Call("search_files", {"pattern": pattern})
+def search_files(pattern: str, folder: str) -> Call:
+    """Find the lines of the files in a folder that hold `pattern`, a plain text."""
+    return Call("search_files", {"pattern": pattern, "folder": folder})
 
 
 def write_file(path: str, content: str) -> Call:
@@ -48,6 +48,19 @@ def edit_file(path: str, before: str, old: str, new: str, *, replace_all: bool =
         arguments["replace_all"] = True
     done = partial(_is_text, before.replace(old, new))
     return Call("edit_file", arguments, "file_path", read_file(path), done)
+
+
+def edit_line(path: str, before: str, index: int, line: str) -> Call:
+    """Replace the line at `index` by `line`, with as many lines around it as make the old text unique."""
+    lines = before.split("\n")
+    start = end = index
+    while before.count("\n".join(lines[start : end + 1])) > 1:
+        if start > 0:
+            start -= 1
+        else:
+            end += 1
+    old, new = lines[start : end + 1], [*lines[start:index], line, *lines[index + 1 : end + 1]]
+    return edit_file(path, before, "\n".join(old), "\n".join(new))
 
 
 def delete_file(path: str) -> Call:
@@ -67,6 +80,9 @@ def _is_absent(path: str, listing: str) -> bool:
 Reading = Generator[Step, list[str], dict[str, str]]
 """A part of a solver; it returns texts by path."""
 
+Making = Generator[Step, list[str], None]
+"""A part of a solver that changes files."""
+
 
 def find_paths(is_wanted: Callable[[str], bool] | None = None) -> Generator[Step, list[str], list[str]]:
     """The paths of the files there are, of those that are wanted."""
@@ -85,6 +101,13 @@ def read_files(paths: Sequence[str], habit: Habit) -> Reading:
         results = yield Step([read_file(path) for path in part], pick(_READING, names).format(what=names))
         texts.update(zip(part, results, strict=True))
     return texts
+
+
+def make_all(calls: Sequence[Call], habit: Habit, reasoning: str, draft: str = "") -> Making:
+    """Make the calls, several in one step."""
+    size = max(habit.batch, -(-len(calls) // 4))
+    for start in range(0, len(calls), size):
+        yield Step(calls[start : start + size], reasoning, draft)
 
 
 def in_folder(folder: str, *endings: str) -> Callable[[str], bool]:

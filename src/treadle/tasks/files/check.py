@@ -20,6 +20,7 @@ COLLATERAL_COST = 0.25
 """For each file that was changed, made or deleted against the task's words."""
 
 _NUMBER = re.compile(r"(?<![\w.])[-−]?[$€£]?\d[\d,']*(?:\.\d+)?(?![\w]|\.\d)")
+_ROOT = re.compile(r"(?<![\w./-])\.?/(?=\w)")
 _ANSWER_LINE = re.compile(r"^[\s>*_#`-]*answer[\s*_`]*[:=][\s*_`]*(.*)$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -51,14 +52,18 @@ class Items(Struct, frozen=True):
 
     def find_fault(self, text: str, is_line: bool) -> str | None:
         """What is wrong with the answer; `None` if nothing is."""
+        text = _ROOT.sub("", text).casefold()
+        found = set()
+        for item in sorted({*self.wanted, *self.others}, key=len, reverse=True):
+            # Longer names first, and out of the text: one may be a part of another.
+            text, count = _to_pattern(item).subn(" ", text)
+            if count:
+                found.add(item)
         for item in self.wanted:
-            if not _names(text, item):
+            if item not in found:
                 return f"the answer does not name {item!r}"
-        if is_line or len(self.others) > 1:
-            for item in self.others:
-                if item not in self.wanted and _names(text, item):
-                    return f"the answer names {item!r}"
-        return None
+        wrong = sorted(found.difference(self.wanted))
+        return f"the answer names {wrong[0]!r}" if wrong else None
 
 
 Expected: TypeAlias = Number | Items
@@ -139,6 +144,6 @@ def _to_decimal(text: str) -> Decimal | None:
         return None
 
 
-def _names(text: str, item: str) -> bool:
-    pattern = rf"(?<![\w/-])(?<!\w\.){re.escape(item.casefold())}(?![\w-]|[./]\w)"
-    return re.search(pattern, text.casefold()) is not None
+def _to_pattern(item: str) -> re.Pattern[str]:
+    """The item as a whole word or path, in lower case."""
+    return re.compile(rf"(?<![\w/-])(?<!\w\.){re.escape(item.casefold())}(?![\w-]|[./]\w)")

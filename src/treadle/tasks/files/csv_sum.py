@@ -87,16 +87,17 @@ FAMILY = Family(
             "{folder}/. What is the total? Give it with two decimals."
         ),
         Prompt(
-            "I need one number from the CSV files in {folder}/: the sum of {column} for the rows with {key} "
-            "{value}, to the cent."
+            "I need one number from the CSV files in {folder}/: the sum of {column} for the rows with "
+            "{key} {value}, to the cent."
         ),
         Prompt(
-            "Sum {column} where {key} is {value} over every CSV file under {folder}/. Write the sum with two "
-            "decimals, and nothing else, to {report}, and tell it to me as well."
+            "Sum {column} where {key} is {value} over every CSV file under {folder}/. Write the sum with "
+            "two decimals, and nothing else, to {report}, and tell it to me as well."
         ),
         Prompt(
-            "For the audit: what do the {value} rows (see the column {key}) in the CSV files in {folder}/ come "
-            "to, going by {column}? Put just the amount, two decimals, into {report}, and answer with it."
+            "For the audit: what do the {value} rows (see the column {key}) in the CSV files in {folder}/ "
+            "come to, going by {column}? Put just the amount, two decimals, into {report}, and answer with "
+            "it."
         ),
     ),
     generate,

@@ -6,7 +6,30 @@ from functools import cached_property, lru_cache
 
 from treadle.core.errors import ConfigError
 from treadle.tasks.draw import Draw, fraction
-from treadle.tasks.files import csv_sum
+from treadle.tasks.files import (
+    config_fix,
+    contacts_dedupe,
+    crossref_fix,
+    csv_sum,
+    env_sync,
+    invoice_total,
+    json_merge,
+    ledger_diff,
+    license_header,
+    limit_rule,
+    log_errors,
+    log_slowest,
+    mark_ranking,
+    pointer_chase,
+    rename_identifier,
+    room_conflict,
+    split_sections,
+    stock_update,
+    timesheet,
+    toc_build,
+    todo_count,
+    version_bump,
+)
 from treadle.tasks.files.check import grade
 from treadle.tasks.files.family import Case, Family
 from treadle.tasks.oracle import OracleModel
@@ -22,7 +45,31 @@ INSTRUCTIONS = (
     "reply with a short message whose last line is `Answer: ` followed by what was asked for."
 )
 
-FAMILIES: tuple[Family, ...] = (csv_sum.FAMILY,)
+FAMILIES: tuple[Family, ...] = (
+    csv_sum.FAMILY,
+    config_fix.FAMILY,
+    log_slowest.FAMILY,
+    json_merge.FAMILY,
+    todo_count.FAMILY,
+    ledger_diff.FAMILY,
+    pointer_chase.FAMILY,
+    toc_build.FAMILY,
+    rename_identifier.FAMILY,
+    invoice_total.FAMILY,
+    log_errors.FAMILY,
+    crossref_fix.FAMILY,
+    stock_update.FAMILY,
+    contacts_dedupe.FAMILY,
+    split_sections.FAMILY,
+    limit_rule.FAMILY,
+    timesheet.FAMILY,
+    version_bump.FAMILY,
+    env_sync.FAMILY,
+    room_conflict.FAMILY,
+    license_header.FAMILY,
+    mark_ranking.FAMILY,
+)
+"""In the order in which the set mixes them."""
 
 
 class FilesTask:

@@ -1,6 +1,6 @@
 """The names, places and things that the tasks are made of."""
 
-from collections.abc import Collection
+import json
 
 from treadle.tasks.draw import Draw
 
@@ -40,7 +40,7 @@ SERVICES = _split(
     "accounts archive billing catalog checkout gateway inventory ledger mailer media notifier orders payments "
     "pricing profile reports scheduler search shipping tracker"
 )
-TOPICS = tuple(
+TOPICS = _split(
     "Backups|Billing|Caching|Deployment|Error Codes|Exports|Getting Started|Glossary|Imports|Incidents|"
     "Installation|Integrations|Limits|Localisation|Monitoring|Notifications|Onboarding|Permissions|Pricing|"
     "Quotas|Rate Limits|Releases|Reporting|Retention|Roles|Scheduling|Search|Security|Storage|Support|Teams|"
@@ -87,6 +87,11 @@ def cents(text: str) -> int:
     return sign * (int(whole or "0") * 100 + int(part.ljust(2, "0")[:2] or "0"))
 
 
+def to_json(value: object) -> str:
+    """JSON as a person would lay it out."""
+    return json.dumps(value, indent=2) + "\n"
+
+
 def people(draw: Draw, count: int) -> list[str]:
     """Different full names, no two with the same first name."""
     lasts = draw.sample(LAST_NAMES, count)
@@ -110,9 +115,9 @@ def prose(draw: Draw, count: int) -> str:
     return " ".join(draw.sample(SENTENCES, count))
 
 
-def add_notes(files: dict[str, str], draw: Draw, count: int, taken: Collection[str] = ()) -> None:
-    """Put files that have nothing to do with the task beside the others."""
-    names = [name for name in NOTE_NAMES if name not in files and name not in taken]
+def add_notes(files: dict[str, str], draw: Draw, count: int, folder: str = "-") -> None:
+    """Put files that have nothing to do with the task beside the others, none of them in `folder`."""
+    names = [name for name in NOTE_NAMES if name not in files and not name.startswith(f"{folder}/")]
     for name in draw.sample(names, count):
         title = draw.pick(TOPICS)
         owner = draw.pick(FIRST_NAMES)

@@ -1,0 +1,90 @@
+"""Change a key over configuration files of several formats, where it has one certain value."""
+
+import re
+from collections.abc import Mapping
+
+from treadle.tasks.draw import Draw
+from treadle.tasks.files.calls import edit_line, final, find_paths, in_folder, make_all, read_files
+from treadle.tasks.files.check import Items
+from treadle.tasks.files.family import Case, Family
+from treadle.tasks.files.words import DEPARTMENTS, SERVICES, add_notes
+from treadle.tasks.prompt import Prompt
+from treadle.tasks.solver import Habit, Solver
+
+_KEYS = ("smtp_host", "db_host", "api_url", "cache_host", "proxy", "queue_host", "bucket", "log_host")
+_ENDINGS = ("json", "ini", "yaml", "properties")
+
+
+def generate(draw: Draw) -> Case:
+    """Three to eight files; those that have the old value are to be changed, near ones are not."""
+    folder = draw.pick(("config", "deploy/config", "etc", "services/settings"))
+    key, *other_keys = draw.sample(_KEYS, 5)
+    number, zone = draw.between(1, 40), draw.pick(("internal", "lan", "example"))
+    old, new = f"{key[:3]}{number:02d}.{zone}", f"{key[:3]}{number + draw.between(1, 50):02d}.{zone}"
+    files: dict[str, str] = {}
+    changes: dict[str, str | None] = {}
+    names = draw.sample(SERVICES, draw.between(3, 8))
+    for index, name in enumerate(names):
+        path = f"{folder}/{name}.{draw.pick(_ENDINGS)}"
+        value = old if index == 0 else draw.pick((old, old, new, f"{old}.backup", f"x{old}"))
+        pairs = [(other, f"{other[:3]}{draw.between(1, 99):02d}.{zone}") for other in other_keys]
+        pairs += [(f"old_{key}", old)] if draw.chance(0.4) else []
+        if index == 0 or draw.chance(0.85):
+            pairs.append((key, value))
+        pairs = draw.shuffled(
+            [*pairs, ("team", draw.pick(DEPARTMENTS)), ("retries", str(draw.between(1, 9)))]
+        )
+        files[path] = _write(path, pairs)
+        if (key, old) in pairs:
+            changes[path] = _write(path, [(k, new if k == key else v) for k, v in pairs])
+    expected = Items(tuple(sorted(changes)), tuple(files))
+    add_notes(files, draw, draw.between(0, 3))
+    return Case({"folder": folder, "key": key, "old": old, "new": new}, files, expected, changes)
+
+
+def _write(path: str, pairs: list[tuple[str, str]]) -> str:
+    if path.endswith(".json"):
+        lines = [f'  "{key}": "{value}"' for key, value in pairs]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+    form = {"ini": "{} = {}", "yaml": "{}: {}", "properties": "{}={}"}[path.rpartition(".")[2]]
+    head = "[service]\n" if path.endswith(".ini") else ""
+    return head + "".join([form.format(*pair) + "\n" for pair in pairs])
+
+
+def solve(values: Mapping[str, str], habit: Habit) -> Solver:
+    """Read them all; change the line that sets exactly this key to exactly this value."""
+    paths = yield from find_paths(in_folder(values["folder"]))
+    texts = yield from read_files(paths, habit)
+    key, old = re.escape(values["key"]), re.escape(values["old"])
+    pattern = re.compile(rf'(\s*"?{key}"?\s*[:=]\s*"?){old}("?,?\s*)')
+    edits = {}
+    for path, text in texts.items():
+        for index, line in enumerate(text.split("\n")):
+            found = pattern.fullmatch(line)
+            if found:
+                edits[path] = edit_line(path, text, index, found[1] + values["new"] + found[2])
+    names = ", ".join(edits)
+    answer = final(habit, names, f"{values['key']} is {values['new']} now in {len(edits)} files.")
+    yield from make_all(list(edits.values()), habit, f"{len(edits)} files still say {values['old']}.")
+    return answer
+
+
+FAMILY = Family(
+    "config_fix",
+    (
+        Prompt(
+            "In the configuration files under {folder}/, {key} must be {new} wherever it is {old} now. "
+            "Leave other values of it, and other keys, as they are. Which files did you change?"
+        ),
+        Prompt(
+            "We moved a host: change {key} from exactly {old} to {new} in all config files in {folder}/, "
+            "whatever their format, and tell me the paths of the files that you changed."
+        ),
+        Prompt(
+            "Some files below {folder}/ still set {key} to {old}. Set it to {new} there (only there: a "
+            "value that is merely similar stays). Answer with the list of files."
+        ),
+    ),
+    generate,
+    solve,
+)

@@ -1,0 +1,99 @@
+"""Merge JSON files in an order of precedence that another file gives."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from treadle.core.types import Json
+from treadle.tasks.draw import Draw
+from treadle.tasks.files.calls import final, read_file, read_files, write_file
+from treadle.tasks.files.check import Number
+from treadle.tasks.files.family import Case, Family
+from treadle.tasks.files.words import CITIES, SERVICES, add_notes, to_json
+from treadle.tasks.prompt import Prompt
+from treadle.tasks.solver import Habit, Solver, Step
+
+_LEAVES = ("timeout", "retries", "level", "host", "limit", "mode", "color", "owner")
+_LAYERS = ("defaults", "site", "team", "local", "region", "override", "staging", "holiday")
+
+
+def generate(draw: Draw) -> Case:
+    """Three to six layers of settings, one of which may not be in the order."""
+    folder = draw.pick(("settings", "conf/layers", "profiles", "data/settings"))
+    names = draw.sample(_LAYERS, draw.between(4, 7))
+    listed, _ = names[:-1], names[-1]
+    groups = draw.sample(SERVICES, 4)
+    layers = {name: _draw_layer(draw, groups) for name in names}
+    merged: dict[str, Any] = {}
+    for name in listed:
+        _merge(merged, layers[name])
+    files = {f"{folder}/{name}.json": to_json(layer) for name, layer in layers.items()}
+    order = f"{folder}/{draw.pick(('order', 'layers', 'precedence'))}.txt"
+    files[order] = "".join([f"{name}.json\n" for name in listed])
+    add_notes(files, draw, draw.between(0, 2))
+    target = f"{draw.pick(('build', 'out', 'dist'))}/{draw.pick(('merged', 'effective', 'final'))}.json"
+    values = {"order": order, "target": target, "folder": folder}
+    return Case(values, files, Number(str(_add_up(merged))), {target: to_json(merged)})
+
+
+def _draw_layer(draw: Draw, groups: list[str]) -> dict[str, Any]:
+    layer: dict[str, Any] = {}
+    for group in draw.sample(groups, draw.between(1, 3)):
+        layer[group] = {leaf: _draw_leaf(draw) for leaf in draw.sample(_LEAVES, draw.between(1, 4))}
+    for leaf in draw.sample(_LEAVES, draw.between(0, 3)):
+        layer[leaf] = _draw_leaf(draw)
+    return layer
+
+
+def _draw_leaf(draw: Draw) -> Json:
+    options = (draw.between(1, 900), draw.pick(CITIES), draw.chance(0.5), [draw.between(1, 9)])
+    return draw.pick(options)
+
+
+def _merge(target: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, dict) and isinstance(target.get(key), dict):
+            _merge(target[key], value)
+        else:
+            target[key] = dict(value) if isinstance(value, dict) else value
+
+
+def _add_up(value: Mapping[str, Any]) -> int:
+    parts = [_add_up(item) if isinstance(item, dict) else item for item in value.values()]
+    return sum([part for part in parts if type(part) is int])
+
+
+def solve(values: Mapping[str, str], habit: Habit) -> Solver:
+    """Read the order, then the files that it lists, and merge them."""
+    (order,) = yield Step(
+        [read_file(values["order"])], "The order decides which file wins, so I read it first."
+    )
+    paths = [f"{values['folder']}/{line.strip()}" for line in order.splitlines() if line.strip()]
+    texts = yield from read_files(paths, habit)
+    merged: dict[str, Any] = {}
+    for path in paths:
+        _merge(merged, json.loads(texts[path]))
+    answer = final(habit, _add_up(merged), f"{values['target']} holds what {len(paths)} files come to.")
+    content = to_json(merged)
+    yield Step([write_file(values["target"], content)], "I have all the layers; now the merged file.", answer)
+    return answer
+
+
+FAMILY = Family(
+    "json_merge",
+    (
+        Prompt(
+            "{order} lists JSON files of {folder}/, one per line. Merge them into {target}: a later file "
+            "wins over an earlier one, and objects are merged key by key, not replaced; lists are "
+            "replaced. What do all the numbers in the result add up to, without those in lists?"
+        ),
+        Prompt(
+            "Write {target}, the merge of the JSON settings in {folder}/ that {order} lists, in that "
+            "order. Nested objects merge key by key, anything else is replaced by the later file. Files "
+            "that are not listed do not count. Answer with the sum of all numbers in the merged file, at "
+            "any depth, leaving out lists."
+        ),
+    ),
+    generate,
+    solve,
+)

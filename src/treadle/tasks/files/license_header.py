@@ -1,0 +1,86 @@
+"""Put a licence line on top of the source files that lack it."""
+
+from collections.abc import Mapping
+
+from treadle.tasks.draw import Draw
+from treadle.tasks.files.calls import (
+    final,
+    find_paths,
+    in_folder,
+    make_all,
+    read_file,
+    read_files,
+    write_file,
+)
+from treadle.tasks.files.check import Items
+from treadle.tasks.files.family import Case, Family
+from treadle.tasks.files.source_text import COMMENT, function, identifier, source_paths
+from treadle.tasks.files.words import COMPANIES, add_notes
+from treadle.tasks.prompt import Prompt
+from treadle.tasks.solver import Habit, Solver, Step
+
+
+def generate(draw: Draw) -> Case:
+    """Four to nine sources; some have the line, some an outdated one, some none."""
+    folder = draw.pick(("src", "lib", "engine", "plugins"))
+    notice = draw.pick(("LICENSE-HEADER.txt", "legal/header.txt", "tools/notice.txt"))
+    holder, year = draw.pick(COMPANIES), draw.between(2012, 2025)
+    line = f"Copyright {year} {holder}"
+    files = {notice: line + "\n"}
+    changes: dict[str, str | None] = {}
+    for index, path in enumerate(source_paths(draw, folder, draw.between(4, 9))):
+        language = path.rpartition(".")[2]
+        mark = COMMENT[language]
+        parts = [
+            function(draw, language, identifier(draw), identifier(draw)) for _ in range(draw.between(1, 3))
+        ]
+        body = "\n".join([text for part in parts for text in part])
+        kind = draw.pick(("none", "old")) if index == 0 else draw.pick(("there", "there", "none", "old"))
+        head = {"there": f"{mark} {line}\n", "none": "", "old": f"{mark} Copyright {year - 3} {holder}\n"}[
+            kind
+        ]
+        files[path] = head + body
+        if kind != "there":
+            changes[path] = f"{mark} {line}\n{body}"
+    expected = Items(tuple(sorted(changes)), tuple([path for path in files if path != notice]))
+    add_notes(files, draw, draw.between(0, 2))
+    return Case({"folder": folder, "notice": notice}, files, expected, changes)
+
+
+def solve(values: Mapping[str, str], habit: Habit) -> Solver:
+    """Read the line and the sources; rewrite those that do not begin with it."""
+    (text,) = yield Step([read_file(values["notice"])], "I need the exact line first.")
+    paths = yield from find_paths(in_folder(values["folder"], *[f".{ending}" for ending in COMMENT]))
+    texts = yield from read_files(paths, habit)
+    calls = []
+    for path, source in texts.items():
+        mark = COMMENT[path.rpartition(".")[2]]
+        line = f"{mark} {text.strip()}\n"
+        if not source.startswith(line):
+            first, _, rest = source.partition("\n")
+            body = rest if first.startswith(f"{mark} Copyright ") else source
+            calls.append(write_file(path, line + body))
+    names = ", ".join([str(call.arguments["file_path"]) for call in calls])
+    answer = final(habit, names, f"{len(calls)} of {len(paths)} files did not begin with it.")
+    yield from make_all(calls, habit, f"{len(calls)} files need the line.", answer)
+    return answer
+
+
+FAMILY = Family(
+    "license_header",
+    (
+        Prompt(
+            "Every source file under {folder}/ has to begin with the line in {notice} as a comment (`# "
+            "...` in .py files, `// ...` in .js and .go files). Add it where it is missing; where the "
+            "first line is an outdated Copyright line, replace that. Which files did you change?"
+        ),
+        Prompt(
+            "Check the sources below {folder}/ for our notice, which is in {notice}: it must be the first "
+            "line, after `# ` in Python and `// ` in JavaScript and Go. Files without it get it, and an "
+            "older Copyright line at the top gives way to it. Answer with the paths of the files that you "
+            "changed."
+        ),
+    ),
+    generate,
+    solve,
+)

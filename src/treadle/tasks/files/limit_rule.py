@@ -1,0 +1,89 @@
+"""Find the requests that break a limit and delete them."""
+
+import json
+import re
+from collections.abc import Mapping
+
+from treadle.tasks.draw import Draw
+from treadle.tasks.files.calls import (
+    delete_file,
+    final,
+    find_paths,
+    in_folder,
+    make_all,
+    read_file,
+    read_files,
+)
+from treadle.tasks.files.check import Items
+from treadle.tasks.files.family import Case, Family
+from treadle.tasks.files.words import DEPARTMENTS, PRODUCTS, add_notes, cents, date, money, people, to_json
+from treadle.tasks.prompt import Prompt
+from treadle.tasks.solver import Habit, Solver, Step
+
+
+def generate(draw: Draw) -> Case:
+    """Five to twelve purchase requests; one or two are above their department's limit."""
+    folder = draw.pick(("requests", "purchases/open", "inbox/requests", "approvals"))
+    limits = {name: draw.between(20, 400) * 1000 for name in draw.sample(DEPARTMENTS, 4)}
+    rules = draw.pick(("rules/limits.json", "policy/limits.json", "limits.json"))
+    files = {rules: to_json({name: money(limit) for name, limit in limits.items()})}
+    changes: dict[str, str | None] = {}
+    count = draw.between(5, 12)
+    for index, person in enumerate(people(draw, count)):
+        department = draw.pick(list(limits))
+        limit = limits[department]
+        is_over = index < draw.between(1, 2)
+        total = limit + draw.between(1, 20_000) if is_over else draw.between(limit // 3, limit)
+        path = f"{folder}/{draw.between(100, 999)}-{person.split(' ')[1].lower()}.txt"
+        files[path] = _write(draw, person, department, total)
+        if is_over:
+            changes[path] = None
+    expected = Items(tuple(sorted(changes)), tuple([path for path in files if path.startswith(f"{folder}/")]))
+    add_notes(files, draw, draw.between(0, 2))
+    return Case({"folder": folder, "rules": rules}, files, expected, changes)
+
+
+def _write(draw: Draw, person: str, department: str, total: int) -> str:
+    first = draw.between(total // 4, total // 2)
+    second = draw.between(1, total - first - 1)
+    parts = [first, second, total - first - second]
+    products = draw.sample(PRODUCTS, 3)
+    items = "".join([f"  {name}: {money(part)}\n" for name, part in zip(products, parts, strict=True)])
+    heads = [f"Name: {person}\n", f"Department: {department}\n", f"Date: {date(draw)}\n"]
+    return "".join(draw.shuffled(heads)) + "Items:\n" + items
+
+
+def solve(values: Mapping[str, str], habit: Habit) -> Solver:
+    """Read the limits and the requests, add each request up, delete what is above."""
+    (rules,) = yield Step([read_file(values["rules"])], "The limits first.")
+    limits = {name: cents(limit) for name, limit in json.loads(rules).items()}
+    paths = yield from find_paths(in_folder(values["folder"], ".txt"))
+    texts = yield from read_files(paths, habit)
+    broken = []
+    for path, text in texts.items():
+        found = re.search(r"^Department: (\w+)", text, re.MULTILINE)
+        total = sum([cents(amount) for amount in re.findall(r"^  \w+: (\S+)$", text, re.MULTILINE)])
+        if found and total > limits[found[1]]:
+            broken.append(path)
+    answer = final(habit, ", ".join(broken), f"{len(broken)} of {len(paths)} requests are above the limit.")
+    calls = [delete_file(path) for path in broken]
+    yield from make_all(calls, habit, f"{', '.join(broken)}: above the limit of the department.", answer)
+    return answer
+
+
+FAMILY = Family(
+    "limit_rule",
+    (
+        Prompt(
+            "{rules} says how much each department may spend at once. Delete the requests in {folder}/ "
+            "whose items add up to more than their department's limit (exactly the limit is fine), and "
+            "answer with the paths of the files that you deleted."
+        ),
+        Prompt(
+            "Go through the requests in {folder}/. One that costs more in all than its department may "
+            "spend according to {rules} has to go: delete the file. Which ones did you delete?"
+        ),
+    ),
+    generate,
+    solve,
+)

@@ -1,0 +1,80 @@
+"""Rank students by their weighted marks."""
+
+import json
+from collections.abc import Mapping
+
+from treadle.tasks.draw import Draw
+from treadle.tasks.files.calls import final, find_paths, in_folder, read_file, read_files, write_file
+from treadle.tasks.files.check import Items
+from treadle.tasks.files.family import Case, Family
+from treadle.tasks.files.words import TOPICS, add_notes, people, to_json
+from treadle.tasks.prompt import Prompt
+from treadle.tasks.solver import Habit, Solver, Step
+
+
+def generate(draw: Draw) -> Case:
+    """Four to ten students; a mark that is missing counts as zero."""
+    folder = draw.pick(("students", "marks", "course/students", "results"))
+    weights_path = draw.pick(("weights.json", "course/weights.json", "rules/weights.json"))
+    subjects = [topic.lower() for topic in draw.sample(TOPICS, 4)]
+    weights = {subject: draw.between(1, 5) for subject in subjects}
+    scores: dict[str, int] = {}
+    files = {weights_path: to_json(weights)}
+    for name in people(draw, draw.between(4, 10)):
+        marks = {subject: draw.between(20, 100) for subject in draw.shuffled(subjects)}
+        if draw.chance(0.25):
+            marks.pop(draw.pick(subjects))
+        while (score := _score(marks, weights)) in scores.values():
+            subject = next(iter(marks))
+            marks[subject] += 1
+        scores[name] = score
+        files[f"{folder}/{name.split(' ')[1].lower()}.json"] = to_json({"name": name, "marks": marks})
+    add_notes(files, draw, draw.between(0, 2))
+    ranked = sorted(scores, key=lambda name: -scores[name])
+    target = f"{draw.pick(('ranking', 'results-list', 'honours'))}.csv"
+    values = {"folder": folder, "weights": weights_path, "target": target}
+    return Case(values, files, Items((ranked[0],), tuple(scores)), {target: _write(scores)})
+
+
+def _score(marks: Mapping[str, int], weights: Mapping[str, int]) -> int:
+    return sum([mark * weights[subject] for subject, mark in marks.items()])
+
+
+def _write(scores: Mapping[str, int]) -> str:
+    ranked = sorted(scores, key=lambda name: -scores[name])
+    return "name,points\n" + "".join([f"{name},{scores[name]}\n" for name in ranked])
+
+
+def solve(values: Mapping[str, str], habit: Habit) -> Solver:
+    """Read the weights and the marks, add up, sort."""
+    (text,) = yield Step([read_file(values["weights"])], "The weights decide, so I read them first.")
+    weights = json.loads(text)
+    paths = yield from find_paths(in_folder(values["folder"], ".json"))
+    texts = yield from read_files([path for path in paths if path != values["weights"]], habit)
+    scores = {}
+    for part in texts.values():
+        student = json.loads(part)
+        scores[student["name"]] = _score(student["marks"], weights)
+    best = max(scores, key=lambda name: scores[name])
+    answer = final(habit, best, f"Among {len(scores)} students the highest sum is {scores[best]}.")
+    yield Step([write_file(values["target"], _write(scores))], f"{best} leads; now the ranking.", answer)
+    return answer
+
+
+FAMILY = Family(
+    "mark_ranking",
+    (
+        Prompt(
+            "Each JSON file in {folder}/ has the marks of one student. Their points are the sum of mark "
+            "times weight, with the weights of {weights}; a mark that is not there is 0. Write {target} "
+            "with the header `name,points`, best first. Who is the best?"
+        ),
+        Prompt(
+            "Rank the students of {folder}/ by points (every mark times its weight in {weights}, added "
+            "up). I need {target}, a CSV file `name,points` with the most points on top, and the name of "
+            "the first."
+        ),
+    ),
+    generate,
+    solve,
+)

@@ -1,0 +1,84 @@
+"""Rename an identifier over source files, as a whole word only."""
+
+import re
+from collections.abc import Mapping
+
+from treadle.tasks.draw import Draw
+from treadle.tasks.files.calls import (
+    edit_file,
+    final,
+    find_paths,
+    in_folder,
+    make_all,
+    read_files,
+    write_file,
+)
+from treadle.tasks.files.check import Items
+from treadle.tasks.files.family import Case, Family
+from treadle.tasks.files.source_text import function, identifier, source_paths
+from treadle.tasks.files.words import add_notes
+from treadle.tasks.prompt import Prompt
+from treadle.tasks.solver import Habit, Solver
+
+
+def generate(draw: Draw) -> Case:
+    """Three to seven source files; names that only begin or end like the old one stay."""
+    folder = draw.pick(("src", "lib", "app/code", "tools"))
+    old = identifier(draw)
+    new = f"{old.partition('_')[0]}_{draw.pick(('one', 'all', 'next', 'safe', 'raw'))}_{draw.between(2, 99)}"
+    files: dict[str, str] = {}
+    changes: dict[str, str | None] = {}
+    for index, path in enumerate([*source_paths(draw, folder, draw.between(3, 7)), f"legacy/{old}.py"]):
+        language = path.rpartition(".")[2]
+        parts: list[list[str]] = []
+        for position in range(draw.between(2, 5)):
+            called = f"{old}_{draw.pick(('old', 'v2', 'fast'))}" if draw.chance(0.2) else identifier(draw)
+            called = "{name}" if draw.chance(0.35) or index == position == 0 else called
+            comment = "see {name} for the limits" if draw.chance(0.2) else None
+            parts.append(function(draw, language, f"{identifier(draw)}_{position}", called, comment))
+        template = "\n".join([line for part in parts for line in part]).replace(old + "_", "\0")
+        template = template.replace(old, "{name}").replace("\0", old + "_")
+        files[path] = template.replace("{name}", old)
+        if path.startswith(f"{folder}/") and "{name}" in template:
+            changes[path] = template.replace("{name}", new)
+    expected = Items(tuple(sorted(changes)), tuple(files))
+    add_notes(files, draw, draw.between(0, 2))
+    return Case({"folder": folder, "old": old, "new": new}, files, expected, changes)
+
+
+def solve(values: Mapping[str, str], habit: Habit) -> Solver:
+    """Read all sources, then edit each that has the name as a whole word."""
+    paths = yield from find_paths(in_folder(values["folder"]))
+    texts = yield from read_files(paths, habit)
+    old, new = values["old"], values["new"]
+    word = re.compile(rf"\b{re.escape(old)}\b")
+    calls = []
+    total = 0
+    for path, text in texts.items():
+        changed, count = word.subn(new, text)
+        total += count
+        if count and count == text.count(old):
+            calls.append(edit_file(path, text, old, new, replace_all=count > 1))
+        elif count:
+            calls.append(write_file(path, changed))
+    paths = [str(call.arguments["file_path"]) for call in calls]
+    answer = final(habit, ", ".join(paths), f"{old} is called {new} in {total} places now.")
+    yield from make_all(calls, habit, f"{len(calls)} of the files use {old}; I change them.")
+    return answer
+
+
+FAMILY = Family(
+    "rename_identifier",
+    (
+        Prompt(
+            "Rename {old} to {new} in every source file under {folder}/, comments included. Names that "
+            "merely contain it, as {old}_old, stay. Which files did you have to change?"
+        ),
+        Prompt(
+            "The function {old} gets a new name: {new}. Replace it as a whole word in all files in "
+            "{folder}/, and nowhere else. Answer with the paths of the files that had it."
+        ),
+    ),
+    generate,
+    solve,
+)

@@ -1,0 +1,84 @@
+"""Split a long file into one file for each of its sections."""
+
+import re
+from collections.abc import Mapping
+
+from treadle.tasks.draw import Draw
+from treadle.tasks.files.calls import delete_file, final, make_all, read_file, write_file
+from treadle.tasks.files.check import Items
+from treadle.tasks.files.family import Case, Family
+from treadle.tasks.files.words import CITIES, TOPICS, add_notes, prose
+from treadle.tasks.prompt import Prompt
+from treadle.tasks.solver import Habit, Solver, Step
+
+
+def generate(draw: Draw) -> Case:
+    """A handbook of four to nine sections, beside a similar one that stays."""
+    name = draw.pick(("handbook", "manual", "rules", "guide"))
+    city = draw.pick(CITIES).lower()
+    source = f"{name}-{city}.md"
+    folder = f"{name}/{city}"
+    text, sections = _write(draw)
+    files = {source: text, f"{name}-old.md": _write(draw)[0]}
+    add_notes(files, draw, draw.between(0, 3), folder)
+    changes: dict[str, str | None] = {f"{folder}/{slug}.md": part for slug, part in sections.items()}
+    changes[source] = None
+    longest = max(sections, key=lambda slug: _count_words(sections[slug]))
+    lengths = sorted([_count_words(part) for part in sections.values()])
+    values = {"source": source, "folder": folder}
+    if lengths[-1] == lengths[-2]:
+        changes[f"{folder}/{longest}.md"] = part = sections[longest].rstrip() + " And so on.\n"
+        files[source] = files[source].replace(sections[longest].rstrip(), part.rstrip())
+    return Case(values, files, Items((f"{longest}.md",), tuple([f"{slug}.md" for slug in sections])), changes)
+
+
+def _write(draw: Draw) -> tuple[str, dict[str, str]]:
+    sections = {}
+    for title in draw.sample(TOPICS, draw.between(4, 9)):
+        lines = [f"## {title}", "", prose(draw, draw.between(1, 5))]
+        if draw.chance(0.4):
+            lines += ["", f"### {draw.pick(TOPICS)}", "", prose(draw, draw.between(1, 3))]
+        sections[title.lower().replace(" ", "-")] = "\n".join(lines) + "\n"
+    head = f"# {draw.pick(CITIES)}\n\n{prose(draw, 2)}\n\n"
+    return head + "\n".join(sections.values()), sections
+
+
+def _count_words(text: str) -> int:
+    return len(text.split())
+
+
+def solve(values: Mapping[str, str], habit: Habit) -> Solver:
+    """Read the file, write its sections, and only then delete it."""
+    (text,) = yield Step([read_file(values["source"])], "First the file that is to be split.")
+    parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]
+    sections = {}
+    for part in parts:
+        slug = part.partition("\n")[0][3:].strip().lower().replace(" ", "-")
+        sections[slug] = part.strip() + "\n"
+    longest = max(sections, key=lambda slug: _count_words(sections[slug]))
+    answer = final(habit, f"{longest}.md", f"{values['source']} is {len(sections)} files now.")
+    calls = [write_file(f"{values['folder']}/{slug}.md", part) for slug, part in sections.items()]
+    yield from make_all(calls, habit, f"It has {len(calls)} sections; I write one file for each.", answer)
+    yield Step([delete_file(values["source"])], "Every section has its file, so the original can go.", answer)
+    return answer
+
+
+FAMILY = Family(
+    "split_sections",
+    (
+        Prompt(
+            "Split {source} into one file for each `## ` section, {folder}/SECTION.md, where SECTION is "
+            "the heading in lower case with hyphens for spaces. Each file starts with its heading and has "
+            "everything up to the next section; what comes before the first section is dropped. Then "
+            "delete {source}. Which of the new files has the most words (name the file without its folder)?"
+        ),
+        Prompt(
+            "{source} has become too long. Move each of its second-level sections, heading included, into "
+            "a file of its own in {folder}/ (heading in lower case, spaces to hyphens, .md) and remove "
+            "{source} when they are all there; the introduction is not needed. Answer with the file name "
+            "of the section that has the most words."
+        ),
+    ),
+    generate,
+    solve,
+)

@@ -1,0 +1,78 @@
+"""Bring a stock list up to date with the movements of several days."""
+
+import json
+from collections.abc import Mapping
+
+from treadle.tasks.draw import Draw
+from treadle.tasks.files.calls import final, find_paths, in_folder, read_file, read_files, write_file
+from treadle.tasks.files.check import Items
+from treadle.tasks.files.family import Case, Family
+from treadle.tasks.files.words import PRODUCTS, add_notes, to_json
+from treadle.tasks.prompt import Prompt
+from treadle.tasks.solver import Habit, Solver, Step
+
+
+def generate(draw: Draw) -> Case:
+    """A stock list and two to six days of movements, some of them cancelled."""
+    folder = draw.pick(("moves", "stock/days", "warehouse/moves", "journal"))
+    stock_path = draw.pick(("stock.json", "stock/now.json", "warehouse/stock.json"))
+    names = draw.sample(PRODUCTS, draw.between(5, 10))
+    stock = {name: {"count": draw.between(40, 200), "minimum": draw.between(10, 60)} for name in names}
+    files = {stock_path: to_json(stock)}
+    counts = {name: entry["count"] for name, entry in stock.items()}
+    day = draw.between(1, 20)
+    for offset in range(draw.between(2, 6)):
+        lines = ["time,product,change,note\n"]
+        for _ in range(draw.between(3, 9)):
+            name = draw.pick(names)
+            change = draw.pick((draw.between(-40, -1), draw.between(1, 30)))
+            note = "cancelled" if draw.chance(0.2) else draw.pick(("", "", "rush", "returned"))
+            lines.append(f"{draw.between(6, 18):02d}:{draw.below(60):02d},{name},{change:+d},{note}\n")
+            if note != "cancelled":
+                counts[name] += change
+        files[f"{folder}/2024-06-{day + offset:02d}.csv"] = "".join(lines)
+    low = [name for name in names if counts[name] < stock[name]["minimum"]]
+    if not low:
+        low = [draw.pick(names)]
+        stock[low[0]]["minimum"] = counts[low[0]] + draw.between(1, 9)
+        files[stock_path] = to_json(stock)
+    add_notes(files, draw, draw.between(0, 2))
+    result = {name: {"count": counts[name], "minimum": stock[name]["minimum"]} for name in names}
+    values = {"stock": stock_path, "folder": folder}
+    return Case(values, files, Items(tuple(low), tuple(names)), {stock_path: to_json(result)})
+
+
+def solve(values: Mapping[str, str], habit: Habit) -> Solver:
+    """Read the list and the days, apply what was not cancelled, write the list."""
+    paths = yield from find_paths(in_folder(values["folder"], ".csv"))
+    texts = yield from read_files(paths, habit)
+    (text,) = yield Step([read_file(values["stock"])], "And the list that these apply to.")
+    stock = json.loads(text)
+    for path in sorted(texts):
+        for line in texts[path].splitlines()[1:]:
+            _, name, change, note = line.split(",")
+            if note != "cancelled":
+                stock[name]["count"] += int(change)
+    low = [name for name, entry in stock.items() if entry["count"] < entry["minimum"]]
+    answer = final(habit, ", ".join(low), f"{len(low)} of {len(stock)} products are below their minimum.")
+    yield Step([write_file(values["stock"], to_json(stock))], "Now the new counts.", answer)
+    return answer
+
+
+FAMILY = Family(
+    "stock_update",
+    (
+        Prompt(
+            "Apply the movements in {folder}/ (CSV files, one a day) to the counts in {stock}. A movement "
+            "noted as cancelled did not happen. Write the new counts back to {stock}, keeping everything "
+            "else in it. Which products are below their minimum then?"
+        ),
+        Prompt(
+            "{stock} is from before the days in {folder}/. Add every change there to the count of its "
+            "product, leaving out the cancelled ones, save the file, and name the products that have "
+            "fallen below `minimum`."
+        ),
+    ),
+    generate,
+    solve,
+)
