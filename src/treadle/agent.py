@@ -18,7 +18,7 @@ from treadle.core.policy import Policy
 from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, Parent, Role, StopReason, TaskRef
 from treadle.journal.protocol import Journal, RunWriter
-from treadle.loop import Driver, Emit
+from treadle.loop import Driver, Emit, Toolbox
 from treadle.models.protocol import Model
 from treadle.registry import load
 from treadle.replay import Replay, Replayer
@@ -54,12 +54,17 @@ class Agent:
         """
         self.model: Model = load("treadle.models:model")(model) if isinstance(model, str) else model
         self.instructions = instructions
-        self.tools: dict[str, Tool] = _by_name(tools)
+        self._toolbox = Toolbox(_by_name(tools))
         self.policy = policy or Policy()
         self.files = files
         is_path = journal is None or isinstance(journal, str | Path)
         self._journal_path = journal if is_path else None
         self._opened: Journal | None = None if is_path else journal  # type: ignore[assignment]
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """What the model may call, by name."""
+        return self._toolbox.tools
 
     @property
     def journal(self) -> Journal:
@@ -209,7 +214,7 @@ class Agent:
             version=e.VERSION,
             model=self.model.name,
             instructions=instructions,
-            tools=tuple([tool.spec for tool in self.tools.values()]),
+            tools=self._toolbox.specs,
             is_session=is_session,
             task=ref,
             metadata=dict(metadata) if metadata else None,
@@ -229,7 +234,7 @@ class Agent:
             raise
 
     def _driver(self, state: State, writer: RunWriter, sandbox: Sandbox, emit: Emit | None) -> Driver:
-        return Driver(state, writer, self.model, self.tools, sandbox, emit)
+        return Driver(state, writer, self.model, self._toolbox, sandbox, emit)
 
     async def _drive(self, driver: Driver, writer: RunWriter, task: "Task | None") -> Run:
         """Drive to the end, grade, give the lease back."""
@@ -260,8 +265,8 @@ class Agent:
 
     def _adopt_tools(self, task: "Task | None") -> None:
         """An agent without tools takes those that the task names."""
-        if task is not None and not self.tools:
-            self.tools = _by_name(task.tools)
+        if task is not None and not self._toolbox.tools:
+            self._toolbox = Toolbox(_by_name(task.tools))
 
     def _prefix(self, run_id: str, at: int | None) -> list[e.Event]:
         """The first `at` events, the run's own parts replaced by this agent's."""
@@ -277,7 +282,7 @@ class Agent:
             version=e.VERSION,
             model=self.model.name,
             instructions=started.instructions,
-            tools=tuple([tool.spec for tool in self.tools.values()]) or started.tools,
+            tools=self._toolbox.specs or started.tools,
             is_session=started.is_session,
             task=started.task,
             parent=Parent(run_id, at),

@@ -36,6 +36,16 @@ from treadle.tools.protocol import Tool, ToolContext
 Emit = Callable[[e.Event | e.Ephemeral], None]
 
 
+class Toolbox:
+    """What a model may call: the tools by name, and what it is told of them."""
+
+    __slots__ = ("specs", "tools")
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self.tools = tools
+        self.specs: tuple[ToolSpec, ...] = tuple([tool.spec for tool in tools.values()])
+
+
 class Driver:
     """Drives one run, from whatever state it is in."""
 
@@ -44,7 +54,7 @@ class Driver:
         state: State,
         writer: RunWriter,
         model: Model,
-        tools: Mapping[str, Tool],
+        toolbox: Toolbox,
         sandbox: Sandbox | None = None,
         emit: Emit | None = None,
         clock: Callable[[], float] = time.time,
@@ -52,8 +62,8 @@ class Driver:
         self.state = state
         self._writer = writer
         self._model = model
-        self._tools = tools
-        self._specs: tuple[ToolSpec, ...] = tuple([tool.spec for tool in tools.values()])
+        self._tools = toolbox.tools
+        self._specs = toolbox.specs
         self._sandbox = sandbox
         self._clock = clock
         self._unsent: list[e.Event] = []
@@ -134,9 +144,9 @@ class Driver:
         """Append events, and let the state move on."""
         self._writer.append(bodies, blobs)
         for body in bodies:
-            self.state = apply(self.state, body)
+            self.state = state = apply(self.state, body)
             if self._emit is not None:
-                self._unsent.append(e.Event(self._writer.run_id, self.state.seq, body))
+                self._unsent.append(e.Event(self._writer.run_id, state.seq, body))
 
     async def sync(self) -> None:
         """Wait until what was recorded is kept, then tell it to the listener."""

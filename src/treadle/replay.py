@@ -15,7 +15,7 @@ from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
 from treadle.core.state import State
 from treadle.core.types import Completion, Request, StopReason
-from treadle.loop import Driver
+from treadle.loop import Driver, Toolbox
 from treadle.models.protocol import Watch
 
 
@@ -75,7 +75,7 @@ class Replayer(Driver):
 
     def __init__(self, events: Sequence[e.Event], policy: Policy | None = None) -> None:
         run_id = events[0].run_id if events else ""
-        super().__init__(State(), _Unwritten(run_id), _NoModel(), {})
+        super().__init__(State(), _Unwritten(run_id), _NoModel(), Toolbox({}))
         self._bodies = [event.body for event in events]
         self._policy = policy
 

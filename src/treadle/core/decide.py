@@ -88,7 +88,9 @@ def _end_turn(
     done = e.TurnCompleted(
         at=0.0, turn=state.turn, stop_reason=stop_reason, output=output, error=error, fault=fault
     )
-    return Append((done,))
+    if state.started is None or state.started.is_session:
+        return Append((done,))
+    return Append((done, e.RunFinished(at=0.0, stop_reason=stop_reason, error=error, fault=fault)))
 
 
 def _last_text(state: State) -> str:

@@ -330,6 +330,9 @@ _line = msgspec.json.Decoder(_Line)
 encode_body = _encoder.encode
 """A body's JSON, an object that begins with `type`."""
 
+encode_lines = _encoder.encode_lines
+"""The JSON of several bodies, each ended by a newline."""
+
 
 def decode_body(raw: bytes) -> DurableBody:
     """The body that `raw` holds.

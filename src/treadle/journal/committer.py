@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
+from treadle.core.events import DurableBody, encode_lines
 from treadle.journal.lease import this_owner
 from treadle.journal.schema import explain
 
@@ -47,7 +48,7 @@ class Write:
     def __init__(self, writer: "SqliteWriter", first_seq: int) -> None:
         self.writer = writer
         self.first_seq = first_seq
-        self.bodies: list[bytes] = []
+        self.bodies: list[DurableBody] = []
         self.blobs: dict[str, bytes] | None = None
         self.status: str | None = None
         """Set if a lifecycle event is among the bodies."""
@@ -223,8 +224,7 @@ class Committer:
             if write.blobs:
                 db.executemany("INSERT OR IGNORE INTO blobs VALUES(?,?)", list(write.blobs.items()))
             if write.bodies:
-                body = b"\n".join(write.bodies)
-                frames += (writer.key, write.first_seq, len(write.bodies), now, body)
+                frames += (writer.key, write.first_seq, len(write.bodies), now, encode_lines(write.bodies))
             if write.status is not None:
                 db.execute(
                     "UPDATE runs SET status=?, stop_reason=?, owner=? WHERE id=?",

@@ -49,6 +49,8 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
         _refuse_foreign(db, path)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(f"PRAGMA synchronous={LEVELS[level]}")
+        # Pages that many commits touch are copied into the file once for all of them.
+        db.execute("PRAGMA wal_autocheckpoint=4000")
         _migrate(db)
     except sqlite3.Error as error:
         db.close()

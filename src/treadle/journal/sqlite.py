@@ -16,7 +16,6 @@ from typing import Any
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, LeaseHeldError, RunNotFoundError
-from treadle.core.events import encode_body
 from treadle.journal.committer import Committer, Write
 from treadle.journal.lease import Owner, is_alive
 from treadle.journal.protocol import RunInfo
@@ -64,7 +63,7 @@ class SqliteJournal:
         )
         found = []
         for first, body in frames:
-            for seq, raw in enumerate(body.split(b"\n"), first):
+            for seq, raw in enumerate(body.splitlines(), first):
                 if seq > after_seq:
                     found.append(e.Event(run_id, seq, e.decode_body(raw), raw))
         return found
@@ -182,10 +181,9 @@ class SqliteWriter:
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append`."""
         write = self._write or self._open_write()
-        for body in bodies:
-            write.bodies.append(encode_body(body))
-            if type(body) in LIFECYCLE:
-                write.status, write.stop_reason = status_of([body])
+        write.bodies.extend(bodies)
+        if not LIFECYCLE.isdisjoint(map(type, bodies)):
+            write.status, write.stop_reason = status_of(bodies)
         self._next_seq += len(bodies)
         if blobs:
             write.blobs = {**(write.blobs or {}), **blobs}
