@@ -5,6 +5,7 @@ are given by name are loaded when they are first needed.
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
 from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, Parent, Role, StopReason, TaskRef
@@ -254,8 +255,10 @@ class Agent:
         return Run(writer.run_id, driver.state, self.journal)
 
     async def _pause(self, driver: Driver, writer: RunWriter) -> None:
-        await driver.pause("cancelled")
-        await writer.release()
+        # A store that refuses now loses only the note: the run is as after a crash, and resumes as one.
+        with contextlib.suppress(JournalError):
+            await driver.pause("cancelled")
+            await writer.release()
 
     def _restore(self, state: State) -> Sandbox:
         sandbox: Sandbox = load("treadle.sandbox.memory:MemorySandbox").restore(

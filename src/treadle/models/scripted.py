@@ -34,6 +34,7 @@ class ScriptedModel:
         name: str = "scripted",
         delay_seconds: float = 0.0,
         chunk_chars: int = 8,
+        keeps_requests: bool = True,
     ) -> None:
         self.name = name
         self.requests: list[Request] = []
@@ -42,11 +43,15 @@ class ScriptedModel:
         self._answers = [] if callable(answers) else list(answers)
         self._delay_seconds = delay_seconds
         self._chunk_chars = chunk_chars
+        self._keeps_requests = keeps_requests
+        self._asked = 0
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """The next answer, streamed in pieces of `chunk_chars` if somebody listens."""
-        position = len(self.requests)
-        self.requests.append(request)
+        position = self._asked
+        self._asked += 1
+        if self._keeps_requests:
+            self.requests.append(request)
         answer = self._answer(request) if self._answer is not None else self._answers[position]
         if self._delay_seconds:
             await asyncio.sleep(self._delay_seconds)

@@ -1,0 +1,38 @@
+"""`python -m benchmarks [NAME ...]`: run benchmarks, each in a process of its own, pinned to one core."""
+
+import subprocess
+import sys
+
+from benchmarks import common, growth, power, resume, steps, streaming
+
+BENCHMARKS = {
+    "steps": steps.measure,
+    "memory": steps.measure_memory,
+    "growth": growth.measure,
+    "streaming": streaming.measure,
+    "power": power.measure,
+    "resume": resume.measure,
+}
+
+
+def main(names: list[str]) -> int:
+    """Exit status 0 if every figure is met."""
+    unknown = set(names) - set(BENCHMARKS)
+    if unknown:
+        print(f"no benchmark {sorted(unknown)}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    if len(names) == 1:
+        common.pin()
+        figures = common.run(BENCHMARKS[names[0]])
+        print("\n".join(map(str, figures)), flush=True)
+        return int(not all(figure.is_met for figure in figures))
+    print(common.versions(), flush=True)
+    codes = [
+        subprocess.run([sys.executable, "-m", "benchmarks", name], check=False).returncode
+        for name in names or BENCHMARKS
+    ]
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

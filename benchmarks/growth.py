@@ -1,0 +1,36 @@
+"""What a step costs in a run of 200 steps, against one in a run of 10."""
+
+from benchmarks.common import Figure, Timing, add, in_turn, journal_path, timed
+from treadle import Agent, Policy, ScriptedModel, open_journal
+from treadle.core.types import Message, Request, Role, ToolCall
+from treadle.models.protocol import Model
+
+
+def scripted(steps: int) -> Model:
+    """A model that takes `steps` steps, and keeps nothing of what it was asked."""
+    call = ToolCall("", "add", '{"a":1,"b":2}')
+
+    def answer(request: Request) -> Message:
+        if len(request.messages) >= 2 * steps - 1:
+            return Message(Role.ASSISTANT, "3")
+        return Message(Role.ASSISTANT, tool_calls=(call,))
+
+    return ScriptedModel(answer, keeps_requests=False)
+
+
+async def measure() -> list[Figure]:
+    """The loop and its journal alone: over HTTP the request itself is longer with every step."""
+    with journal_path() as path, open_journal(path) as journal:
+
+        async def once(steps: int) -> Timing:
+            agent = Agent(scripted(steps), tools=[add], policy=Policy(max_steps=None), journal=journal)
+
+            async def one() -> int:
+                return (await agent.run("Add 1 and 2.")).steps
+
+            return await timed(one, 20_000 // steps, 64)
+
+        pairs = [pair async for pair in in_turn(lambda: once(200), lambda: once(10), rounds=7)]
+    ratio = sorted(long.cpu_us / short.cpu_us for long, short in pairs)[len(pairs) // 2]
+    detail = f"{pairs[0][0].cpu_us:.1f} us of processor time a step against {pairs[0][1].cpu_us:.1f}"
+    return [Figure("cost per step, 200 steps against 10", ratio, "<= 1.15", detail)]

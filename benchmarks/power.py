@@ -1,0 +1,47 @@
+"""Events a second at the level `power`, 64 writers, against one sync of the file for each event."""
+
+import asyncio
+import os
+import time
+from statistics import median
+
+from benchmarks.common import Figure, journal_path
+from treadle import open_journal
+from treadle.core.events import DurableBody, Rewarded
+
+EVENTS = 200
+
+
+async def measure() -> list[Figure]:
+    """Each writer waits for its event to be kept before it appends the next."""
+    ratios = []
+    with journal_path() as path, open_journal(path, level="power") as journal:
+        body: DurableBody = Rewarded(at=0.0, reward=1.0, detail="x" * 200)
+        for round_ in range(5):
+
+            async def write(name: str) -> None:
+                writer = journal.create(name)
+                for _ in range(EVENTS):
+                    writer.append([body])
+                    await writer.sync()
+                await writer.release()
+
+            start = time.perf_counter()
+            await asyncio.gather(*[write(f"{round_}-{i}") for i in range(64)])
+            ours = 64 * EVENTS / (time.perf_counter() - start)
+            baseline = _one_sync_each(path.with_suffix(".log"))
+            ratios.append((ours / baseline, ours, baseline))
+    ratio, ours, baseline = sorted(ratios)[len(ratios) // 2]
+    detail = f"{ours:,.0f} events/s against {baseline:,.0f}; median of {len(ratios)} rounds"
+    return [Figure("durable events/s at power over one fsync an event", median([ratio]), ">= 20", detail)]
+
+
+def _one_sync_each(path: "os.PathLike[str]") -> float:
+    line = b"x" * 260 + b"\n"
+    count = 200
+    with open(path, "ab", buffering=0) as file:
+        start = time.perf_counter()
+        for _ in range(count):
+            file.write(line)
+            os.fsync(file.fileno())
+        return count / (time.perf_counter() - start)

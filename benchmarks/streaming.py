@@ -1,0 +1,37 @@
+"""Streaming: answers of 50 chunks, 64 in flight, against a bare loop that reads the same chunks."""
+
+from pyreqwest.client import ClientBuilder
+
+from benchmarks import bare
+from benchmarks.common import Figure, compare, in_turn, journal_path, make_agent, server, timed
+from treadle import open_journal
+
+
+async def measure() -> list[Figure]:
+    """Every delta and every event is given to a listener."""
+    with server(5, 50) as base_url, journal_path() as path, open_journal(path) as journal:
+        agent = make_agent(base_url, journal)
+        client = ClientBuilder().build()
+        url = f"{base_url}/chat/completions"
+        heard = 0
+
+        def listen(_: object) -> None:
+            nonlocal heard
+            heard += 1
+
+        async def ours() -> int:
+            run = await agent.run("Add 1 and 2.", on_event=listen)
+            assert run.stop_reason == "completed", run.error
+            return run.steps
+
+        pairs = [
+            pair
+            async for pair in in_turn(
+                lambda: timed(ours, 600, 64),
+                lambda: timed(lambda: bare.run_streaming(client, url), 600, 64),
+                5,
+            )
+        ]
+    assert heard > 600 * 5 * 50
+    ratio, detail = compare(pairs)
+    return [Figure("streaming, 50 chunks an answer, 64 in flight", ratio, ">= 0.4", detail)]
