@@ -56,9 +56,9 @@ class Items(Struct, frozen=True):
         found = set()
         for item in sorted({*self.wanted, *self.others}, key=len, reverse=True):
             # Longer names first, and out of the text: one may be a part of another.
-            text, count = _to_pattern(item).subn(" ", text)
-            if count:
+            if (rest := _cut_out(text, item.casefold())) != text:
                 found.add(item)
+                text = rest
         for item in self.wanted:
             if item not in found:
                 return f"the answer does not name {item!r}"
@@ -144,6 +144,35 @@ def _to_decimal(text: str) -> Decimal | None:
         return None
 
 
-def _to_pattern(item: str) -> re.Pattern[str]:
-    """The item as a whole word or path, in lower case."""
-    return re.compile(rf"(?<![\w/-])(?<!\w\.){re.escape(item.casefold())}(?![\w-]|[./]\w)")
+def _cut_out(text: str, item: str) -> str:
+    """`text` without `item`, where it stands as a whole word or path."""
+    parts = []
+    begin = 0
+    start = text.find(item)
+    while start >= 0:
+        end = start + len(item)
+        if _can_start(text, start) and _can_end(text, end):
+            parts.append(text[begin:start])
+            begin = end
+        start = text.find(item, max(begin, start + 1))
+    return "\0".join([*parts, text[begin:]])
+
+
+def _can_start(text: str, start: int) -> bool:
+    """Whether a name may start here: after no letter, `-` or `/`, and no `.` that a letter comes before."""
+    before = text[start - 1 : start]
+    if before == ".":
+        return not _is_word(text[start - 2 : start - 1])
+    return not _is_word(before) and before not in ("-", "/")
+
+
+def _can_end(text: str, end: int) -> bool:
+    """Whether a name may end here: before no letter or `-`, and no `.` or `/` that a letter follows."""
+    after = text[end : end + 1]
+    if after in (".", "/"):
+        return not _is_word(text[end + 1 : end + 2])
+    return not _is_word(after) and after != "-"
+
+
+def _is_word(char: str) -> bool:
+    return char.isalnum() or char == "_"

@@ -21,7 +21,7 @@ def generate(draw: Draw) -> Case:
     folder = draw.pick(("contacts", "crm/export", "people", "lists"))
     persons = [(name, email(name, draw)) for name in people(draw, draw.between(7, 16))]
     paths = [f"{folder}/{name}.csv" for name in draw.sample(("fair", "import", "mail", "office", "web"), 5)]
-    rows: dict[str, list[dict[str, str]]] = {path: [] for path in paths[: draw.between(2, 5)]}
+    rows: dict[str, list[dict[str, str]]] = {path: [] for path in paths[: draw.between(3, 5)]}
     days = iter(
         draw.shuffled([f"20{year}-{month:02d}-17" for year in range(20, 25) for month in range(1, 13)])
     )

@@ -46,7 +46,7 @@ def generate(draw: Draw) -> Case:
             ["date", "ref", "amount", "text"] if f"/{left}/" in path else ["ref", "text", "date", "amount"]
         )
         files[path] = _write(columns, draw.shuffled(part))
-    add_notes(files, draw, draw.between(0, 2))
+    add_notes(files, draw, draw.between(1, 3))
     target = f"reports/{left}-{right}.csv"
     content, difference = _compare(left, right, entries)
     values = {"left": left, "right": right, "target": target}

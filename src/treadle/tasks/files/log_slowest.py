@@ -26,7 +26,7 @@ def generate(draw: Draw) -> Case:
     durations = iter(draw.distinct(3, 9000, 80))
     times: dict[str, int] = {}
     everything = []
-    for service in draw.sample(SERVICES, draw.between(2, 5)):
+    for service in draw.sample(SERVICES, draw.between(3, 5)):
         is_seconds = draw.chance(0.3)
         lines = []
         for _ in range(draw.between(6, 14)):

@@ -20,15 +20,16 @@ def generate(draw: Draw) -> Case:
     folder = f"{name}/{city}"
     text, sections = _write(draw)
     files = {source: text, f"{name}-old.md": _write(draw)[0]}
-    add_notes(files, draw, draw.between(0, 3), folder)
+    add_notes(files, draw, draw.between(1, 3), folder)
     changes: dict[str, str | None] = {f"{folder}/{slug}.md": part for slug, part in sections.items()}
     changes[source] = None
     longest = max(sections, key=lambda slug: _count_words(sections[slug]))
     lengths = sorted([_count_words(part) for part in sections.values()])
     values = {"source": source, "folder": folder}
-    if lengths[-1] == lengths[-2]:
-        changes[f"{folder}/{longest}.md"] = part = sections[longest].rstrip() + " And so on.\n"
-        files[source] = files[source].replace(sections[longest].rstrip(), part.rstrip())
+    if lengths[-1] - lengths[-2] < 3:
+        part = sections[longest].rstrip() + " And so on, with no end in sight."
+        changes[f"{folder}/{longest}.md"] = part + "\n"
+        files[source] = files[source].replace(sections[longest].rstrip(), part)
     return Case(values, files, Items((f"{longest}.md",), tuple([f"{slug}.md" for slug in sections])), changes)
 
 
@@ -44,7 +45,7 @@ def _write(draw: Draw) -> tuple[str, dict[str, str]]:
 
 
 def _count_words(text: str) -> int:
-    return len(text.split())
+    return len(re.findall(r"\w+", text))
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:

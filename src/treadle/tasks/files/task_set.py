@@ -128,16 +128,21 @@ class FilesTaskSet:
     def get(self, task_id: str) -> FilesTask:
         """The task of this id. Raises: `ConfigError` that names near ids."""
         name, _, number = task_id.rpartition("-")
+        seed = _read_seed(number)
         for family in FAMILIES:
-            if family.name == name and len(number) == 4 and number.isdecimal() and int(number) < SEEDS:
-                return FilesTask(family, int(number))
+            if family.name == name and seed is not None:
+                return FilesTask(family, seed)
         near = difflib.get_close_matches(name or task_id, [family.name for family in FAMILIES], 3, 0.4)
-        seed = number if len(number) == 4 and number.isdecimal() and int(number) < SEEDS else "0000"
-        ids = [f"{item}-{seed}" for item in near] or [f"{FAMILIES[0].name}-0000"]
+        ids = [f"{item}-{seed or 0:04d}" for item in near] or [f"{FAMILIES[0].name}-0000"]
         raise ConfigError(
             f"the task set 'files' has no task {task_id!r}; near ids are {', '.join(ids)}. "
             f"An id is a family and a number from 0000 to {SEEDS - 1:04d}"
         )
+
+
+def _read_seed(number: str) -> int | None:
+    is_number = len(number) == 4 and number.isascii() and number.isdecimal()
+    return int(number) if is_number and int(number) < SEEDS else None
 
 
 TASK_SET = FilesTaskSet()

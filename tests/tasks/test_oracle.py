@@ -1,0 +1,256 @@
+"""How the oracle plays: statelessly, with mistakes that it puts right, and to an end whatever happens."""
+
+import json
+from itertools import islice
+
+import pytest
+
+from treadle.core.errors import ConfigError, RequestError
+from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.log import Log
+from treadle.core.types import FinishReason, Message, Request, Role, ToolCall, ToolSpec
+from treadle.models.protocol import Watch
+from treadle.tasks.files import find_solver
+from treadle.tasks.files.calls import delete_file, edit_file, list_files, read_file, write_file
+from treadle.tasks.files.task_set import TASK_SET
+from treadle.tasks.mistakes import misspell, spoil
+from treadle.tasks.oracle import OracleModel
+from treadle.tasks.solver import MAX_STALLS, Pursuit, Step
+
+TASK = TASK_SET.get("csv_sum-0003")
+
+
+def oracle(rate: float = 0.0) -> OracleModel:
+    return OracleModel(find_solver, mistake_rate=rate)
+
+
+def user(text: str) -> Message:
+    return Message(Role.USER, text)
+
+
+def answered(message: Message, content: str, *, is_error: bool = False) -> list[Message]:
+    results = [
+        Message(Role.TOOL, content, call_id=call.call_id, name=call.name, is_error=is_error)
+        for call in message.tool_calls
+    ]
+    return [message, *results]
+
+
+async def test_a_mistake_is_told_apart_and_put_right(play):
+    kinds = set()
+    for task in islice(TASK_SET, 44):
+        messages, _ = await play(task, oracle(1.0))
+        for index, message in enumerate(messages):
+            if message.is_error:
+                kinds.add(message.content.split("'")[0][:24])
+                later = [item for item in messages[index:] if item.role is Role.ASSISTANT]
+                assert later[0].tool_calls, "an error is answered by another call"
+    assert any(kind.startswith("There is no tool") for kind in kinds)
+    assert any(kind.startswith("The arguments are not") for kind in kinds)
+    assert any(kind.startswith("The call was not run") for kind in kinds)
+    assert any(kind.startswith("there is no file") for kind in kinds)
+
+
+async def test_mistakes_come_at_the_rate(play):
+    def steps_of(messages):
+        return sum(message.role is Role.ASSISTANT for message in messages)
+
+    made = {}
+    for rate in (0.0, 0.3, 1.0):
+        made[rate] = sum([steps_of((await play(task, oracle(rate)))[0]) for task in islice(TASK_SET, 66)])
+    calling = made[0.0] - 66
+    assert made[1.0] == made[0.0] + calling
+    assert 0.2 < (made[0.3] - made[0.0]) / calling < 0.4
+
+
+async def test_call_ids_are_unique_and_results_are_joined_by_them(play):
+    messages, _ = await play(TASK_SET.get("limit_rule-0001"), oracle(0.5))
+    ids = [call.call_id for message in messages for call in message.tool_calls]
+    assert len(set(ids)) == len(ids) > 4
+    completions = [await oracle().infer(Request(Log([user(TASK.input)]), ()), Watch()) for _ in range(2)]
+    assert completions[0] == completions[1]
+
+
+async def test_streams_what_it_answers():
+    tools = (ToolSpec("read_file", "", {}),)
+    for rate in (0.0, 1.0):
+        for task in islice(TASK_SET, 30):
+            deltas = []
+            watch = Watch(deltas.append)
+            message = (await oracle(rate).infer(Request(Log([user(task.input)]), tools), watch)).message
+            reasoning = "".join([item.text for item in deltas if isinstance(item, ReasoningDelta)])
+            assert reasoning == (message.reasoning or "")
+            assert "".join([item.text for item in deltas if isinstance(item, TextDelta)]) == message.content
+            for index, call in enumerate(message.tool_calls):
+                parts = [d for d in deltas if isinstance(d, ToolCallDelta) and d.index == index]
+                assert (parts[0].call_id, parts[0].name) == (call.call_id, call.name)
+                assert "".join([part.arguments for part in parts]) == call.arguments
+
+
+async def test_says_why_now_and_then(play):
+    said = total = 0
+    for task in islice(TASK_SET, 44):
+        messages, _ = await play(task, oracle(0.3))
+        calling = [message for message in messages if message.tool_calls]
+        total += len(calling)
+        said += sum(bool(message.reasoning) for message in calling)
+    assert 0.4 < said / total < 0.8
+
+
+async def test_without_tools_it_answers_from_what_it_has(play):
+    done = 0
+    for task in islice(TASK_SET, 66):
+        messages, files = await play(task, oracle())
+        for index, message in enumerate(messages):
+            if message.role is not Role.ASSISTANT or not message.tool_calls:
+                continue
+            asked = [*messages[:index], user("You have reached the limit of this run (max_steps).")]
+            completion = oracle().complete(asked, has_tools=False)
+            assert completion.finish_reason is FinishReason.STOP
+            assert completion.message.content
+            assert not completion.message.tool_calls
+        # Before the last step nearly every solver knows what it will say.
+        done += task.check(completion.message.content, files).reward == 1.0
+    assert done >= 40
+
+
+async def test_a_finished_task_stays_finished(play):
+    messages, _ = await play(TASK, oracle())
+    again = oracle().complete([*messages, user("Thank you! Could you say it once more?")], has_tools=True)
+    assert again.message.content == messages[-1].content
+    other = TASK_SET.get("pointer_chase-0001")
+    following = oracle().complete([*messages, user(other.input)], has_tools=True)
+    assert [call.name for call in following.message.tool_calls] == ["read_file"]
+
+
+def test_a_tool_that_never_works_ends_it():
+    for wording in ("the disk is gone", "The outcome of this call is unknown: it was started."):
+        messages = [user(TASK.input)]
+        for _ in range(4 * MAX_STALLS):
+            message = oracle(1.0).complete(messages, has_tools=True).message
+            if not message.tool_calls:
+                break
+            messages += answered(message, wording, is_error=True)
+        assert "could not finish" in message.content
+        assert wording[:10] in message.content
+
+
+def test_calls_may_be_limited_to_one():
+    task = TASK_SET.get("invoice_total-0000")
+    messages = [user(task.input)]
+    for _ in range(40):
+        message = oracle().complete(messages, has_tools=True, max_calls=1).message
+        if not message.tool_calls:
+            break
+        (call,) = message.tool_calls
+        if call.name == "list_files":
+            content = json.dumps(list(task.files))
+        else:
+            content = task.files.get(call.parsed["file_path"], b"wrote it").decode()
+        messages += answered(message, content)
+    assert "Answer: " in message.content
+    assert len([item for item in messages if item.tool_calls]) == 7
+
+
+def test_goes_on_from_calls_that_are_spaced_otherwise():
+    first = oracle().complete([user(TASK.input)], has_tools=True).message
+    spaced = [ToolCall(call.call_id, call.name, " { } ") for call in first.tool_calls]
+    message = Message(Role.ASSISTANT, tool_calls=tuple(spaced))
+    messages = [user(TASK.input), *answered(message, json.dumps(list(TASK.files)))]
+    following = oracle().complete(messages, has_tools=True).message
+    assert {call.name for call in following.tool_calls} == {"read_file"}
+
+
+def test_a_strange_step_in_the_transcript_is_passed_over():
+    strange = Message(Role.ASSISTANT, tool_calls=(ToolCall("x", "shell", '{"command":"ls"}'),))
+    messages = [user(TASK.input), *answered(strange, "README.md")]
+    following = oracle().complete(messages, has_tools=True).message
+    assert [call.name for call in following.tool_calls] == ["list_files"]
+    unanswered = [user(TASK.input), following, user("go on")]
+    again = oracle().complete(unanswered, has_tools=True).message
+    assert [call.name for call in again.tool_calls] == ["list_files"]
+
+
+def test_refuses_what_is_no_task():
+    with pytest.raises(RequestError, match="word for word") as caught:
+        oracle().complete([user("What is the weather like?")], has_tools=True)
+    assert caught.value.status == 400
+    with pytest.raises(RequestError):
+        oracle().complete([], has_tools=True)
+    with pytest.raises(RequestError):
+        oracle().complete([Message(Role.SYSTEM, TASK.input)], has_tools=True)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
+def test_a_rate_is_between_0_and_1(rate):
+    with pytest.raises(ConfigError, match="0 to 1"):
+        OracleModel(find_solver, mistake_rate=rate)
+
+
+def test_names_itself_after_its_rate():
+    assert (oracle().name, oracle(0.25).name) == ("oracle", "oracle:0.25")
+
+
+def test_counts_tokens():
+    usage = oracle().complete([user(TASK.input)], has_tools=True).usage
+    assert usage is not None
+    assert 0.7 < usage.input_tokens / (len(TASK.input) / 4) < 1.5
+    assert 0 < usage.output_tokens < 60
+    assert usage.reasoning_tokens < usage.output_tokens
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        list_files(),
+        read_file("a/b.txt"),
+        write_file("a/b.txt", "text"),
+        edit_file("a/b.txt", "one", "one", "two"),
+        delete_file("week-1/12.csv"),
+    ],
+)
+def test_a_spoilt_call_can_do_no_harm(call):
+    """Nothing that would run on a file other than the wanted one, or at all."""
+    for key in range(200):
+        name, arguments = spoil(call, str(key))
+        if name != call.name:
+            continue
+        try:
+            parsed = json.loads(arguments)
+        except ValueError:
+            continue
+        assert parsed != call.arguments
+        path = parsed.get("file_path")
+        if isinstance(path, str) and name == "write_file":
+            assert "content" not in parsed or not isinstance(parsed["content"], str)
+        elif isinstance(path, str) and path != call.arguments["file_path"]:
+            assert len(path) == len(call.arguments["file_path"]) + 1
+
+
+def test_a_slip_of_a_path_never_hits_a_neighbour():
+    for key in range(50):
+        assert misspell("logs/week-1.txt", str(key)) not in {f"logs/week-{n}.txt" for n in range(200)}
+    assert misspell("1/2", "k") == "1/2x"
+
+
+def test_a_pursuit_asks_again_for_what_failed_only():
+    pursuit = Pursuit(Step([read_file("a"), write_file("b", "text")]))
+    calls = (ToolCall("1", "read_file", '{"file_path":"a"}'), ToolCall("2", "write_file", "{"))
+    results = {
+        "1": Message(Role.TOOL, "text of a", call_id="1"),
+        "2": Message(Role.TOOL, "The arguments are not valid JSON", call_id="2", is_error=True),
+    }
+    pursuit.observe(Message(Role.ASSISTANT, tool_calls=calls), results)
+    assert [call.name for call in pursuit.wanted()] == ["write_file"]
+    assert not pursuit.is_looking
+    assert pursuit.error == "The arguments are not valid JSON"
+    write = ToolCall("3", "write_file", '{"file_path":"b","content":"text"}')
+    doubt = Message(Role.TOOL, "The outcome of this call is unknown", call_id="3")
+    pursuit.observe(Message(Role.ASSISTANT, tool_calls=(write,)), {"3": doubt})
+    assert [call.name for call in pursuit.wanted()] == ["read_file"]
+    assert pursuit.is_looking
+    look = ToolCall("4", "read_file", '{"file_path":"b"}')
+    seen = Message(Role.TOOL, "text", call_id="4")
+    pursuit.observe(Message(Role.ASSISTANT, tool_calls=(look,)), {"4": seen})
+    assert pursuit.is_over
+    assert pursuit.results == ["text of a", ""]
