@@ -55,6 +55,8 @@ class Reply:
     cut_at: int | None = None
     """Only so many bytes of the body are sent; the length in the head stays."""
     end: End = End.KEEP
+    tail_seconds: float = 0.0
+    """How long after the last piece the end of a chunked body is sent."""
     before: asyncio.Event | None = None
     """Waited for before anything is sent."""
     raw: bytes | None = None
@@ -173,6 +175,7 @@ async def _write(writer: asyncio.StreamWriter, reply: Reply) -> None:
     if reply.pieces is None:
         writer.write(body[: reply.cut_at])
     elif reply.end is End.KEEP:
+        await asyncio.sleep(reply.tail_seconds)
         writer.write(b"0\r\n\r\n")
     await writer.drain()
 

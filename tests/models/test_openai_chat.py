@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.answers import REQUEST, USAGE, WEATHER_CALL, answer
 
-from treadle.core.errors import ConfigError, ProviderError, ServerError
+from treadle.core.errors import ConfigError, ProviderError, RateLimitError, ServerError
 from treadle.core.log import Log
 from treadle.core.types import (
     Completion,
@@ -189,6 +189,17 @@ async def test_many_toolsets_are_never_mixed_up():
         tools = (ToolSpec(f"tool_{number}", "", {}),)
         await model.infer(Request(REQUEST.messages, tools), Watch())
         assert transport.requests[-1].json()["tools"][0]["function"]["name"] == f"tool_{number}"
+    assert len(model._prefixes) <= 1024
+
+
+async def test_whole_and_streamed_requests_are_never_mixed_up():
+    transport = InProcessTransport(
+        lambda _: HttpResponse(answer(), headers={"content-type": "application/json"})
+    )
+    model = OpenAIChatModel("m", transport=transport)
+    for on_delta in (None, print, None):
+        await model.infer(REQUEST, Watch(on_delta and (lambda delta: None)))
+    assert ["stream" in request.json() for request in transport.requests] == [False, True, False]
 
 
 def test_a_repr_shows_no_key():
@@ -346,6 +357,23 @@ async def test_noise_is_dropped():
     assert (await ask(raw)).tokens is None
 
 
+async def test_an_error_beside_an_answer_is_an_error():
+    with pytest.raises(RateLimitError):
+        await ask(answer() | {"error": {"message": "slow", "code": 429}})
+    raw = answer()
+    raw["choices"][0]["error"] = None
+    assert (await ask(raw)).message.content == "Sunny."
+    raw["choices"][0]["error"] = {"message": "slow", "code": 429}
+    with pytest.raises(RateLimitError):
+        await ask(raw)
+
+
+async def test_both_an_answer_and_a_refusal_are_kept():
+    completion = await ask(answer("Well.", refusal="No more."))
+    assert completion.message == Message(Role.ASSISTANT, "Well.", opaque={"refusal": "No more."})
+    assert completion.finish_reason is FinishReason.CONTENT_FILTER
+
+
 async def test_unknown_fields_of_the_response_are_kept():
     raw = answer() | {"system_fingerprint": "fp", "provider": "X"}
     raw["choices"][0]["stop_reason"] = 128009
@@ -458,6 +486,7 @@ LOGPROBS = {"content": [{"token": "Sun", "logprob": -0.1, "bytes": [1]}, {"token
             TokenRecord(token_ids=(7,), logprobs=(-1.0,)),
         ),
         ({}, {"token_ids": []}, TokenRecord(token_ids=())),
+        ({"prompt_token_ids": "12"}, {"token_ids": [1, "2"]}, None),
         ({"prompt_token_ids": None}, {"token_ids": None, "logprobs": {"content": None}}, None),
         ({}, {"logprobs": {"content": [{"token": "x"}]}}, None),
     ],

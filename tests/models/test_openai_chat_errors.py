@@ -70,7 +70,7 @@ OVERFLOWS = {
         (302, b"", RequestError),
         (200, error("rate limited", code=429), RateLimitError),
         (200, error("rate limited", code="rate_limit_exceeded"), RateLimitError),
-        (200, error("boom", code="502"), ServerError),
+        (200, error("boom", code="429"), RateLimitError),
         (200, error("boom"), ServerError),
         (200, error("no", code=401), AuthenticationError),
         (200, error("too long", code="context_length_exceeded"), ContextOverflowError),

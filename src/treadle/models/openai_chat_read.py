@@ -54,7 +54,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
     try:
         choice = raw["choices"][0]
         raw_message = choice["message"]
-        if raw.get("error") or "error" in choice:
+        if raw.get("error") or choice.get("error"):
             raise _nonsense(raw, server)
         message, is_refused = _read_message(raw_message)
         finish = choice.get("finish_reason")
