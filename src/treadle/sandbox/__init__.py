@@ -1,0 +1,1 @@
+"""Sandboxes: the files of a run, which can be snapshotted and restored."""

@@ -1,0 +1,241 @@
+"""A sandbox that is a mapping in memory: from path to content.
+
+Contents are immutable and shared: a copy of a sandbox costs nothing until one of the two is written to, and
+each content is hashed once for all the sandboxes that hold it. Methods may be called from several threads.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from threading import Lock
+
+from treadle.core.errors import ConfigError, SandboxError
+from treadle.core.types import FileDelta
+from treadle.sandbox.paths import folders_of, normalize_file
+
+MAX_FOLDER_BYTES = 256 * 1024 * 1024
+
+
+class _Content:
+    """Bytes, and their hash once somebody asked for it."""
+
+    __slots__ = ("_digest", "data")
+
+    def __init__(self, data: bytes, digest: str | None = None) -> None:
+        self.data = data
+        self._digest = digest
+
+    @property
+    def digest(self) -> str:
+        if self._digest is None:
+            self._digest = hashlib.sha256(self.data).hexdigest()
+        return self._digest
+
+
+class MemorySandbox:
+    """Files in memory. A text in `files` is kept as UTF-8."""
+
+    def __init__(self, files: Mapping[str, bytes | str] | None = None) -> None:
+        self._files: dict[str, _Content] = {}
+        self._folders: dict[str, int] = {}
+        """Folder to how many files lie in it, at any depth."""
+        self._is_shared = False
+        """Another sandbox holds the same two mappings, so they must be copied before a change."""
+        self._is_reported = False
+        """The first delta has been taken."""
+        self._before: dict[str, _Content | None] = {}
+        """What the files touched since the last delta held then; `None`: the file was not there."""
+        self._snapshot_id: str | None = None
+        self._lock = Lock()
+        for path, content in (files or {}).items():
+            name = normalize_file(path)
+            if name in self._files:
+                raise SandboxError(f"{name!r} is given twice, once as {path!r}")
+            self._check_place(name)
+            self._put(name, _Content(_to_bytes(name, content)))
+
+    @classmethod
+    def from_folder(
+        cls, path: str | os.PathLike[str], *, max_bytes: int = MAX_FOLDER_BYTES
+    ) -> "MemorySandbox":
+        """A sandbox with the content of a folder on disk, which is never written to.
+
+        A symlink is followed if what it leads to lies in the folder and is not above the link itself. Left
+        out are other symlinks, what is no regular file (sockets, pipes), and empty folders.
+        Raises: `ConfigError` if there is no such folder; `SandboxError` if its files are larger than
+        `max_bytes` together, or one of them cannot be read or has a name that a sandbox cannot hold.
+        """
+        root = Path(path)
+        if not root.is_dir():
+            problem = "is not a folder" if root.exists() else "does not exist"
+            raise ConfigError(f"the sandbox's folder {os.fspath(path)!r} {problem}")
+        try:
+            found = sorted(_walk(root.resolve()))
+            total_bytes = sum(size for _, _, size in found)
+            if total_bytes > max_bytes:
+                raise SandboxError(
+                    f"the folder {os.fspath(path)!r} holds {total_bytes:,} bytes in {len(found):,} files, over the "
+                    f"limit of {max_bytes:,}; choose a smaller folder or raise `max_bytes`"
+                )
+            return cls({name: file.read_bytes() for name, file, _ in found})
+        except SandboxError:
+            raise
+        except OSError as error:
+            raise SandboxError(f"cannot read the folder {os.fspath(path)!r}: {error}") from error
+
+    @classmethod
+    def restore(cls, files: Mapping[str, str], read_blob: Callable[[str], bytes]) -> "MemorySandbox":
+        """The sandbox of a snapshot, from its paths and content hashes; deltas go on from there.
+
+        Raises: `SandboxError` if `read_blob` gives a content of another hash.
+        """
+        sandbox = cls()
+        contents: dict[str, _Content] = {}
+        for path, digest in files.items():
+            content = contents.get(digest)
+            if content is None:
+                content = contents[digest] = _Content(read_blob(digest))
+                if content.digest != digest:
+                    raise SandboxError(f"the stored content of {path!r} is damaged: its hash is not {digest}")
+            name = normalize_file(path)
+            sandbox._check_place(name)
+            sandbox._put(name, content)
+        sandbox._is_reported = True
+        return sandbox
+
+    def copy(self) -> "MemorySandbox":
+        """Another sandbox with the same files, in constant time. Its first delta reports every file."""
+        other = MemorySandbox()
+        with self._lock:
+            self._is_shared = other._is_shared = True
+            other._files, other._folders = self._files, self._folders
+            other._snapshot_id = self._snapshot_id
+        return other
+
+    def read(self, path: str) -> bytes:
+        """See `Sandbox.read`."""
+        content = self._files.get(path) or self._files.get(normalize_file(path))
+        if content is None:
+            raise self._no_file(path)
+        return content.data
+
+    def write(self, path: str, content: bytes) -> None:
+        """See `Sandbox.write`. Raises: `SandboxError` if a file would lie in a file, or replace a folder."""
+        name = normalize_file(path)
+        new = _Content(_to_bytes(name, content))
+        with self._lock:
+            old = self._files.get(name)
+            if old is not None and old.data == new.data:
+                return
+            if old is None:
+                self._check_place(name)
+            self._begin_change(name, old)
+            self._put(name, new)
+
+    def delete(self, path: str) -> None:
+        """See `Sandbox.delete`."""
+        name = normalize_file(path)
+        with self._lock:
+            old = self._files.get(name)
+            if old is None:
+                raise self._no_file(path)
+            self._begin_change(name, old)
+            del self._files[name]
+            for folder in folders_of(name):
+                self._folders[folder] -= 1
+                if not self._folders[folder]:
+                    del self._folders[folder]
+
+    def paths(self) -> list[str]:
+        """See `Sandbox.paths`."""
+        return sorted(self._files)
+
+    @property
+    def snapshot_id(self) -> str:
+        """See `Sandbox.snapshot_id`. Costs the number of files after a change, and nothing without one."""
+        with self._lock:
+            if self._snapshot_id is None:
+                files = self._files
+                lines = [f"{path}\0{files[path].digest}\n" for path in sorted(files)]
+                self._snapshot_id = hashlib.sha256("".join(lines).encode()).hexdigest()
+            return self._snapshot_id
+
+    def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
+        """See `Sandbox.take_delta`. A file that is back at what it held does not count as changed."""
+        if self._is_reported and not self._before:
+            return None
+        with self._lock:
+            before, self._before = self._before, {}
+            if not self._is_reported:
+                self._is_reported = True
+                before = dict.fromkeys(self._files)
+            changed: dict[str, str] = {}
+            deleted: list[str] = []
+            blobs: dict[str, bytes] = {}
+            for path in sorted(before):
+                old, new = before[path], self._files.get(path)
+                if new is None:
+                    if old is not None:
+                        deleted.append(path)
+                elif old is None or old.data != new.data:
+                    changed[path] = new.digest
+                    blobs[new.digest] = new.data
+            return (FileDelta(changed, tuple(deleted)), blobs) if changed or deleted else None
+
+    def __repr__(self) -> str:
+        return f"<MemorySandbox of {len(self._files)} files>"
+
+    def _begin_change(self, name: str, old: _Content | None) -> None:
+        if self._is_shared:
+            self._files, self._folders = self._files.copy(), self._folders.copy()
+            self._is_shared = False
+        if self._is_reported:
+            self._before.setdefault(name, old)
+        self._snapshot_id = None
+
+    def _put(self, name: str, content: _Content) -> None:
+        if name not in self._files:
+            for folder in folders_of(name):
+                self._folders[folder] = self._folders.get(folder, 0) + 1
+        self._files[name] = content
+
+    def _check_place(self, name: str) -> None:
+        if name in self._folders:
+            raise SandboxError(f"{name!r} is a folder, so no file can have its name")
+        for folder in folders_of(name):
+            if folder in self._files:
+                raise SandboxError(f"{folder!r} is a file, so {name!r} cannot lie in it")
+
+    def _no_file(self, path: str) -> SandboxError:
+        if normalize_file(path) in self._folders:
+            return SandboxError(f"{path!r} is a folder, not a file")
+        return SandboxError(f"there is no file {path!r}")
+
+
+def _to_bytes(name: str, content: bytes | str) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    if not isinstance(content, str):
+        return bytes(memoryview(content))
+    try:
+        return content.encode()
+    except UnicodeEncodeError as error:
+        raise SandboxError(f"the text of {name!r} is not valid Unicode: {error}") from None
+
+
+def _walk(root: Path) -> Iterator[tuple[str, Path, int]]:
+    """Name in the sandbox, path on disk and size of every regular file below `root`, a real path."""
+    pending = [("", root, frozenset({root}))]
+    while pending:
+        prefix, folder, above = pending.pop()
+        for path in folder.iterdir():
+            target = Path(os.path.realpath(path)) if path.is_symlink() else path
+            if not target.is_relative_to(root) or not target.exists():
+                continue
+            info = target.stat()
+            if stat.S_ISREG(info.st_mode):
+                yield prefix + path.name, target, info.st_size
+            elif stat.S_ISDIR(info.st_mode) and target not in above:
+                pending.append((f"{prefix}{path.name}/", target, above | {target}))

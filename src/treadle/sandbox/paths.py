@@ -1,0 +1,65 @@
+"""The one form in which a sandbox knows a path: relative to the root, parts joined by `/`.
+
+Every path that comes from a model, a user or a folder on disk passes through here. A normalised path can be
+written below any folder on disk without leaving it.
+"""
+
+from treadle.core.errors import SandboxError
+
+MAX_PATH_BYTES = 4096
+MAX_PART_BYTES = 255
+
+
+def normalize_file(path: str) -> str:
+    """The normalised path of a file; a leading `/` or `./` stands for the root.
+
+    Raises: `SandboxError` for a path that leaves the root, names a folder (`""`, `"a/"`, `"a/."`), has a NUL
+    or a backslash, is no valid Unicode, or is longer than file systems take.
+    """
+    normal = normalize_folder(path)
+    if not normal or path.rpartition("/")[2] in ("", ".", ".."):
+        raise SandboxError(f"{path!r} names a folder, not a file")
+    return normal
+
+
+def normalize_folder(path: str) -> str:
+    """The normalised path of a folder; `""` is the root. Raises: as `normalize_file`, less the folders."""
+    _check_text(path)
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            if not parts:
+                raise SandboxError(f"{path!r} leaves the sandbox's root; '..' may not go above it")
+            parts.pop()
+        elif part not in ("", "."):
+            if len(part.encode()) > MAX_PART_BYTES:
+                raise SandboxError(f"{_shorten(path)} has a name of more than {MAX_PART_BYTES} bytes")
+            parts.append(part)
+    return "/".join(parts)
+
+
+def folders_of(path: str) -> list[str]:
+    """The folders that a normalised path lies in, outermost first, without the root."""
+    folders = []
+    end = path.find("/")
+    while end != -1:
+        folders.append(path[:end])
+        end = path.find("/", end + 1)
+    return folders
+
+
+def _check_text(path: str) -> None:
+    try:
+        size_bytes = len(path.encode())
+    except UnicodeEncodeError:
+        raise SandboxError(f"{path!r} is not valid Unicode, so it cannot name a file") from None
+    if size_bytes > MAX_PATH_BYTES:
+        raise SandboxError(f"{_shorten(path)} is longer than {MAX_PATH_BYTES} bytes")
+    if "\0" in path:
+        raise SandboxError(f"{path!r} holds a NUL character, so it cannot name a file")
+    if "\\" in path:
+        raise SandboxError(f"{path!r} holds a backslash; separate the parts of a path with '/'")
+
+
+def _shorten(path: str) -> str:
+    return f"the path that begins with {path[:80]!r}"

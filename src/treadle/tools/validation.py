@@ -1,0 +1,117 @@
+"""Arguments against a JSON Schema: what is wrong with them, told so that a model can mend it."""
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json
+
+MAX_PROBLEMS = 20
+MAX_PROBLEM_CHARS = 300
+
+_TYPE_NAMES = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
+
+
+class ArgumentChecker:
+    """Checks arguments against one schema of an object. The validator is built at the first check."""
+
+    __slots__ = ("_is_valid", "_schema", "_validator")
+
+    def __init__(self, schema: dict[str, Json]) -> None:
+        self._schema = schema
+        self._validator: Any = None
+        self._is_valid: Callable[[Json], bool] | None = None
+
+    def find_fault(self, arguments: Json) -> str | None:
+        """See `Tool.find_fault`. Raises: `ConfigError` if the schema itself is no JSON Schema."""
+        is_valid = self._is_valid or self._build()
+        if type(arguments) is dict:
+            return None if is_valid(arguments) else self._describe(arguments)
+        kind = _TYPE_NAMES.get(type(arguments), "a number")
+        return f"the arguments must be one JSON object, not {kind}\n{self._accepted()}"
+
+    def _build(self) -> Callable[[Json], bool]:
+        import jsonschema_rs
+
+        try:
+            self._validator = jsonschema_rs.validator_for(self._schema, retriever=_refuse)
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            raise ConfigError(f"the parameters are not a valid JSON Schema: {error}") from error
+        self._is_valid = self._validator.is_valid
+        return self._validator.is_valid  # type: ignore[no-any-return]
+
+    def _describe(self, arguments: dict[str, Json]) -> str:
+        problems = list(self._names_at_fault(arguments))
+        for error in self._validator.iter_errors(arguments):
+            is_about_names = error.schema_path in (["required"], ["additionalProperties"])
+            if not is_about_names:
+                where = _pointer(error.instance_path)
+                problems.append(f"{where}: {_explain(error)}" if where else _explain(error))
+        shown = [_shorten(problem) for problem in problems[:MAX_PROBLEMS]]
+        if len(problems) > MAX_PROBLEMS:
+            shown.append(f"and {len(problems) - MAX_PROBLEMS} more problems")
+        return "\n".join(["the arguments are not valid:", *(f"- {line}" for line in shown), self._accepted()])
+
+    def _names_at_fault(self, arguments: dict[str, Json]) -> Iterator[str]:
+        properties = self._schema.get("properties", {})
+        for name in self._schema.get("required", ()):
+            if name not in arguments:
+                yield f"missing parameter {name!r}"
+        if self._schema.get("additionalProperties") is False:
+            free = [name for name in properties if name not in arguments]
+            for index, name in enumerate(name for name in arguments if name not in properties):
+                # Looking for likeness is slow, and a model may send thousands of names.
+                near = difflib.get_close_matches(name[:64], free, 1, 0.5) if index < MAX_PROBLEMS else []
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                yield f"unknown parameter {name!r}{hint}"
+
+    def _accepted(self) -> str:
+        required = self._schema.get("required", ())
+        parts = []
+        for name, schema in self._schema.get("properties", {}).items():
+            words = [self._type_of(schema), "required" if name in required else ""]
+            note = ", ".join(word for word in words if word)
+            parts.append(f"{name} ({note})" if note else name)
+        return f"accepted parameters: {', '.join(parts) or 'none'}"
+
+    def _type_of(self, schema: Json, depth: int = 4) -> str:
+        if not isinstance(schema, dict) or not depth:
+            return ""
+        if "anyOf" in schema:
+            kinds = [self._type_of(part, depth - 1) for part in schema["anyOf"]]
+            return " or ".join(dict.fromkeys(kinds)) if all(kinds) else ""
+        if "$ref" in schema:
+            name = str(schema["$ref"]).rpartition("/")[2]
+            return self._type_of(self._schema.get("$defs", {}).get(name), depth - 1)
+        kind = schema.get("type", "")
+        return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def _explain(error: Any) -> str:
+    """The message, and for alternatives of which none fits, what is wrong with each."""
+    alternatives = getattr(error.kind, "context", None)
+    if not alternatives or not all(alternatives):
+        return str(error.message)
+    reasons = []
+    for first in (errors[0] for errors in alternatives):
+        below = _pointer(first.instance_path[len(error.instance_path) :])
+        reasons.append(_shorten(f"{below}: {first.message}" if below else str(first.message), 120))
+    return f"fits none of the alternatives: {'; '.join(reasons)}"
+
+
+def _pointer(path: list[str | int]) -> str:
+    return "".join(f"/{_escape(part)}" for part in path)
+
+
+def _escape(part: str | int) -> str:
+    return str(part).replace("~", "~0").replace("/", "~1")
+
+
+def _shorten(text: str, limit: int = MAX_PROBLEM_CHARS) -> str:
+    # The end says what is wrong with a value, and the value may be megabytes.
+    return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"
+
+
+def _refuse(uri: str) -> Json:
+    raise ValueError(f"a schema may not refer to {uri!r}, outside itself")

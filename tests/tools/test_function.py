@@ -1,0 +1,660 @@
+import asyncio
+import contextvars
+import dataclasses
+import datetime
+import enum
+import functools
+import os
+import subprocess
+import sys
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from treadle.core.errors import ConfigError, ToolError
+from treadle.core.types import Effect, Json
+from treadle.tools.function import FunctionTool, as_tool, tool
+from treadle.tools.protocol import Tool, ToolContext
+
+CONTEXT = ToolContext("run", "call", 1)
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Item(BaseModel):
+    title: str
+    price: float
+    parts: list["Item"] = []
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    day: datetime.date
+    pair: tuple[int, str]
+
+
+async def run(item: Tool, arguments: dict[str, Json]) -> str:
+    fault = item.find_fault(arguments)
+    assert fault is None, fault
+    return await item.call(arguments, CONTEXT)
+
+
+def seen_by(annotation: Any, value: Json) -> Any:
+    """What a function whose parameter has `annotation` gets for `value`."""
+    seen: list[Any] = []
+
+    async def take(x: Any) -> None:
+        seen.append(x)
+
+    take.__annotations__["x"] = annotation
+    asyncio.run(run(tool(take), {"x": value}))
+    return seen[0]
+
+
+def schema_of(annotation: Any) -> Json:
+    def take(x: Any) -> None: ...
+
+    take.__annotations__["x"] = annotation
+    return tool(take).spec.parameters["properties"]["x"]
+
+
+class TestSpec:
+    def test_bare_decorator(self) -> None:
+        @tool
+        def search(query: str, limit: int = 10) -> str:
+            """Search the shop.
+
+            Args:
+                query: What to look for.
+            """
+            return query * limit
+
+        spec = search.spec
+        assert (spec.name, spec.description, spec.effect) == ("search", "Search the shop.", Effect.ONCE)
+        assert (spec.timeout_seconds, spec.is_concurrent, spec.max_result_chars) == (None, True, 100_000)
+        assert spec.parameters == {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What to look for."},
+                "limit": {"type": "integer", "default": 10},
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        }
+        assert search("a", limit=2) == "aa"
+        assert search.__name__ == "search"
+
+    def test_options(self) -> None:
+        @tool(
+            name="go",
+            description="Goes.",
+            effect="pure",
+            timeout_seconds=1.5,
+            concurrent=False,
+            max_result_chars=10,
+        )
+        async def other() -> None:
+            """Not this."""
+
+        spec = other.spec
+        assert (spec.name, spec.description, spec.effect) == ("go", "Goes.", Effect.PURE)
+        assert (spec.timeout_seconds, spec.is_concurrent, spec.max_result_chars) == (1.5, False, 10)
+
+    def test_options_over_a_tool_add_to_its_own(self) -> None:
+        @tool(effect="pure", name="first")
+        def one() -> None: ...
+
+        assert tool(one, name="second").spec.effect is Effect.PURE
+        assert tool(one, name="second").spec.name == "second"
+        assert one.spec.name == "first"
+
+    @pytest.mark.parametrize(
+        ("options", "why"),
+        [
+            ({"effect": "twice"}, "'twice'; use one of 'pure', 'idempotent', 'once'"),
+            ({"efect": "pure"}, "no tool option 'efect'"),
+            ({"timeout_seconds": 0}, "timeout_seconds is 0"),
+            ({"max_result_chars": -1}, "max_result_chars is -1"),
+            ({"name": "a b"}, "'a b' cannot be the name of a tool"),
+            ({"name": "a" * 65}, "cannot be the name"),
+        ],
+    )
+    def test_options_that_make_no_sense(self, options: Any, why: str) -> None:
+        def mine() -> None: ...
+
+        with pytest.raises(ConfigError, match=why) as caught:
+            tool(**options)(mine)
+        assert "mine" in str(caught.value)
+
+    def test_no_parameters(self) -> None:
+        spec = tool(lambda: None, name="nothing").spec
+        assert spec.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
+
+    def test_descriptions_in_the_signature_win(self) -> None:
+        @tool
+        def f(a: Annotated[int, Field(description="mine")], b: int = Field(1, description="too")) -> None:
+            """F.
+
+            :param a: not mine
+            :param b: nor this
+            """
+
+        properties = f.spec.parameters["properties"]
+        assert (properties["a"]["description"], properties["b"]["description"]) == ("mine", "too")
+
+    def test_any_name_may_be_a_parameter(self) -> None:
+        @tool
+        async def f(copy: str, model_config: str, _x: str, title: str, self_: str, schema: str = "s") -> str:
+            return copy + model_config + _x + title + self_ + schema
+
+        names = ["copy", "model_config", "_x", "title", "self_", "schema"]
+        assert list(f.spec.parameters["properties"]) == names
+        assert asyncio.run(run(f, {name: name[0] for name in names[:5]})) == "cm_tss"
+
+
+class TestSchema:
+    @pytest.mark.parametrize(
+        ("annotation", "schema"),
+        [
+            (Any, {}),
+            (Annotated[int, Field(ge=1, lt=5)], {"type": "integer", "minimum": 1, "exclusiveMaximum": 5}),
+            (Optional[str], {"anyOf": [{"type": "string"}, {"type": "null"}]}),  # noqa: UP045
+            (
+                int | list[str],
+                {"anyOf": [{"type": "integer"}, {"items": {"type": "string"}, "type": "array"}]},
+            ),
+            (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+            (dict[str, bool], {"type": "object", "additionalProperties": {"type": "boolean"}}),
+            (datetime.date, {"type": "string", "format": "date"}),
+        ],
+    )
+    def test_whole_and_without_titles(self, annotation: Any, schema: Json) -> None:
+        assert schema_of(annotation) == schema
+
+    def test_definitions_stay_and_properties_called_title_too(self) -> None:
+        @tool
+        def f(item: Item, color: Color, default: Json = {"title": "kept"}) -> None: ...  # noqa: B006
+
+        parameters = f.spec.parameters
+        item = parameters["$defs"]["Item"]
+        assert item["properties"]["title"] == {"type": "string"}
+        assert "title" not in item
+        assert parameters["$defs"]["Color"] == {"type": "string", "enum": ["red", "blue"]}
+        assert parameters["properties"]["default"]["default"] == {"title": "kept"}
+
+    def test_a_default_without_a_json_form_is_left_out(self, recwarn: pytest.WarningsRecorder) -> None:
+        @tool
+        async def f(x: Any = CONTEXT) -> str:
+            return x.run_id  # type: ignore[no-any-return]
+
+        assert f.spec.parameters["properties"] == {"x": {}}
+        assert asyncio.run(run(f, {})) == "run"
+        assert not recwarn.list
+
+    def test_what_cannot_be_given_by_name_is_refused(self) -> None:
+        def many(*values: int) -> None: ...
+        def named(**values: int) -> None: ...
+        def positional(value: int, /) -> None: ...
+
+        for function, parameter in ((many, r"\*values"), (named, r"\*\*values"), (positional, "value")):
+            with pytest.raises(ConfigError, match=rf"{function.__name__} cannot be a tool.*{parameter}"):
+                tool(function)
+
+    def test_what_is_no_function_is_refused(self) -> None:
+        def generator() -> Any:
+            yield 1
+
+        for item, why in ((3, "not a function"), (Item, "is a class"), (generator, "yields")):
+            with pytest.raises(ConfigError, match=why):
+                tool(item)  # type: ignore[call-overload]
+        with pytest.raises(ConfigError, match="<lambda>"):
+            tool(lambda: None)
+
+    @pytest.mark.parametrize("annotation", [threading.Event, "Nope", 5])
+    def test_types_without_a_json_form_name_the_parameter(self, annotation: Any) -> None:
+        def f(good: int, bad: Any) -> None: ...
+
+        f.__annotations__["bad"] = annotation
+        with pytest.raises(ConfigError, match=r"f cannot be a tool: .*('bad'|'Nope')"):
+            tool(f)
+
+
+class TestConversion:
+    @pytest.mark.parametrize(
+        ("annotation", "value", "expected"),
+        [
+            (int, 1.0, 1),
+            (float, 1, 1.0),
+            (int | str, 2.0, 2),
+            (int | None, None, None),
+            (int | float, 1.0, 1.0),
+            (list[int], [1.0], [1]),
+            (Annotated[int, Field(ge=1)], 1.0, 1),
+            (Color, "red", Color.RED),
+            (Level, 2, Level.HIGH),
+            (list[Color], ["blue"], [Color.BLUE]),
+            (Literal[1, 2], 1.0, 1),
+            (Literal["a"], "a", "a"),
+            (Literal[Level.HIGH], 2, Level.HIGH),
+            (datetime.date | None, "2024-02-29", datetime.date(2024, 2, 29)),
+            (Decimal, "1.10", Decimal("1.10")),
+            (Path, "/x", Path("/x")),
+            (bytes, "é", "é".encode()),
+            (set[str], ["a", "b"], {"a", "b"}),
+            (dict[str, float], {"a": 1}, {"a": 1.0}),
+            (dict[int, str], {"1": "a"}, {1: "a"}),
+            (Item, {"title": "t", "price": 1}, Item(title="t", price=1.0)),
+            (
+                Strict,
+                {"day": "2024-01-01", "pair": [1, "a"]},
+                Strict(day=datetime.date(2024, 1, 1), pair=(1, "a")),
+            ),
+            (Annotated[str, BeforeValidator(str.upper)], "a", "A"),
+            (list[dict[str, Any]], [{"a": [1, None]}], [{"a": [1, None]}]),
+        ],
+    )
+    def test_the_function_gets_what_it_asks_for(self, annotation: Any, value: Json, expected: Any) -> None:
+        seen = seen_by(annotation, value)
+        assert seen == expected
+        assert type(seen) is type(expected)
+        if isinstance(seen, list | dict):
+            assert repr(seen) == repr(expected)
+
+    def test_plain_arguments_are_not_copied(self) -> None:
+        value: Json = [{"a": "b"}]
+        assert seen_by(list[dict[str, str]], value) is value
+
+    def test_arguments_are_left_as_they_are(self) -> None:
+        arguments = {"x": 1.0}
+
+        async def f(x: int, context: ToolContext) -> str:
+            return repr(x)
+
+        assert asyncio.run(run(tool(f), arguments)) == "1"
+        assert repr(arguments) == "{'x': 1.0}"
+
+    def test_what_fits_the_schema_and_not_the_type_is_told(self) -> None:
+        def f(items: list[datetime.date]) -> None: ...
+
+        with pytest.raises(ToolError, match=r"- /items/1: .*day value is outside") as caught:
+            asyncio.run(run(tool(f), {"items": ["2024-01-01", "2024-02-30"]}))
+        assert "pydantic" not in str(caught.value)
+
+    def test_a_number_too_large_for_a_float_is_told(self) -> None:
+        def f(x: float) -> None: ...
+
+        with pytest.raises(ToolError, match="/x: the number is too large"):
+            asyncio.run(tool(f).call({"x": 10**400}, CONTEXT))
+
+    def test_defaults_are_the_functions_own(self) -> None:
+        marker: list[Color] = [Color.RED]
+
+        @tool
+        async def f(a: list[Color] = marker, b: int = Field(3, ge=1), c: str = "c") -> str:
+            return f"{a is marker} {b} {c}"
+
+        assert asyncio.run(run(f, {})) == "True 3 c"
+        assert asyncio.run(run(f, {"b": 5.0, "c": "d"})) == "True 5 d"
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+NEAR = st.sampled_from(
+    [
+        1,
+        1.0,
+        -0.0,
+        1e300,
+        10**30,
+        "red",
+        "1",
+        "2024-02-30",
+        "2024-01-01T00:00:00",
+        "P1D",
+        "a",
+        ["red"],
+        [1.0],
+        ["1", "a"],
+    ]
+) | st.fixed_dictionaries({"title": st.text(max_size=2), "price": st.integers() | st.floats(0, 1)})
+ANNOTATIONS = [
+    str,
+    int,
+    float,
+    bool,
+    None,
+    Any,
+    list,
+    dict,
+    Color,
+    Level,
+    Item,
+    Strict,
+    Decimal,
+    bytes,
+    datetime.date,
+    datetime.datetime,
+    datetime.timedelta,
+    Path,
+    int | str | None,
+    float | list[int],
+    list[Color],
+    set[int],
+    dict[str, float],
+    dict[int, str],
+    tuple[int, str],
+    Literal["a", 1, None],
+    Annotated[int, Field(ge=0, multiple_of=2)],
+    Annotated[str, Field(max_length=2, pattern="^a")],
+    Annotated[str, BeforeValidator(lambda text: text[0])],
+]
+
+
+def _tool_of(annotation: Any) -> FunctionTool[..., Any]:
+    async def take(x: Any) -> str:
+        return repr(x)
+
+    take.__annotations__["x"] = annotation
+    return tool(take)
+
+
+TOOLS = [_tool_of(annotation) for annotation in ANNOTATIONS]
+
+
+@given(st.integers(0, len(TOOLS) - 1), JSON | NEAR)
+def test_checked_arguments_run_or_are_told_what_is_wrong(index: int, value: Json) -> None:
+    item, annotation, text = TOOLS[index], ANNOTATIONS[index], ""
+    if item.find_fault({"x": value}) is not None:
+        return
+    try:
+        text = asyncio.run(item.call({"x": value}, CONTEXT))
+    except ToolError as error:
+        text = str(error)
+        assert "/x" in text
+        return
+    except IndexError:
+        assert value == ""
+        return
+    if annotation in (int, float, str, bool):
+        assert type(eval(text)) is annotation
+
+
+@given(st.dictionaries(st.sampled_from(["x", "y", ""]), JSON) | JSON)
+def test_any_arguments_are_checked_without_a_crash(arguments: Json) -> None:
+    for item in TOOLS:
+        fault = item.find_fault(arguments)
+        assert fault is None or "accepted parameters: x" in fault
+
+
+class TestContext:
+    def test_it_is_given_and_not_shown(self) -> None:
+        @tool
+        async def f(a: int, where: ToolContext, maybe: ToolContext | None = None) -> str:
+            return f"{a} {where.call_id} {maybe is where}"
+
+        assert list(f.spec.parameters["properties"]) == ["a"]
+        assert asyncio.run(run(f, {"a": 1})) == "1 call True"
+        assert "unknown parameter 'where'" in (f.find_fault({"a": 1, "where": {}}) or "")
+
+    @pytest.mark.parametrize("annotation", ["ToolContext", "ToolContext | None", "Annotated[ToolContext, 1]"])
+    def test_as_text(self, annotation: str) -> None:
+        async def f(where: Any) -> str:
+            return where.call_id  # type: ignore[no-any-return]
+
+        f.__annotations__["where"] = annotation
+        assert asyncio.run(run(tool(f), {})) == "call"
+
+    def test_as_text_where_only_type_checkers_import_it(self) -> None:
+        names: dict[str, Any] = {"__name__": "elsewhere"}
+        source = (
+            "from __future__ import annotations\n"
+            "async def f(c: ToolContext, n: int) -> Nowhere: return c.call_id"
+        )
+        exec(source, names)
+        assert asyncio.run(run(tool(names["f"]), {"n": 1})) == "call"
+
+    def test_local_types_as_text(self) -> None:
+        class Local(enum.Enum):
+            A = "a"
+
+        @tool
+        def plain(x: "Local") -> None: ...
+
+        @tool(effect="pure")
+        def with_options(x: "Local | None") -> None: ...
+
+        assert plain.find_fault({"x": "b"})
+        assert with_options.find_fault({"x": "a"}) is None
+        assert Local.A
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    at: datetime.date
+
+
+class Row(msgspec.Struct):
+    x: int
+
+
+class TestResult:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            ('say "hi"', 'say "hi"'),
+            (None, ""),
+            (3, "3"),
+            (True, "true"),
+            ({"é": [1, None]}, '{"é":[1,null]}'),
+            (Item(title="t", price=1.5), '{"title":"t","price":1.5,"parts":[]}'),
+            (Point(1, datetime.date(2024, 1, 1)), '{"x":1,"at":"2024-01-01"}'),
+            ([Row(1)], '[{"x":1}]'),
+            (datetime.date(2024, 1, 1), "2024-01-01"),
+            (Color.RED, "red"),
+            (float("nan"), "NaN"),
+            ({"a": float("inf")}, '{"a":"Infinity"}'),
+            ((1, 2), "[1,2]"),
+        ],
+    )
+    async def test_as_text(self, value: Any, text: str) -> None:
+        assert await tool(lambda: value, name="f").call({}, CONTEXT) == text
+
+    async def test_a_text_of_a_subclass_is_plain(self) -> None:
+        class Loud(str, enum.Enum):  # noqa: UP042
+            A = "a"
+
+        result = await tool(lambda: Loud.A, name="f").call({}, CONTEXT)
+        assert (result, type(result)) == ("a", str)
+
+    @pytest.mark.parametrize("value", [object(), [object()], b"x"])
+    async def test_without_a_text_form_it_says_what_to_return(self, value: Any) -> None:
+        item = value[0] if isinstance(value, list) else value
+        with pytest.raises(ToolError, match=r"mine returned .*return a str") as caught:
+            await tool(lambda: value, name="mine").call({}, CONTEXT)
+        assert type(item).__name__ in str(caught.value)
+
+    async def test_a_circle_is_told(self) -> None:
+        circle: list[Any] = []
+        circle.append(circle)
+        with pytest.raises(ToolError, match="Circular"):
+            await tool(lambda: circle, name="f").call({}, CONTEXT)
+
+
+class TestCall:
+    async def test_coroutines_run_on_the_loop(self) -> None:
+        @tool
+        async def f() -> str:
+            return threading.current_thread().name
+
+        assert await f.call({}, CONTEXT) == threading.current_thread().name
+
+    async def test_functions_run_beside_each_other_in_threads(self) -> None:
+        barrier = threading.Barrier(8)
+
+        @tool
+        def f() -> str:
+            barrier.wait(timeout=30)
+            return threading.current_thread().name
+
+        names = await asyncio.gather(*(f.call({}, CONTEXT) for _ in range(8)))
+        assert len(set(names)) == 8
+        assert all(name.startswith("treadle-tool") for name in names)
+
+    async def test_threads_see_the_callers_context_variables(self) -> None:
+        variable = contextvars.ContextVar("variable", default="unset")
+        variable.set("set")
+        assert await tool(lambda: variable.get(), name="f").call({}, CONTEXT) == "set"
+
+    async def test_a_function_that_returns_a_coroutine_is_awaited(self) -> None:
+        async def inner() -> str:
+            return "inner"
+
+        assert await tool(lambda: inner(), name="f").call({}, CONTEXT) == "inner"
+
+    async def test_exceptions_pass_as_they_are(self) -> None:
+        def f() -> None:
+            raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            await tool(f).call({}, CONTEXT)
+
+    async def test_a_stray_stop_iteration_does_not_hang(self) -> None:
+        def f() -> None:
+            next(iter([]))
+
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await asyncio.wait_for(tool(f).call({}, CONTEXT), 30)
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+    def test_a_forked_process_has_threads_of_its_own(self) -> None:
+        script = """
+import asyncio, os
+from treadle.tools.function import tool
+from treadle.tools.protocol import ToolContext
+item = tool(lambda: "ran", name="f")
+run = lambda: asyncio.run(asyncio.wait_for(item.call({}, ToolContext("r", "c", 1)), 30))
+assert run() == "ran"
+child = os.fork()
+if not child:
+    os._exit(0 if run() == "ran" else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+        assert subprocess.run([sys.executable, "-c", script], timeout=120).returncode == 0
+
+    async def test_leaving_the_process_is_an_error_of_the_tool(self) -> None:
+        def in_thread() -> None:
+            raise SystemExit(3)
+
+        async def on_loop() -> None:
+            raise SystemExit(3)
+
+        for function in (in_thread, on_loop):
+            with pytest.raises(ToolError, match=r"tried to exit the process \(code 3\)"):
+                await tool(function).call({}, CONTEXT)  # type: ignore[arg-type]
+
+
+class Shop:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @tool(effect="pure")
+    async def describe(self, detail: str) -> str:
+        """Describe the shop."""
+        return f"{self.name} {detail}"
+
+    @tool
+    @staticmethod
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    def sell(self, what: str) -> str:
+        """Sell something."""
+        return f"{self.name} sells {what}"
+
+    async def __call__(self, a: int) -> int:
+        return a
+
+
+@tool
+async def on_its_own(a: str) -> str:
+    return a
+
+
+class Borrower:
+    borrowed = on_its_own
+
+
+class TestMethods:
+    async def test_a_tool_that_is_no_method_stays_what_it_is(self) -> None:
+        assert Borrower().borrowed is on_its_own
+
+    def test_in_the_class_the_instance_is_no_parameter(self) -> None:
+        assert list(Shop.describe.spec.parameters["properties"]) == ["detail"]
+
+    async def test_attributes_of_a_function_are_not_taken_over(self) -> None:
+        async def f() -> str:
+            return "mine"
+
+        f.call = None  # type: ignore[attr-defined]
+        assert await tool(f).call({}, CONTEXT) == "mine"
+
+    async def test_bound_methods(self) -> None:
+        item = tool(Shop("A").sell, effect="idempotent")
+        assert (item.spec.name, item.spec.description) == ("sell", "Sell something.")
+        assert await run(item, {"what": "x"}) == "A sells x"
+
+    async def test_tools_in_a_class_belong_to_their_instance(self) -> None:
+        one, two = Shop("A"), Shop("B")
+        assert list(one.describe.spec.parameters["properties"]) == ["detail"]
+        assert one.describe.spec.effect is Effect.PURE
+        assert await run(one.describe, {"detail": "x"}) == "A x"
+        assert await run(two.describe, {"detail": "x"}) == "B x"
+        assert one.describe is one.describe
+        assert await one.describe("y") == "A y"
+
+    async def test_static_methods(self) -> None:
+        assert await run(Shop("A").add, {"a": 1, "b": 2.0}) == "3"
+        assert Shop.add(1, 2) == 3
+
+    async def test_partials_and_callable_objects(self) -> None:
+        def f(a: int, b: int) -> int:
+            """Add."""
+            return a + b
+
+        part = tool(functools.partial(f, b=5))
+        assert part.spec.name == "f"
+        assert await run(part, {"a": 1}) == "6"
+        assert await run(tool(Shop("A"), name="shop"), {"a": 1}) == "1"
+
+
+def test_as_tool_wraps_functions_and_keeps_tools() -> None:
+    def f() -> None: ...
+
+    assert as_tool(f).spec.effect is Effect.ONCE
+    mine = tool(f)
+    assert as_tool(mine) is mine
+    with pytest.raises(ConfigError, match="3 is neither"):
+        as_tool(3)
