@@ -49,6 +49,23 @@ class Toolbox:
 class Driver:
     """Drives one run, from whatever state it is in."""
 
+    __slots__ = (
+        "_call_ids",
+        "_clock",
+        "_emit",
+        "_loop",
+        "_model",
+        "_sandbox",
+        "_specs",
+        "_telling",
+        "_token_ids",
+        "_tools",
+        "_unsent",
+        "_watch",
+        "_writer",
+        "state",
+    )
+
     def __init__(
         self,
         state: State,
@@ -69,14 +86,13 @@ class Driver:
         self._unsent: list[e.Event] = []
         self._call_ids = {call.call_id for message in state.messages for call in message.tool_calls}
         self._token_ids: tuple[int, ...] = ()
-        self._loop = asyncio.get_running_loop()
         self._telling: asyncio.Future[None] | None = None
-        self._slots = asyncio.Semaphore(state.policy.parallel_tool_calls)
         self.listen(emit)
 
     def listen(self, emit: Emit | None) -> None:
         """From now on tell `emit` what is kept, and the deltas between."""
         self._emit = emit
+        self._loop = asyncio.get_running_loop()
         self._watch = Watch(self._on_delta if emit else None, self._on_failed_attempt)
 
     async def drive(self) -> State:
@@ -163,6 +179,8 @@ class Driver:
         elif isinstance(action, Append):
             now = self._clock()
             self.record(*[replace(body, at=now) for body in action.bodies])
+        elif len(action.calls) == 1:
+            await self._run_call(action.calls[0])
         else:
             await self._run_calls(action.calls)
         if self._emit is not None:
@@ -204,15 +222,16 @@ class Driver:
             if end - start == 1:
                 await self._run_call(calls[start])
             else:
-                await _gather([self._run_in_slot(item) for item in calls[start:end]])
+                slots = asyncio.Semaphore(self.state.policy.parallel_tool_calls)
+                await _gather([self._run_in_slot(slots, item) for item in calls[start:end]])
             start = end
 
     def _is_concurrent(self, item: CallState) -> bool:
         tool = self._tools.get(item.call.name)
         return tool is None or tool.spec.is_concurrent
 
-    async def _run_in_slot(self, item: CallState) -> None:
-        async with self._slots:
+    async def _run_in_slot(self, slots: asyncio.Semaphore, item: CallState) -> None:
+        async with slots:
             await self._run_call(item)
 
     async def _run_call(self, item: CallState) -> None:

@@ -185,26 +185,20 @@ def _is_past_deadline(state: State) -> bool:
 def _on_limits(state: State) -> Append | None:
     """What to do instead of the next inference with tools, if a limit stands in its way."""
     policy, spent = state.policy, state.spent
-    if _is_past_deadline(state):
+    if policy.deadline_seconds is not None and _is_past_deadline(state):
         return _end_turn(state, StopReason.DEADLINE, error=f"{policy.deadline_seconds} s passed")
-    if policy.max_cost_usd is not None and not spent.is_cost_known:
-        error = (
-            "max_cost_usd is set and the cost of an inference is unknown: give the model a price, "
-            "as model(..., price=Price(...)), or use no max_cost_usd"
-        )
-        return _end_turn(state, StopReason.ERROR, error=error, fault=Fault.USER)
-    next_tokens = guess_input_tokens(state) + state.last_usage.output_tokens
     limit: StopReason | None = None
     is_affordable = True
     if policy.max_cost_usd is not None:
+        if not spent.is_cost_known:
+            return _end_turn(state, StopReason.ERROR, error=_UNKNOWN_COST, fault=Fault.USER)
         per_token = spent.cost_usd / spent.tokens if spent.tokens else 0.0
-        limit, is_affordable = _reserve(
-            policy.max_cost_usd - spent.cost_usd, next_tokens * per_token, spent.steps, StopReason.MAX_COST
-        )
+        next_cost = _guess_next_tokens(state) * per_token
+        left = policy.max_cost_usd - spent.cost_usd
+        limit, is_affordable = _reserve(left, next_cost, spent.steps, StopReason.MAX_COST)
     if limit is None and policy.max_tokens is not None:
-        limit, is_affordable = _reserve(
-            policy.max_tokens - spent.tokens, next_tokens, spent.steps, StopReason.MAX_TOKENS
-        )
+        left = policy.max_tokens - spent.tokens
+        limit, is_affordable = _reserve(left, _guess_next_tokens(state), spent.steps, StopReason.MAX_TOKENS)
     if limit is None and spent.refused_calls:
         limit = StopReason.MAX_TOOL_CALLS
     if limit is None and policy.max_steps is not None and spent.steps >= policy.max_steps:
@@ -215,6 +209,16 @@ def _on_limits(state: State) -> Append | None:
         return _end_turn(state, limit)
     text = policy.last_step_message.format(limit=limit.value)
     return Append((e.MessageInjected(at=0.0, message=Message(Role.USER, text), limit=limit),))
+
+
+_UNKNOWN_COST = (
+    "max_cost_usd is set and the cost of an inference is unknown: give the model a price, "
+    "as model(..., price=Price(...)), or use no max_cost_usd"
+)
+
+
+def _guess_next_tokens(state: State) -> int:
+    return guess_input_tokens(state) + state.last_usage.output_tokens
 
 
 def _reserve(left: float, next_cost: float, steps: int, limit: StopReason) -> tuple[StopReason | None, bool]:

@@ -213,35 +213,30 @@ def _on_inference_failed(state: State, body: e.InferenceFailed) -> State:
     )
 
 
+def _change_call(calls: tuple[CallState, ...], call_id: str | None, **changes: Any) -> tuple[CallState, ...]:
+    for index, item in enumerate(calls):
+        if item.call.call_id == call_id:
+            return (*calls[:index], replace(item, **changes), *calls[index + 1 :])
+    return calls
+
+
 def _on_tool_started(state: State, body: e.ToolStarted) -> State:
-    calls = tuple(
-        [
-            replace(item, attempt=body.attempt, effect=body.effect)
-            if item.call.call_id == body.call_id
-            else item
-            for item in state.calls
-        ]
-    )
+    calls = _change_call(state.calls, body.call_id, attempt=body.attempt, effect=body.effect)
     return replace(state, seq=state.seq + 1, at=body.at, calls=calls)
 
 
 def _on_tool_completed(state: State, body: e.ToolCompleted) -> State:
     result = body.result
-    calls = tuple(
-        [
-            replace(item, result=result) if item.call.call_id == result.call_id else item
-            for item in state.calls
-        ]
-    )
-    was_run = result.error_kind is not ToolErrorKind.NOT_RUN
-    spent = replace(
-        state.spent,
-        tool_calls=state.spent.tool_calls + was_run,
-        refused_calls=state.spent.refused_calls + (not was_run),
-    )
+    calls = _change_call(state.calls, result.call_id, result=result)
+    spent = state.spent
+    if result.error_kind is ToolErrorKind.NOT_RUN:
+        spent = replace(spent, refused_calls=spent.refused_calls + 1)
+    else:
+        spent = replace(spent, tool_calls=spent.tool_calls + 1)
     messages, chars = state.messages, state.unsent_chars + len(result.content)
-    if all([item.result is not None for item in calls]):
-        messages = messages.extend([to_message(item.result) for item in calls if item.result is not None])
+    results = [item.result for item in calls if item.result is not None]
+    if len(results) == len(calls):
+        messages = messages.extend([to_message(item) for item in results])
         calls = ()
     return replace(
         state,
@@ -280,12 +275,7 @@ def _on_message_injected(state: State, body: e.MessageInjected) -> State:
 
 
 def _on_question_asked(state: State, body: e.QuestionAsked) -> State:
-    calls = tuple(
-        [
-            replace(item, question_id=body.question_id) if item.call.call_id == body.call_id else item
-            for item in state.calls
-        ]
-    )
+    calls = _change_call(state.calls, body.call_id, question_id=body.question_id)
     questions = {**state.questions, body.question_id: None}
     return replace(
         state,

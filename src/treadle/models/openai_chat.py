@@ -14,6 +14,7 @@ import msgspec
 from treadle.core.errors import ConfigError, ProviderError, ServerError
 from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall, ToolSpec
 from treadle.models.openai_chat_errors import Server, explain_error, find_error
+from treadle.models.openai_chat_plain import PlainReader
 from treadle.models.openai_chat_read import read_completion
 from treadle.models.openai_chat_stream import read_stream
 from treadle.models.price import Price
@@ -50,6 +51,7 @@ class OpenAIChatModel:
         self._price = price
         self._url = _endpoint(base_url)
         self._headers = _headers(api_key, headers)
+        self._plain = PlainReader(self._settings, price)
         self._server = Server(model, base_url, tuple(self._headers.items()))
         self._transport = transport or HttpTransport()
         self._fields = _fields(
@@ -63,6 +65,8 @@ class OpenAIChatModel:
         body = self._body(request, on_delta is not None)
         if on_delta is None:
             answer = await self._transport.post(self._url, self._headers, body)
+            if answer.status == 200 and (plain := self._plain.read(answer.body)) is not None:
+                return plain
             raw = self._raw(answer)
         else:
             async with self._transport.stream(self._url, self._headers, body) as streamed:

@@ -42,6 +42,8 @@ _FINISH_REASONS = {
     "model_length": FinishReason.LENGTH,
     "safety": FinishReason.CONTENT_FILTER,
 }
+_CUT_SHORT = frozenset((FinishReason.LENGTH, FinishReason.CONTENT_FILTER))
+"""These stand, whatever the message holds."""
 _FAILED_REASONS = frozenset(("error", "abort", "insufficient_system_resource"))
 """The engine gave up in the middle; the same request may succeed."""
 
@@ -62,12 +64,12 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
     except (TypeError, KeyError, IndexError, AttributeError, ValueError):
         raise _nonsense(raw, server) from None
     opaque = _rest_of(raw, _RESPONSE_FIELDS)
-    if not choice.keys() <= _CHOICE_FIELDS and (rest := _rest_of(choice, _CHOICE_FIELDS)):
+    if rest := _rest_of(choice, _CHOICE_FIELDS):
         opaque = {**(opaque or {}), "choices": [rest]}
     plain = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
     if is_refused:
         reason = FinishReason.CONTENT_FILTER
-    elif reason is not plain and reason not in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
+    elif reason is None or (reason is not plain and reason not in _CUT_SHORT):
         if finish in _FAILED_REASONS:
             raise _nonsense(raw, server)
         reason = plain
@@ -112,7 +114,7 @@ def _read_message(raw: dict[str, Json]) -> tuple[Message, bool]:
     """The message, and whether it is a refusal."""
     content = raw.get("content")
     reasoning = raw.get("reasoning_content") or raw.get("reasoning") or None
-    opaque = None if raw.keys() <= _MESSAGE_FIELDS else _rest_of(raw, _MESSAGE_FIELDS)
+    opaque = _rest_of(raw, _MESSAGE_FIELDS)
     if type(content) is not str:
         if isinstance(content, list):
             content, thought, is_plain = read_parts(content)
@@ -164,10 +166,8 @@ def _read_call(raw: dict[str, Json]) -> ToolCall:
     arguments = function.get("arguments")
     if type(arguments) is not str:
         arguments = text_of_arguments(arguments)
-    opaque = None
-    if not raw.keys() <= _CALL_FIELDS:
-        opaque = _rest_of(raw, _CALL_FIELDS)
-    if not function.keys() <= _FUNCTION_FIELDS and (rest := _rest_of(function, _FUNCTION_FIELDS)):
+    opaque = _rest_of(raw, _CALL_FIELDS)
+    if rest := _rest_of(function, _FUNCTION_FIELDS):
         opaque = {**(opaque or {}), "function": rest}
     return ToolCall(_text(raw.get("id")) or "", _text(function.get("name")) or "", arguments, opaque)
 

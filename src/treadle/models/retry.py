@@ -105,8 +105,9 @@ class RetryModel:
         return await retrying(attempt)
 
     async def _infer_until(self, request: Request, watch: Watch, end: float) -> Completion:
+        scope = asyncio.timeout(end - time.monotonic())
         try:
-            async with asyncio.timeout(end - time.monotonic()) as scope:
+            async with scope:
                 return await self._inner.infer(request, watch)
         except TimeoutError:
             if not scope.expired():
