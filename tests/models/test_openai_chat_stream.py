@@ -264,7 +264,7 @@ async def test_a_stream_that_ends_too_early_is_a_transport_error(raw):
 )
 async def test_an_error_within_a_stream_is_typed(event, kind):
     with pytest.raises(kind) as caught:
-        await ask(sse(chunk(content="x"), event))
+        await ask(sse(chunk(content="x"), event, is_done=False))
     assert type(caught.value) is kind
 
 
