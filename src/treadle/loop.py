@@ -159,10 +159,12 @@ class Driver:
     def record(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
         """Append events, and let the state move on."""
         self._writer.append(bodies, blobs)
+        state = self.state
         for body in bodies:
-            self.state = state = apply(self.state, body)
+            state = apply(state, body)
             if self._emit is not None:
                 self._unsent.append(e.Event(self._writer.run_id, state.seq, body))
+        self.state = state
 
     async def sync(self) -> None:
         """Wait until what was recorded is kept, then tell it to the listener."""

@@ -181,10 +181,10 @@ class SqliteWriter:
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append`."""
         write = self._write or self._open_write()
-        write.bodies.extend(bodies)
-        if not LIFECYCLE.isdisjoint(map(type, bodies)):
-            write.status, write.stop_reason = status_of(bodies)
-        self._next_seq += len(bodies)
+        for body in bodies:
+            write.bodies.append(body)
+            if type(body) in LIFECYCLE:
+                write.status, write.stop_reason = status_of([body])
         if blobs:
             write.blobs = {**(write.blobs or {}), **blobs}
 
@@ -209,6 +209,7 @@ class SqliteWriter:
         write = self._write
         assert write is not None
         self._sent, self._write = write, None
+        self._next_seq += len(write.bodies)
         return write
 
     def _open_write(self) -> Write:
