@@ -28,6 +28,7 @@ class Raw:
 
     async def read_head(self) -> tuple[int, dict[str, str]]:
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        assert lines[0].startswith("HTTP/1.1 ")
         headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
         return int(lines[0].split(" ")[1]), headers
 

@@ -254,3 +254,11 @@ def test_a_pursuit_asks_again_for_what_failed_only():
     pursuit.observe(Message(Role.ASSISTANT, tool_calls=(look,)), {"4": seen})
     assert pursuit.is_over
     assert pursuit.results == ["text of a", ""]
+
+
+def test_equal_calls_of_a_step_have_a_result_each():
+    pursuit = Pursuit(Step([read_file("a"), read_file("a")]))
+    calls = tuple([ToolCall(name, "read_file", '{"file_path":"a"}') for name in "12"])
+    results = {name: Message(Role.TOOL, f"text {name}", call_id=name) for name in "12"}
+    pursuit.observe(Message(Role.ASSISTANT, tool_calls=calls), results)
+    assert pursuit.results == ["text 1", "text 2"]

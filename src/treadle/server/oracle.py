@@ -155,10 +155,10 @@ def _error(status: int, message: str, code: str) -> Reply:
     return _json(status, {"error": {"message": message, "type": kind, "param": None, "code": code}})
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One client: its requests are answered in the order in which they came."""
 
-    def __init__(self, app: OracleApp, connections: "set[_Connection]") -> None:
+    def __init__(self, app: OracleApp, connections: "set[Connection]") -> None:
         self._app = app
         self._connections = connections
         self._parser = Parser()
@@ -274,7 +274,7 @@ class _Connection(asyncio.Protocol):
 class OracleServer:
     """A running server."""
 
-    def __init__(self, server: asyncio.Server, host: str, connections: set[_Connection]) -> None:
+    def __init__(self, server: asyncio.Server, host: str, connections: set[Connection]) -> None:
         self._server = server
         self._connections = connections
         self.port: int = server.sockets[0].getsockname()[1]
@@ -299,10 +299,10 @@ async def serve(
     Raises: `ConfigError` if it cannot listen there.
     """
     app = OracleApp(settings or ServerSettings())
-    connections: set[_Connection] = set()
+    connections: set[Connection] = set()
     loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(lambda: _Connection(app, connections), host, port, backlog=4096)
+        server = await loop.create_server(lambda: Connection(app, connections), host, port, backlog=4096)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port} ({error}); choose another port, or 0") from error
     return OracleServer(server, host, connections)

@@ -193,7 +193,7 @@ def _read_headers(lines: list[bytes]) -> dict[str, str]:
         name, text = raw_name.decode().lower(), value.strip(b" \t").decode("latin-1")
         if name not in headers:
             headers[name] = text
-        elif name in ("content-length", "host", "transfer-encoding"):
+        elif name in ("host", "transfer-encoding"):
             raise HttpFault(400, f"the header {name!r} comes twice")
         else:
             headers[name] += ", " + text

@@ -2,7 +2,6 @@
 
 import difflib
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from treadle.core.errors import ConfigError
 from treadle.tasks.protocol import Task, TaskSet
@@ -19,9 +18,10 @@ def task_set(name: str) -> TaskSet:
 
     Raises: `ConfigError` that names the nearest sets if there is none, or if it cannot be loaded.
     """
-    targets = _targets()
+    targets = TASK_SETS if name in TASK_SETS else _plugins()
     if name not in targets:
-        near = difflib.get_close_matches(name, targets, 3, 0.4) or sorted(targets)
+        known = sorted({*TASK_SETS, *targets})
+        near = difflib.get_close_matches(name, known, 3, 0.4) or known
         raise ConfigError(f"there is no task set {name!r}; the nearest are {', '.join(near)}")
     module_name, _, attribute = targets[name].partition(":")
     try:
@@ -43,6 +43,8 @@ def load_task(ref: str) -> Task:
     return task_set(name).get(task_id)
 
 
-def _targets() -> dict[str, str]:
-    plugins = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
-    return {**plugins, **TASK_SETS}
+def _plugins() -> dict[str, str]:
+    # Slow to import, and needed for the sets of other packages only.
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
