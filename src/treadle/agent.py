@@ -19,14 +19,14 @@ from treadle.core.policy import Policy
 from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, Parent, Role, StopReason, TaskRef
 from treadle.journal.protocol import Journal, RunWriter
-from treadle.loop import Driver, Emit, Toolbox
+from treadle.loop import Driver, Emit
 from treadle.models.protocol import Model
 from treadle.registry import load
 from treadle.replay import Replay, Replayer
 from treadle.run import Run
 from treadle.sandbox.protocol import Sandbox
 from treadle.sync import iterate_blocking, run_blocking
-from treadle.tools.protocol import Tool, ToolLike
+from treadle.tools.protocol import Tool, Toolbox, ToolLike
 
 if TYPE_CHECKING:
     from treadle.session import Session
@@ -118,7 +118,7 @@ class Agent:
                 return Run(run_id, state, self.journal)
             driver = self._driver(state, writer, self._restore(state), on_event)
             driver.record(e.RunResumed(at=time.time()))
-            driver.answer(answers or {})
+            _answer(driver, answers or {})
         except BaseException:
             await writer.release()
             raise
@@ -368,8 +368,20 @@ def _grade(driver: Driver, task: "Task") -> None:
     state = driver.state
     if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         return
-    grade = task.check(state.output, driver.read_files())
+    sandbox = driver.sandbox
+    files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
+    grade = task.check(state.output, files)
     driver.record(e.Rewarded(at=time.time(), reward=grade.reward, detail=grade.detail))
+
+
+def _answer(driver: Driver, answers: Mapping[str, str]) -> None:
+    """Record the user's answers. Raises: `ConfigError` for one whose question is not open."""
+    questions = driver.state.questions
+    for question_id, text in answers.items():
+        if questions.get(question_id, "") is not None:
+            known = [key for key, answer in questions.items() if answer is None]
+            raise ConfigError(f"no question {question_id!r} is open; open are: {known or 'none'}")
+        driver.record(e.QuestionAnswered(at=time.time(), question_id=question_id, text=text))
 
 
 def _explain_fork(state: State, at: int) -> str:

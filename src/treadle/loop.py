@@ -10,61 +10,34 @@ the model or to a listener before what led to it is kept.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.decide import Action, Append, Infer, abandon_turn, decide
-from treadle.core.errors import ConfigError, ProviderError
+from treadle.core.decide import Action, Append, Infer, abandon_turn, decide, stop_calls
+from treadle.core.errors import ProviderError
 from treadle.core.state import CallState, State, apply
-from treadle.core.types import Effect, Fault, Request, StopReason, ToolErrorKind, ToolResult, ToolSpec
+from treadle.core.types import Effect, Fault, Request, StopReason, ToolResult
 from treadle.journal.protocol import RunWriter
 from treadle.models.protocol import Model, Watch
 from treadle.perform import (
     describe_failure,
-    failed,
     read_call,
+    run_together,
     run_tool,
     share_prompt,
     whole_prompt,
     with_ids,
 )
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Tool, ToolContext
+from treadle.tools.protocol import Toolbox, ToolContext
 
 Emit = Callable[[e.Event | e.Ephemeral], None]
 
 
-class Toolbox:
-    """What a model may call: the tools by name, and what it is told of them."""
-
-    __slots__ = ("specs", "tools")
-
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
-        self.tools = tools
-        self.specs: tuple[ToolSpec, ...] = tuple([tool.spec for tool in tools.values()])
-
-
 class Driver:
     """Drives one run, from whatever state it is in."""
-
-    __slots__ = (
-        "_call_ids",
-        "_clock",
-        "_emit",
-        "_loop",
-        "_model",
-        "_sandbox",
-        "_specs",
-        "_telling",
-        "_token_ids",
-        "_tools",
-        "_unsent",
-        "_watch",
-        "_writer",
-        "state",
-    )
 
     def __init__(
         self,
@@ -74,15 +47,13 @@ class Driver:
         toolbox: Toolbox,
         sandbox: Sandbox | None = None,
         emit: Emit | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.state = state
         self._writer = writer
         self._model = model
         self._tools = toolbox.tools
         self._specs = toolbox.specs
-        self._sandbox = sandbox
-        self._clock = clock
+        self.sandbox = sandbox
         self._unsent: list[e.Event] = []
         self._call_ids = {call.call_id for message in state.messages for call in message.tool_calls}
         self._token_ids: tuple[int, ...] = ()
@@ -119,7 +90,7 @@ class Driver:
         """Note that nobody drives the run any more; what was under way is thrown away or in doubt."""
         if self.state.is_inferring:
             self.record(self._thrown_away(reason, StopReason.CANCELLED))
-        self.record(e.RunPaused(at=self._clock(), reason=reason))
+        self.record(e.RunPaused(at=time.time(), reason=reason))
         await self.sync()
 
     async def abandon(self, reason: str) -> None:
@@ -127,33 +98,18 @@ class Driver:
         if self.state.is_inferring:
             self.record(self._thrown_away(reason, StopReason.CANCELLED))
         else:
-            now = self._clock()
-            ending = abandon_turn(self.state, StopReason.CANCELLED)
-            self.record(*[replace(body, at=now) for body in ending])
+            self._record_now(abandon_turn(self.state))
         await self.drive()
         await self.sync()
 
-    def answer(self, answers: Mapping[str, str]) -> None:
-        """Record the user's answers: question to text. Raises: `ConfigError` for one that is not open."""
-        for question_id, text in answers.items():
-            if self.state.questions.get(question_id, "") is not None:
-                known = [key for key, answer in self.state.questions.items() if answer is None]
-                raise ConfigError(f"no question {question_id!r} is open; open are: {known or 'none'}")
-            self.record(e.QuestionAnswered(at=self._clock(), question_id=question_id, text=text))
-
-    def read_files(self) -> dict[str, bytes]:
-        """The sandbox's files as they are now."""
-        sandbox = self._sandbox
-        return {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
-
     def record_with_snapshot(self, *bodies: e.DurableBody) -> None:
         """Record `bodies` together with what changed in the sandbox: all is kept, or none."""
-        changes = self._sandbox.take_delta() if self._sandbox is not None else None
-        if changes is None or self._sandbox is None:
+        changes = self.sandbox.take_delta() if self.sandbox is not None else None
+        if changes is None or self.sandbox is None:
             self.record(*bodies)
         else:
             delta, blobs = changes
-            snapshot = e.SnapshotTaken(at=self._clock(), snapshot_id=self._sandbox.snapshot_id, delta=delta)
+            snapshot = e.SnapshotTaken(at=time.time(), snapshot_id=self.sandbox.snapshot_id, delta=delta)
             self.record(snapshot, *bodies, blobs=blobs)
 
     def record(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
@@ -175,12 +131,16 @@ class Driver:
             while self._unsent and self._unsent[0].seq <= kept_seq:
                 self._emit(self._unsent.pop(0))
 
+    def _record_now(self, bodies: Sequence[e.DurableBody]) -> None:
+        """Record what was decided, which knows no clock."""
+        now = time.time()
+        self.record(*[replace(body, at=now) for body in bodies])
+
     async def _perform(self, action: Action) -> None:
         if isinstance(action, Infer):
             await self._infer(action)
         elif isinstance(action, Append):
-            now = self._clock()
-            self.record(*[replace(body, at=now) for body in action.bodies])
+            self._record_now(action.bodies)
         elif len(action.calls) == 1:
             await self._run_call(action.calls[0])
         else:
@@ -190,7 +150,7 @@ class Driver:
 
     async def _infer(self, action: Infer) -> None:
         messages, step = self.state.messages, action.step
-        begin = self._clock()
+        begin = time.time()
         self.record(
             e.InferenceStarted(at=begin, step=step, messages=len(messages), has_tools=action.has_tools)
         )
@@ -200,7 +160,7 @@ class Driver:
                 Request(messages, self._specs if action.has_tools else ()), self._watch
             )
         except Exception as error:
-            self.record(describe_failure(error, step, self._clock()))
+            self.record(describe_failure(error, step, time.time()))
             return
         if completion.message.tool_calls:
             completion = with_ids(completion, step, self._call_ids)
@@ -208,7 +168,7 @@ class Driver:
             tokens = share_prompt(completion.tokens, self._token_ids)
             self._token_ids = whole_prompt(tokens, self._token_ids)
             completion = replace(completion, tokens=tokens)
-        now = self._clock()
+        now = time.time()
         self.record(
             e.InferenceCompleted(at=now, step=step, completion=completion, duration_seconds=now - begin)
         )
@@ -225,7 +185,7 @@ class Driver:
                 await self._run_call(calls[start])
             else:
                 slots = asyncio.Semaphore(self.state.policy.parallel_tool_calls)
-                await _gather([self._run_in_slot(slots, item) for item in calls[start:end]])
+                await run_together([self._run_in_slot(slots, item) for item in calls[start:end]])
             start = end
 
     def _is_concurrent(self, item: CallState) -> bool:
@@ -239,7 +199,7 @@ class Driver:
     async def _run_call(self, item: CallState) -> None:
         call, step = item.call, self.state.step
         ready = read_call(call, self._tools, self.state.finish_reason)
-        begin = self._clock()
+        begin = time.time()
         if isinstance(ready, ToolResult):
             self.record(e.ToolCompleted(at=begin, step=step, result=ready))
             return
@@ -257,9 +217,9 @@ class Driver:
         )
         if effect is not Effect.PURE or self._emit is not None:
             await self.sync()
-        context = ToolContext(self._writer.run_id, call.call_id, step, self._sandbox, self._on_progress)
+        context = ToolContext(self._writer.run_id, call.call_id, step, self.sandbox, self._on_progress)
         result = await run_tool(call, tool, arguments, context)
-        now = self._clock()
+        now = time.time()
         done = e.ToolCompleted(at=now, step=step, result=result, duration_seconds=now - begin)
         self.record_with_snapshot(done)
         if self._emit is not None:
@@ -267,21 +227,13 @@ class Driver:
 
     def _on_deadline(self) -> None:
         """Settle what the deadline stopped, so that the transcript is whole."""
-        now = self._clock()
         if self.state.is_inferring:
             self.record(self._thrown_away("the deadline passed", StopReason.DEADLINE))
-        for item in self.state.calls:
-            if item.result is None:
-                kind = ToolErrorKind.TIMEOUT if item.attempt else ToolErrorKind.NOT_RUN
-                text = (
-                    "Stopped by the deadline of the run." if item.attempt else "Not run: the deadline passed."
-                )
-                result = failed(item.call, kind, text)
-                self.record(e.ToolCompleted(at=now, step=self.state.step, result=result))
+        self._record_now(stop_calls(self.state))
 
     def _thrown_away(self, why: str, stop_reason: StopReason) -> e.InferenceFailed:
         return e.InferenceFailed(
-            at=self._clock(),
+            at=time.time(),
             step=self.state.step + 1,
             error=why,
             error_type="Cancelled",
@@ -299,19 +251,7 @@ class Driver:
             self._loop.call_soon_threadsafe(self._on_delta, e.ToolProgress(call_id, text))
 
     def _on_failed_attempt(self, error: ProviderError, attempt: int, delay_seconds: float) -> None:
-        failure = describe_failure(error, self.state.step + 1, self._clock())
+        failure = describe_failure(error, self.state.step + 1, time.time())
         self.record(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
         if self._emit is not None:
             self._telling = asyncio.ensure_future(self.sync())
-
-
-async def _gather(coroutines: Sequence[Coroutine[None, None, None]]) -> None:
-    """Run all to the end; the first error, or being cancelled, stops the rest."""
-    tasks = [asyncio.ensure_future(item) for item in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise

@@ -5,7 +5,7 @@ The driver in `loop` decides when; nothing here appends an event or knows the st
 
 import asyncio
 import difflib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -168,3 +168,15 @@ def _cut_middle(content: str, limit: int) -> str:
         f"out. Ask for less at a time.\n{content[:head]}\n[… {len(content) - head - tail} characters left "
         f"out …]\n{content[len(content) - tail :]}"
     )
+
+
+async def run_together(coroutines: Sequence[Coroutine[None, None, None]]) -> None:
+    """Run all to the end; the first error, or being cancelled, stops the rest."""
+    tasks = [asyncio.ensure_future(item) for item in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -15,8 +15,9 @@ from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
 from treadle.core.state import State
 from treadle.core.types import Completion, Request, StopReason
-from treadle.loop import Driver, Toolbox
+from treadle.loop import Driver
 from treadle.models.protocol import Watch
+from treadle.tools.protocol import Toolbox
 
 
 def _is_input(body: e.DurableBody) -> bool:

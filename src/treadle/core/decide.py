@@ -67,11 +67,22 @@ def decide(state: State) -> Action | None:
     return Infer(state.step + 1, has_tools=state.limit is None)
 
 
-def abandon_turn(state: State, stop_reason: StopReason) -> tuple[e.DurableBody, ...]:
-    """What to record to end the open turn now: a result for each open call, and the turn's end."""
-    open_calls = [item for item in state.calls if item.result is None]
-    settled = _settle(state, [_unrun(item, None) for item in open_calls])
-    return (*settled.bodies, *_end_turn(state, stop_reason).bodies)
+def abandon_turn(state: State) -> tuple[e.DurableBody, ...]:
+    """What to record to end a cancelled turn now: a result for each open call, and the turn's end."""
+    settled = _settle(state, [_unrun(item, None) for item in state.calls if item.result is None])
+    return (*settled.bodies, *_end_turn(state, StopReason.CANCELLED).bodies)
+
+
+def stop_calls(state: State) -> tuple[e.DurableBody, ...]:
+    """The results of the calls that the deadline stopped, or that it keeps from being run."""
+    results = []
+    for item in state.calls:
+        if item.result is None and item.attempt:
+            text = "Stopped by the deadline of the run; what it did until then is unknown."
+            results.append(_error(item, ToolErrorKind.TIMEOUT, text))
+        elif item.result is None:
+            results.append(_unrun(item, StopReason.DEADLINE))
+    return _settle(state, results).bodies
 
 
 def _after_turn(state: State) -> Action | None:

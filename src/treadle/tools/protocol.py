@@ -1,6 +1,6 @@
 """What a tool is to the loop, and what a running tool is given."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from treadle.core.types import Json, ToolSpec
@@ -67,6 +67,16 @@ class Toolset(Protocol):
     def tools(self) -> Sequence[Tool]:
         """The tools, in the order in which the model sees them."""
         ...
+
+
+class Toolbox:
+    """What a model may call: the tools by name, and what it is told of them."""
+
+    __slots__ = ("specs", "tools")
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self.tools = tools
+        self.specs: tuple[ToolSpec, ...] = tuple([tool.spec for tool in tools.values()])
 
 
 ToolLike: TypeAlias = "Tool | Toolset | Callable[..., object] | str"
