@@ -1,0 +1,128 @@
+"""Where output goes and how values are written for people. What models and tools wrote is made harmless."""
+
+import os
+import re
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from treadle.core.types import Usage
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_TABS_AND_ENDS = re.compile(r"\s+")
+
+
+@cache
+def stdout() -> "Console":
+    """Standard output; without colour where NO_COLOR is set or it is no terminal."""
+    return _console(is_error=False)
+
+
+@cache
+def stderr() -> "Console":
+    """Standard error, for what is not the command's output."""
+    return _console(is_error=True)
+
+
+def _console(*, is_error: bool) -> "Console":
+    from rich.console import Console
+
+    class Plain(Console):
+        """A console that leaves a broken pipe to the caller."""
+
+        def on_broken_pipe(self) -> None:
+            raise
+
+    stream = sys.stderr if is_error else sys.stdout
+    # A pipe gets whole lines, however long.
+    width = None if stream.isatty() else 1_000_000
+    return Plain(stderr=is_error, width=width, markup=False, highlight=False, soft_wrap=width is not None)
+
+
+def is_live() -> bool:
+    """Whether a person watches standard output, on a terminal that can move its cursor."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def print_error(text: str) -> None:
+    """One line on standard error."""
+    console = stderr()
+    console.print("error: ", style="bold red", end="")
+    console.print(clean(text), soft_wrap=True)
+
+
+def print_note(text: str) -> None:
+    """A remark on standard error that is not part of the output."""
+    stderr().print(clean(text), style="dim", soft_wrap=True)
+
+
+def print_lines(lines: "list[bytes] | tuple[bytes, ...]") -> None:
+    """Bytes as they are, each on its line, and at once."""
+    sys.stdout.flush()
+    buffer = sys.stdout.buffer
+    for line in lines:
+        buffer.write(line)
+        buffer.write(b"\n")
+    buffer.flush()
+
+
+def exit_with(code: int) -> NoReturn:
+    """End the command with an exit code."""
+    import typer
+
+    raise typer.Exit(code)
+
+
+def clean(text: str) -> str:
+    """`text` without what could steer a terminal."""
+    return _CONTROL.sub("�", text.replace("\r\n", "\n"))
+
+
+def shorten(text: str, chars: int) -> str:
+    """`text` as one line of at most `chars` characters."""
+    # A long text is cut first: nobody needs all of its white space replaced.
+    line = _TABS_AND_ENDS.sub(" ", text[: 4 * chars + 200]).strip()
+    return clean(line if len(line) <= chars else line[: max(1, chars - 1)] + "…")
+
+
+def write_count(count: int, noun: str) -> str:
+    """`1 step`, `2 steps`, `1,204 steps`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def write_seconds(seconds: float) -> str:
+    """`0.42 s`, `3.1 s`, `2 min 5 s`, `3 h 20 min`."""
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def write_usage(usage: "Usage") -> str:
+    """Tokens, with what was cached if the server said so."""
+    text = f"{usage.total_tokens:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out"
+    if usage.cached_input_tokens:
+        text += f", {usage.cached_input_tokens:,} cached"
+    return text + ")"
+
+
+def write_cost(cost_usd: float | None) -> str:
+    """Dollars, or that nobody knows."""
+    if cost_usd is None:
+        return "cost unknown"
+    return f"${cost_usd:.4f}" if cost_usd else "$0"
+
+
+def write_command(*parts: str, journal: Path | None = None) -> str:
+    """A command line to go on with."""
+    more = ("--journal", str(journal)) if journal is not None else ()
+    return shlex.join(["treadle", *parts, *more])

@@ -1,0 +1,70 @@
+"""The listing of `treadle runs`."""
+
+import msgspec
+
+from treadle.cli.format import format_age, style_of
+from treadle.cli.listing import Line, read_lines
+from treadle.cli.output import clean, print_lines, print_note, shorten, stdout, write_count
+from treadle.core.errors import ConfigError
+from treadle.core.types import StopReason
+from treadle.journal.protocol import Journal
+
+STATUSES = ("finished", "running", "unfinished", "waiting", "open", "unreadable")
+
+_MARKS = {
+    "finished": ("●", ""),
+    "running": ("▶", "cyan"),
+    "unfinished": ("◐", "bold yellow"),
+    "waiting": ("?", "bold yellow"),
+    "open": ("○", "cyan"),
+    "unreadable": ("!", "bold red"),
+}
+
+
+def print_runs(journal: Journal, status: str | None, limit: int | None, *, is_json: bool) -> None:
+    """Print the newest runs. Raises: `ConfigError` for a status that does not exist."""
+    known = (*STATUSES, *StopReason)
+    if status is not None and status not in known:
+        raise ConfigError(f"there is no status {status!r}; there are {', '.join(known)}")
+    lines = read_lines(journal, status=status, limit=limit)
+    if is_json:
+        print_lines([msgspec.json.encode(line) for line in lines])
+        return
+    if not lines:
+        print_note("no runs" if status is None else f"no runs that are {status}")
+        return
+    _print_table(lines)
+    total = len(journal.runs())
+    if limit is not None and len(lines) == limit and total > limit:
+        print_note(f"{limit} of {write_count(total, 'run')}; --limit 0 shows all")
+    unfinished = sum(line.status == "unfinished" for line in lines)
+    if unfinished:
+        print_note(f"◐ {unfinished} unfinished: treadle resume --all goes on with them")
+
+
+def _print_table(lines: list[Line]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console = stdout()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in ("run", "status", "steps", "tokens", "reward", "age", "model"):
+        justify = "right" if name in ("steps", "tokens", "reward", "age") else "left"
+        table.add_column(name, no_wrap=True, justify=justify)  # type: ignore[arg-type]
+    table.add_column("task", no_wrap=True, overflow="ellipsis", ratio=1)
+    for line in lines:
+        mark, style = _MARKS[line.status]
+        outcome = line.stop_reason if line.status == "finished" else line.status
+        style = style or style_of(line.stop_reason)
+        table.add_row(
+            clean(line.run_id),
+            Text(f"{mark} {outcome}", style),
+            "" if line.steps is None else f"{line.steps:,}",
+            "" if line.tokens is None else f"{line.tokens:,}",
+            "" if line.reward is None else f"{line.reward:g}",
+            format_age(line.updated_at),
+            shorten(line.model or "", 24),
+            shorten(line.task or line.input or line.error or "", 60),
+        )
+    console.print(table, width=None if console.is_terminal else 200)

@@ -1,0 +1,37 @@
+"""`treadle show`: a run's transcript, or its events."""
+
+from typing import Annotated
+
+import typer
+
+from treadle.cli import options as o
+
+EXAMPLES = (
+    "treadle show last",
+    "treadle show 1a1fb3a3 --events",
+)
+
+
+def show(
+    run: o.RunId = "last",
+    journal: o.Journal = None,
+    is_events: Annotated[
+        bool, typer.Option("--events", help="Each event with its seq, for treadle fork RUN --at SEQ.")
+    ] = False,
+    is_full: Annotated[bool, typer.Option("--full", help="Nothing is shortened.")] = False,
+    is_json: o.IsJson = False,
+) -> None:
+    """Show a run: its transcript with calls and results, usage, cost and why it ended."""
+    from contextlib import closing
+
+    from treadle.cli.setup import find_run, open_existing
+    from treadle.cli.transcript import print_events, print_json, print_transcript
+
+    with closing(open_existing(journal)) as opened:
+        run_id = find_run(opened, run)
+        if is_json:
+            print_json(opened, run_id)
+        elif is_events:
+            print_events(opened, run_id, is_full=is_full)
+        else:
+            print_transcript(opened, run_id, is_full=is_full)

@@ -1,0 +1,171 @@
+"""A run as text: its transcript step by step, or its events one a line."""
+
+import time
+
+from treadle.cli.format import format_call, format_outcome, style_of
+from treadle.cli.output import clean, print_lines, shorten, stdout, write_cost, write_seconds
+from treadle.core import events as e
+from treadle.core.state import fold
+from treadle.core.types import Message, ToolCall, ToolResult
+from treadle.journal.protocol import Journal
+from treadle.run import Run
+
+RESULT_LINES = 12
+"""How many lines of a result are shown unless all are asked for."""
+
+
+def print_json(journal: Journal, run_id: str) -> None:
+    """The events as an exported journal has them, but for the files' contents."""
+    print_lines([event.to_json() for event in journal.read(run_id)])
+
+
+def print_transcript(journal: Journal, run_id: str, *, is_full: bool, max_steps: int | None = None) -> None:
+    """The messages with calls, results and times, and the outcome; the first `max_steps` steps if given."""
+    events = journal.read(run_id)
+    run = Run(run_id, fold([event.body for event in events]), journal)
+    printer = _Printer(is_full=is_full)
+    printer.print_head(run)
+    for event in events:
+        if max_steps is not None and printer.steps > max_steps:
+            printer.say("…", "dim")
+            break
+        printer.print_event(event.body)
+    printer.print_foot(run)
+
+
+class _Printer:
+    """Prints what a run's events say, in their order."""
+
+    def __init__(self, *, is_full: bool) -> None:
+        self.steps = 0
+        """How many inferences were begun."""
+        self._console = stdout()
+        self._width = max(40, min(self._console.width, 160) - 4)
+        self._is_full = is_full
+        self._calls: dict[str, ToolCall] = {}
+
+    def say(self, text: str, style: str = "", end: str = "\n") -> None:
+        """One piece of text, as it is."""
+        self._console.print(text, style=style, end=end, soft_wrap=True)
+
+    def print_head(self, run: Run) -> None:
+        """What the run was started with."""
+        started = run.state.started
+        if started is None:
+            return
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started.at))
+        parts = [f"run {clean(run.run_id)}", clean(started.model or "no model"), at]
+        if started.task is not None:
+            parts.insert(1, f"task {started.task.task_set}:{started.task.task_id}")
+        if started.parent is not None:
+            parts.append(f"forked from {clean(started.parent.run_id)} at {started.parent.seq}")
+        self.say(" · ".join(parts), "bold")
+        if started.tools:
+            self.say("tools: " + ", ".join(clean(spec.name) for spec in started.tools), "dim")
+        if started.instructions:
+            text = started.instructions
+            self.say("instructions: " + (clean(text) if self._is_full else shorten(text, self._width)), "dim")
+
+    def print_event(self, body: e.DurableBody) -> None:
+        """One event, if a reader of the transcript wants to know of it."""
+        if isinstance(body, e.TurnStarted):
+            self.say("")
+            self._print_message("› ", body.message, "cyan")
+        elif isinstance(body, e.InferenceStarted):
+            self.steps += 1
+        elif isinstance(body, e.InferenceCompleted):
+            self._print_inference(body)
+        elif isinstance(body, e.InferenceFailed):
+            self.say(f"attempt failed: {shorten(body.error, 400)}", "yellow")
+        elif isinstance(body, e.ToolCompleted):
+            self._print_result(body.result, body.duration_seconds)
+        elif isinstance(body, e.MessageInjected):
+            self._print_message("! ", body.message, "yellow")
+        elif isinstance(body, e.QuestionAsked):
+            self.say(f"? {clean(body.text)}", "yellow")
+        elif isinstance(body, e.QuestionAnswered):
+            self.say(f"› {clean(body.text)}", "cyan")
+        elif isinstance(body, e.RunPaused):
+            self.say(f"-- paused: {body.reason}", "magenta")
+        elif isinstance(body, e.RunResumed):
+            self.say("-- resumed", "magenta")
+        elif isinstance(body, e.Rewarded):
+            detail = f" · {clean(body.detail)}" if body.detail else ""
+            self.say(f"\nreward {body.reward:g} ({clean(body.name)}){detail}", "bold")
+
+    def print_foot(self, run: Run) -> None:
+        """How it stands."""
+        self.say("")
+        if run.error:
+            self.say(f"{clean(run.error)} (fault: {run.fault})", "red")
+        reason = run.stop_reason
+        self.say(str(reason or f"unfinished ({run.status})"), f"bold {style_of(reason)}", end="")
+        self.say(f" · {format_outcome(run)}", "dim")
+
+    def _print_message(self, mark: str, message: Message, style: str) -> None:
+        self.say(mark + clean(message.content).replace("\n", "\n  "), style)
+
+    def _print_inference(self, body: e.InferenceCompleted) -> None:
+        completion = body.completion
+        message, usage = completion.message, completion.usage
+        self._calls.update({call.call_id: call for call in message.tool_calls})
+        tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens" if usage else "tokens unknown"
+        facts = [f"step {body.step}", tokens, write_seconds(body.duration_seconds)]
+        if completion.cost_usd:
+            facts.append(write_cost(completion.cost_usd))
+        self.say("\n" + " · ".join(facts), "dim")
+        if message.reasoning:
+            self.say(clean(message.reasoning.strip()), "dim italic")
+        if message.content.strip():
+            self.say(clean(message.content.strip()))
+
+    def _print_result(self, result: ToolResult, seconds: float) -> None:
+        call = self._calls.get(result.call_id)
+        width = 1_000_000 if self._is_full else self._width
+        self.say("● ", "red" if result.is_error else "green", end="")
+        self.say(format_call(call, width) if call else clean(result.name), "bold", end="")
+        self.say(f"  {write_seconds(seconds)}" if seconds >= 0.01 else "", "dim")
+        lines = clean(result.content).rstrip("\n").split("\n")
+        shown = lines if self._is_full or len(lines) <= RESULT_LINES + 1 else lines[:RESULT_LINES]
+        for line in shown:
+            text = line if self._is_full or len(line) <= width else line[: width - 1] + "…"
+            self.say(f"  {text}", "red" if result.is_error else "dim")
+        if len(shown) < len(lines):
+            self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
+
+
+def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
+    """Each event with its seq, its time since the first, and what it says."""
+    console = stdout()
+    events = journal.read(run_id)
+    begin = events[0].at
+    for event in events:
+        console.print(f"{event.seq:>5} ", end="", soft_wrap=True)
+        console.print(f"{event.at - begin:>9.3f} s  ", style="dim", end="")
+        console.print(f"{event.type:<20} ", style="bold", end="")
+        text = _describe(event)
+        width = 1_000_000 if is_full else max(40, min(console.width, 200) - 41)
+        console.print(shorten(text, width), style="dim", soft_wrap=True)
+
+
+def _describe(event: e.Event) -> str:
+    """What is particular about an event."""
+    body = event.body
+    if isinstance(body, e.RunStarted):
+        return f"{body.model}"
+    if isinstance(body, e.TurnStarted | e.MessageInjected):
+        return body.message.content
+    if isinstance(body, e.InferenceCompleted):
+        message = body.completion.message
+        calls = ", ".join(format_call(call, 200) for call in message.tool_calls)
+        return f"step {body.step}: {calls or message.content}"
+    if isinstance(body, e.ToolCompleted):
+        mark = f"{body.result.error_kind}: " if body.result.error_kind else ""
+        return f"{body.result.call_id}: {mark}{body.result.content}"
+    if isinstance(body, e.SnapshotTaken):
+        changed = ", ".join(body.delta.changed)
+        deleted = "".join(f", -{path}" for path in body.delta.deleted)
+        return f"{changed}{deleted}"
+    skipped = ("at", "raw")
+    fields = {name: getattr(body, name) for name in body.__struct_fields__ if name not in skipped}
+    return ", ".join(f"{name}={value}" for name, value in fields.items() if value not in (None, ""))
