@@ -69,6 +69,12 @@ class MemoryJournal:
     def close(self) -> None:
         """Nothing to do: what it holds goes with it."""
 
+    def __enter__(self) -> "MemoryJournal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 class MemoryWriter:
     """See `RunWriter`."""
@@ -91,6 +97,11 @@ class MemoryWriter:
         if blobs:
             journal._blobs.update(blobs)
         journal._runs[self.run_id].extend([e.encode_body(body) for body in bodies])
+
+    def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
+        """See `RunWriter.append_events`."""
+        self.append([], blobs)
+        self._journal._runs[self.run_id].extend([event.raw or e.encode_body(event.body) for event in events])
 
     async def sync(self) -> None:
         """See `RunWriter.sync`."""

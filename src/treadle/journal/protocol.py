@@ -1,7 +1,7 @@
 """What a journal is to the loop: an append-only store of runs, one writer a run."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 from msgspec import Struct
 
@@ -34,6 +34,13 @@ class RunWriter(Protocol):
 
         Returns at once; `sync` says when they are kept. Blobs are stored by SHA-256, once.
         Raises: `JournalError` once an earlier append has failed.
+        """
+        ...
+
+    def append_events(self, events: Sequence[Event], blobs: Mapping[str, bytes] | None = None) -> None:
+        """As `append`, for events that were read elsewhere: the bytes they were read from are kept as they are.
+
+        Their run ids and seqs are not looked at; they become the run's next events.
         """
         ...
 
@@ -80,3 +87,7 @@ class Journal(Protocol):
     def close(self) -> None:
         """Write what is queued, give back all leases and close. Idempotent."""
         ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
