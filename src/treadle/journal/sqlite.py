@@ -12,7 +12,9 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, LeaseHeldError, RunNotFoundError
@@ -187,6 +189,15 @@ class SqliteWriter:
                 write.status, write.stop_reason = status_of([body])
         if blobs:
             write.blobs = {**(write.blobs or {}), **blobs}
+
+    def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
+        """See `RunWriter.append_events`."""
+        self.append([event.body for event in events], blobs)
+        assert self._write is not None
+        bodies = cast("list[Any]", self._write.bodies)
+        for position, event in enumerate(events, len(bodies) - len(events)):
+            if event.raw is not None:
+                bodies[position] = msgspec.Raw(event.raw)
 
     async def sync(self) -> None:
         """See `RunWriter.sync`."""
