@@ -7,6 +7,7 @@ Source: OpenAI API reference, chat completions, 2025.
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import msgspec
 from msgspec import Struct
@@ -170,8 +171,8 @@ class Connection(asyncio.Protocol):
         """The client sends no more."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not by isinstance: uvloop's transports are no subclass.
+        self._transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
