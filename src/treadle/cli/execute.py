@@ -6,8 +6,10 @@ not wait.
 
 import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -52,3 +54,16 @@ def execute(coroutine: Coroutine[Any, Any, T]) -> T:
     """The coroutine's result. Raises: `KeyboardInterrupt` if it was interrupted."""
     with Work() as work:
         return work.run(coroutine)
+
+
+def call_at_end_of_stdin(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Call `callback` in `loop` when standard input ends, which it does when the process that holds it dies."""
+
+    def watch() -> None:
+        # Not through sys.stdin, whose lock a thread must not hold when Python exits.
+        while os.read(0, 4096):
+            pass
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(callback)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -61,8 +62,8 @@ def print_note(text: str) -> None:
     stderr().print(clean(text), style="dim", soft_wrap=True)
 
 
-def print_lines(lines: "list[bytes] | tuple[bytes, ...]") -> None:
-    """Bytes as they are, each on its line, and at once."""
+def print_lines(lines: Iterable[bytes]) -> None:
+    """Bytes as they are, each on its line, and none kept back."""
     sys.stdout.flush()
     buffer = sys.stdout.buffer
     for line in lines:

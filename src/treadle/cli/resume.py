@@ -40,7 +40,8 @@ def resume(
     from contextlib import closing
 
     from treadle.cli.output import exit_with
-    from treadle.cli.resume_runs import Resuming, resume_all, resume_one
+    from treadle.cli.resume_runs import resume_all, resume_one
+    from treadle.cli.resuming import Resuming
     from treadle.cli.setup import ModelOptions, open_existing
     from treadle.core.errors import ConfigError
 

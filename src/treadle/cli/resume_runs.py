@@ -1,4 +1,4 @@
-"""What `treadle resume` does: agents as the runs were started with, and the runs driven on, many at a time."""
+"""What `treadle resume` does: one run, shown as it goes, or many at a time."""
 
 import asyncio
 import time
@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from treadle.agent import Agent
 from treadle.cli.drive import drive, say_how_to_go_on
 from treadle.cli.execute import execute
 from treadle.cli.format import exit_code, format_outcome, join_codes, style_of, summarize
@@ -24,47 +23,12 @@ from treadle.cli.output import (
     write_count,
     write_seconds,
 )
-from treadle.cli.setup import (
-    ModelOptions,
-    find_run,
-    load_task_of,
-    make_agent,
-    read_started,
-    recorded_options,
-)
+from treadle.cli.resuming import Resuming
+from treadle.cli.setup import find_run
 from treadle.cli.view import make_view
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.state import fold
-from treadle.journal.protocol import Journal
 from treadle.run import Run
-
-
-class Resuming:
-    """Makes the agents for runs that are gone on with; runs that were started alike share one."""
-
-    def __init__(self, journal: Journal, path: Path | None, given: ModelOptions, api_key: str | None) -> None:
-        self.journal = journal
-        self.path = path
-        self._given = given
-        self._api_key = api_key
-        self._agents: dict[object, Agent] = {}
-
-    def agent_for(self, run_id: str) -> Agent:
-        """An agent with the model and tools of a run, or those that were given. Raises: `ConfigError`."""
-        started = read_started(self.journal, run_id)
-        recorded = recorded_options(started)
-        options = self._given.over(recorded)
-        if started.tools and not options.tools and started.task is None:
-            raise ConfigError(
-                f"run {run_id!r} was not started by this command, and its tools are unknown "
-                f"({', '.join(spec.name for spec in started.tools)}); give them with --tools"
-            )
-        # A task's tools and its oracle are the agent's own.
-        key = (options, started.task.task_set if started.task else None)
-        if key not in self._agents:
-            task = load_task_of(started)
-            self._agents[key] = make_agent(options, self._api_key, self.journal, task=task)
-        return self._agents[key]
 
 
 def resume_one(resuming: Resuming, text: str, answer: str | None, *, is_json: bool, is_quiet: bool) -> int:

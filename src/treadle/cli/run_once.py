@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from treadle.agent import make_run_id
 from treadle.cli.drive import drive
@@ -49,9 +48,7 @@ def run_once(request: RunRequest, *, is_json: bool, is_quiet: bool) -> int:
     task = None if isinstance(work, str) else work
     if request.out is not None:
         refuse_folder(request.out, request.mount)
-    options = request.options
-    if request.mount is not None and not options.tools:
-        options = replace(options, tools=("files",))
+    options = request.options.with_files(request.mount)
     with closing(open_or_make(request.journal, request.level)) as journal:
         agent = make_agent(
             options,

@@ -47,6 +47,10 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         }
         return replace(base, **given)
 
+    def with_files(self, mount: Path | None) -> "ModelOptions":
+        """A mounted folder brings the toolset `files`, if no tools are given."""
+        return replace(self, tools=("files",)) if mount is not None and not self.tools else self
+
     def to_metadata(self) -> Mapping[str, Json]:
         """What a run's journal keeps of them, so that it can be resumed without saying it all again."""
         kept = self

@@ -70,8 +70,9 @@ class QuietView:
 class TextView:
     """Text as it streams, calls with their results, and a footer. Without `is_live`, whole lines only."""
 
-    def __init__(self, *, is_live: bool) -> None:
+    def __init__(self, *, is_live: bool, shows_input: bool = True) -> None:
         self._console = stdout()
+        self._shows_input = shows_input
         self._is_live = is_live
         self._status: Status | None = None
         self._calls: dict[str, ToolCall] = {}
@@ -94,7 +95,7 @@ class TextView:
             self._on_run_started(item.run_id, body)
         elif isinstance(body, e.RunResumed):
             self._say("resumed", "dim")
-        elif isinstance(body, e.TurnStarted):
+        elif isinstance(body, e.TurnStarted) and self._shows_input:
             self._say("› " + clean(body.message.content).replace("\n", "\n  "), "cyan")
         elif isinstance(body, e.InferenceStarted):
             self._has_streamed_text = False

@@ -1,0 +1,65 @@
+"""What `treadle export` does."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from treadle.cli.output import print_lines, print_note, write_count
+from treadle.core.errors import ConfigError, ExportError
+from treadle.export import FORMATS, export_rows
+from treadle.journal.jsonl import export_run
+from treadle.journal.protocol import Journal
+
+JOURNAL_FORMAT = "journal"
+
+
+def export_runs(
+    journal: Journal, run_ids: Sequence[str], format_: str, out: Path | None, *, is_all: bool
+) -> None:
+    """Write runs to `out`, or to standard output. Raises: `ConfigError` for an unknown format."""
+    if format_ != JOURNAL_FORMAT and format_ not in FORMATS:
+        known = ", ".join([*FORMATS, JOURNAL_FORMAT])
+        raise ConfigError(f"there is no format {format_!r}; there are {known}")
+    if is_all and format_ != JOURNAL_FORMAT:
+        finished = {info.run_id for info in journal.runs() if info.status == "finished"}
+        left_out = len(run_ids) - len(finished)
+        run_ids = [run_id for run_id in run_ids if run_id in finished]
+        if left_out:
+            print_note(f"{write_count(left_out, 'run')} left out: not finished")
+    lines = write_lines(journal, run_ids, format_)
+    if out is None:
+        print_lines(lines)
+        return
+    count = write_file(lines, out)
+    print_note(f"{write_count(count, 'line')} of {write_count(len(run_ids), 'run')} written to {str(out)!r}")
+
+
+def write_lines(journal: Journal, run_ids: Sequence[str], format_: str) -> Iterator[bytes]:
+    """The lines of an export, without their newlines."""
+    if format_ == JOURNAL_FORMAT:
+        for run_id in run_ids:
+            yield from export_run(journal, run_id)
+    else:
+        for row in export_rows(journal, run_ids, format_):
+            yield row.rstrip(b"\n")
+
+
+def write_file(lines: Iterator[bytes], out: Path) -> int:
+    """Write lines to a file, which is there when it is whole and not before; how many there were.
+
+    Raises: `ExportError` if the file cannot be written.
+    """
+    part = out.with_name(f"{out.name}.{os.getpid()}.part")
+    count = 0
+    try:
+        try:
+            with part.open("wb") as file:
+                for line in lines:
+                    file.write(line + b"\n")
+                    count += 1
+            part.replace(out)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise ExportError(f"cannot write {str(out)!r}: {error}") from error
+    return count

@@ -1,0 +1,28 @@
+"""`treadle import`: runs from an exported journal."""
+
+from typing import Annotated
+
+import typer
+
+from treadle.cli import options as o
+
+EXAMPLES = (
+    "treadle import runs.jsonl",
+    "zcat runs.jsonl.gz | treadle import -",
+)
+
+
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON lines; - is standard input.")],
+    journal: o.Journal = None,
+    level: o.LevelOption = o.Level.PROCESS,
+) -> None:
+    """Take the runs of an exported journal into this one, and print their ids."""
+    from contextlib import closing
+
+    from treadle.cli.import_runs import import_file
+    from treadle.cli.output import print_lines
+    from treadle.cli.setup import open_or_make
+
+    with closing(open_or_make(journal, level)) as opened:
+        print_lines([run_id.encode() for run_id in import_file(opened, file)])
