@@ -64,7 +64,6 @@ class Driver:
         """From now on tell `emit` what is kept, and the deltas between."""
         self._emit = emit
         self._loop = asyncio.get_running_loop()
-        self._watch = Watch(self._on_delta if emit else None, self._on_failed_attempt)
 
     async def drive(self) -> State:
         """Go on until the run waits for somebody or is over; `sync` then says when all of it is kept.
@@ -155,9 +154,11 @@ class Driver:
             e.InferenceStarted(at=begin, step=step, messages=len(messages), has_tools=action.has_tools)
         )
         await self.sync()
+        # Made anew: kept, it would make a cycle of the driver, and finished runs would wait for the collector.
+        watch = Watch(self._on_delta if self._emit is not None else None, self._on_failed_attempt)
         try:
             completion = await self._model.infer(
-                Request(messages, self._specs if action.has_tools else ()), self._watch
+                Request(messages, self._specs if action.has_tools else ()), watch
             )
         except Exception as error:
             self.record(describe_failure(error, step, time.time()))

@@ -270,6 +270,7 @@ def settle(writes: list[Write]) -> None:
     """Tell whoever waits for `writes` how they went."""
     for write in writes:
         write.is_done = True
+        write.writer.forget(write)
         error = write.error
         if error is not None and write.writer.error is None:
             write.writer.error = error

@@ -223,6 +223,11 @@ class SqliteWriter:
         self._next_seq += len(write.bodies)
         return write
 
+    def forget(self, write: Write) -> None:
+        """Let go of what is settled, so that the two do not hold each other."""
+        if self._sent is write:
+            self._sent = None
+
     def _open_write(self) -> Write:
         if self.error is not None:
             raise self.error
