@@ -6,7 +6,6 @@ from pathlib import Path
 
 from treadle.cli.output import print_lines, print_note, write_count
 from treadle.core.errors import ConfigError, ExportError
-from treadle.export import FORMATS, export_rows
 from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import Journal
 
@@ -17,9 +16,8 @@ def export_runs(
     journal: Journal, run_ids: Sequence[str], format_: str, out: Path | None, *, is_all: bool
 ) -> None:
     """Write runs to `out`, or to standard output. Raises: `ConfigError` for an unknown format."""
-    if format_ != JOURNAL_FORMAT and format_ not in FORMATS:
-        known = ", ".join([*FORMATS, JOURNAL_FORMAT])
-        raise ConfigError(f"there is no format {format_!r}; there are {known}")
+    if format_ != JOURNAL_FORMAT:
+        _refuse_unknown(format_)
     if is_all and format_ != JOURNAL_FORMAT:
         finished = {info.run_id for info in journal.runs() if info.status == "finished"}
         left_out = len(run_ids) - len(finished)
@@ -34,12 +32,22 @@ def export_runs(
     print_note(f"{write_count(count, 'line')} of {write_count(len(run_ids), 'run')} written to {str(out)!r}")
 
 
+def _refuse_unknown(format_: str) -> None:
+    from treadle.export import FORMATS
+
+    if format_ not in FORMATS:
+        known = ", ".join([*FORMATS, JOURNAL_FORMAT])
+        raise ConfigError(f"there is no format {format_!r}; there are {known}")
+
+
 def write_lines(journal: Journal, run_ids: Sequence[str], format_: str) -> Iterator[bytes]:
     """The lines of an export, without their newlines."""
     if format_ == JOURNAL_FORMAT:
         for run_id in run_ids:
             yield from export_run(journal, run_id)
     else:
+        from treadle.export import export_rows
+
         for row in export_rows(journal, run_ids, format_):
             yield row.rstrip(b"\n")
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from treadle.agent import Agent
 from treadle.cli.setup import Limits, ModelOptions, load_task_of, make_agent, read_started, recorded_options
 from treadle.core.errors import ConfigError
@@ -36,10 +38,11 @@ class Resuming:
                 f"run {run_id!r} was not started by this command, and its tools are unknown "
                 f"({', '.join(spec.name for spec in started.tools)}); give them with --tools"
             )
-        # A task's tools and its oracle are the agent's own.
         key = (options, started.policy, started.task.task_set if started.task else None)
         if key not in self._agents:
             task = load_task_of(started)
+            if task is not None and not options.tools:
+                options = replace(options, tools=tuple(task.tools))
             policy = self._limits.over(started.policy)
             self._agents[key] = make_agent(options, self._api_key, self.journal, task=task, policy=policy)
         return self._agents[key]

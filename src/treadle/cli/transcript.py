@@ -19,16 +19,18 @@ def print_json(journal: Journal, run_id: str) -> None:
     print_lines([event.to_json() for event in journal.read(run_id)])
 
 
-def print_transcript(journal: Journal, run_id: str, *, is_full: bool, max_steps: int | None = None) -> None:
-    """The messages with calls, results and times, and the outcome; the first `max_steps` steps if given."""
+def print_transcript(
+    journal: Journal, run_id: str, *, is_full: bool = False, result_lines: int = RESULT_LINES
+) -> None:
+    """The messages with calls, results and times, and the outcome.
+
+    `result_lines` of each result are shown; with `is_full` nothing is shortened.
+    """
     events = journal.read(run_id)
     run = Run(run_id, fold([event.body for event in events]), journal)
-    printer = _Printer(is_full=is_full)
+    printer = _Printer(None if is_full else result_lines)
     printer.print_head(run)
     for event in events:
-        if max_steps is not None and printer.steps > max_steps:
-            printer.say("…", "dim")
-            break
         printer.print_event(event.body)
     printer.print_foot(run)
 
@@ -36,13 +38,14 @@ def print_transcript(journal: Journal, run_id: str, *, is_full: bool, max_steps:
 class _Printer:
     """Prints what a run's events say, in their order."""
 
-    def __init__(self, *, is_full: bool) -> None:
-        self.steps = 0
-        """How many inferences were begun."""
+    def __init__(self, result_lines: int | None) -> None:
         self._console = stdout()
         self._width = max(40, min(self._console.width, 160) - 4)
-        self._is_full = is_full
+        self._result_lines = result_lines
+        self._is_full = result_lines is None
         self._calls: dict[str, ToolCall] = {}
+        self._is_paused = False
+        """The newest event says that nobody drives the run."""
 
     def say(self, text: str, style: str = "", end: str = "\n") -> None:
         """One piece of text, as it is."""
@@ -64,19 +67,28 @@ class _Printer:
             self.say("tools: " + ", ".join(clean(spec.name) for spec in started.tools), "dim")
         if started.instructions:
             text = started.instructions
-            self.say("instructions: " + (clean(text) if self._is_full else shorten(text, self._width)), "dim")
+            self.say(
+                "instructions: " + (clean(text) if self._is_full else shorten(text, self._width - 14)), "dim"
+            )
 
     def print_event(self, body: e.DurableBody) -> None:
         """One event, if a reader of the transcript wants to know of it."""
+        self._print_event(body)
+        self._is_paused = isinstance(body, e.RunPaused | e.RunFinished)
+
+    def _print_event(self, body: e.DurableBody) -> None:
         if isinstance(body, e.TurnStarted):
             self.say("")
             self._print_message("› ", body.message, "cyan")
-        elif isinstance(body, e.InferenceStarted):
-            self.steps += 1
         elif isinstance(body, e.InferenceCompleted):
             self._print_inference(body)
         elif isinstance(body, e.InferenceFailed):
             self.say(f"attempt failed: {shorten(body.error, 400)}", "yellow")
+        elif isinstance(body, e.ToolStarted) and body.attempt > 1:
+            self.say(
+                f"-- {clean(body.name)} was begun and its outcome lost; it is {body.effect}: run again",
+                "magenta",
+            )
         elif isinstance(body, e.ToolCompleted):
             self._print_result(body.result, body.duration_seconds)
         elif isinstance(body, e.MessageInjected):
@@ -88,7 +100,7 @@ class _Printer:
         elif isinstance(body, e.RunPaused):
             self.say(f"-- paused: {body.reason}", "magenta")
         elif isinstance(body, e.RunResumed):
-            self.say("-- resumed", "magenta")
+            self.say("-- resumed" if self._is_paused else "-- cut off here, and resumed", "magenta")
         elif isinstance(body, e.Rewarded):
             detail = f" · {clean(body.detail)}" if body.detail else ""
             self.say(f"\nreward {body.reward:g} ({clean(body.name)}){detail}", "bold")
@@ -123,10 +135,12 @@ class _Printer:
         call = self._calls.get(result.call_id)
         width = 1_000_000 if self._is_full else self._width
         self.say("● ", "red" if result.is_error else "green", end="")
-        self.say(format_call(call, width) if call else clean(result.name), "bold", end="")
+        self.say(format_call(call, width - 10) if call else clean(result.name), "bold", end="")
         self.say(f"  {write_seconds(seconds)}" if seconds >= 0.01 else "", "dim")
         lines = clean(result.content).rstrip("\n").split("\n")
-        shown = lines if self._is_full or len(lines) <= RESULT_LINES + 1 else lines[:RESULT_LINES]
+        # One line more takes no more room than saying that it is left out.
+        limit = self._result_lines
+        shown = lines if limit is None or len(lines) <= limit + 1 else lines[:limit]
         for line in shown:
             text = line if self._is_full or len(line) <= width else line[: width - 1] + "…"
             self.say(f"  {text}", "red" if result.is_error else "dim")

@@ -1,0 +1,98 @@
+"""The demonstration's processes: started in sessions of their own, and gone when it is, however it ends."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from types import TracebackType
+from typing import IO, Self
+
+import msgspec
+
+from treadle.cli.demo.worker import Order, Report
+from treadle.core.errors import TreadleError
+
+
+class Child:
+    """A process of ours, which ends when its standard input does. `with` makes sure that it is gone."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in __exit__)
+        # In a session of its own: Ctrl-C is for us, and we say when it ends.
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def write(self, line: bytes) -> None:
+        """Send one line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + b"\n")
+        self._process.stdin.flush()
+
+    def lines(self) -> Iterator[bytes]:
+        """What it says, until it ends."""
+        assert self._process.stdout is not None
+        yield from self._process.stdout
+
+    def kill(self) -> int:
+        """SIGKILL, now; the exit status as the system tells it."""
+        self._process.kill()
+        return self._process.wait()
+
+    def finish(self) -> None:
+        """Wait for its end. Raises: `TreadleError` with what it said if it failed."""
+        code = self._process.wait()
+        if code:
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip()
+            said = said.removeprefix("error: ") or "it said nothing"
+            raise TreadleError(f"process {self.pid} ended with {code}: {said}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                stream.close()
+
+
+class ModelServer(Child):
+    """The oracle's server, on a free port of the loopback interface."""
+
+    def __init__(self, latency_seconds: float, mistake_rate: float) -> None:
+        options = [f"--latency={latency_seconds}", f"--mistake-rate={mistake_rate}"]
+        super().__init__("-m", "treadle", "mock", "--port=0", "--json", "--ends-with-stdin", *options)
+
+    def wait_for_url(self) -> str:
+        """Its base URL, once it answers. Raises: `TreadleError` if it does not start."""
+        for line in self.lines():
+            return str(msgspec.json.decode(line)["base_url"])
+        self.finish()
+        raise TreadleError("the model's server ended before it began")
+
+
+class WorkerProcess(Child):
+    """A worker with an order."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__("-m", "treadle.cli.demo.worker")
+        self._order = order
+
+    def __enter__(self) -> Self:
+        self.write(msgspec.json.encode(self._order))
+        return self
+
+    def reports(self) -> Iterator[Report]:
+        """How far it is, again and again."""
+        for line in self.lines():
+            yield msgspec.json.decode(line, type=Report)

@@ -1,0 +1,89 @@
+"""What is seen of the demonstration: lines that stay, and a bar while a worker works."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from treadle.cli.demo.worker import Report
+from treadle.cli.output import clean, is_live, stdout
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+LABEL = 16
+
+
+class DemoView:
+    """Prints to standard output; a pipe gets plain lines."""
+
+    def __init__(self, total: int) -> None:
+        self._console = stdout()
+        self._begin = time.monotonic()
+        self._total = total
+        self._progress: Progress | None = None
+        self._bar: TaskID | None = None
+        self._told = 0
+
+    def title(self, text: str, *lines: str) -> None:
+        """The head."""
+        self._console.print()
+        self._console.print(text, style="bold")
+        for line in lines:
+            self._console.print(line, style="dim")
+        self._console.print()
+
+    def step(self, label: str, text: str, style: str = "bold cyan") -> None:
+        """Something that happened now."""
+        self._console.print(f"{time.monotonic() - self._begin:6.1f} s  ", style="dim", end="")
+        self._console.print(f"{label:<{LABEL}}", style=style, end="")
+        self._console.print(clean(text), soft_wrap=True)
+
+    def more(self, text: str, style: str = "") -> None:
+        """What else there is to say of it."""
+        self._console.print(" " * (10 + LABEL) + clean(text), style=style, soft_wrap=True)
+
+    def section(self, text: str) -> None:
+        """A heading."""
+        self._console.print()
+        self._console.print(text, style="bold")
+
+    def result(self, label: str, text: str, *, is_good: bool | None = None) -> None:
+        """One finding; `is_good` gives it a mark."""
+        mark, style = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: (" ", "")}[is_good]
+        self._console.print(f"  {mark} ", style=style, end="")
+        self._console.print(f"{label:<10}", style="bold", end="")
+        self._console.print(clean(text), soft_wrap=True)
+
+    def command(self, text: str, why: str) -> None:
+        """A command to try."""
+        self._console.print(f"  {text}", style="cyan", soft_wrap=True)
+        self._console.print(f"      {why}", style="dim", soft_wrap=True)
+
+    @contextmanager
+    def working(self, finished_before: int) -> Iterator[None]:
+        """A bar, from what earlier workers finished."""
+        self._told = finished_before
+        if is_live():
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (TextColumn(" " * 9), BarColumn(bar_width=44), TextColumn("{task.description}"))
+            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._bar = self._progress.add_task("", total=self._total, completed=finished_before)
+            self._progress.start()
+        try:
+            yield
+        finally:
+            if self._progress is not None:
+                self._progress.stop()
+                self._progress = None
+
+    def update(self, report: Report, finished: int, seconds: float) -> None:
+        """How far a worker is."""
+        pace = f"{report.steps / seconds:,.0f} steps/s" if seconds > 0.5 else ""
+        text = f"{finished}/{self._total} finished · {report.in_flight} in flight · {report.steps:,} steps · {pace}"
+        if self._progress is not None and self._bar is not None:
+            self._progress.update(self._bar, completed=finished, description=text.rstrip(" ·"))
+        elif finished - self._told >= max(1, self._total // 4):
+            self._told = finished
+            self.more(text.rstrip(" ·"), "dim")
