@@ -48,7 +48,10 @@ def write_lines(journal: Journal, run_ids: Sequence[str], format_: str) -> Itera
     else:
         from treadle.export import export_rows
 
-        for row in export_rows(journal, run_ids, format_):
+        def tell(run_id: str, why: str) -> None:
+            print_note(f"{run_id} left out: {why}")
+
+        for row in export_rows(journal, run_ids, format_, on_skip=tell):
             yield row.rstrip(b"\n")
 
 

@@ -54,5 +54,7 @@ def _print(verification: Verification, *, is_json: bool) -> None:
         style="dim",
         soft_wrap=True,
     )
+    for skip in verification.skips:
+        console.print(f"  not made again: {clean(skip)}", style="yellow", soft_wrap=True)
     for difference in verification.differences:
         console.print(f"  {clean(str(difference))}", style="red", soft_wrap=True)

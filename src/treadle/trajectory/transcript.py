@@ -1,0 +1,49 @@
+"""The invariants that every transcript keeps which leaves a run."""
+
+from collections.abc import Sequence
+
+from treadle.core.types import Message, Role
+
+
+def check_transcript(messages: Sequence[Message]) -> list[str]:
+    """What is wrong with a transcript, each as a sentence that names the message; empty if nothing is.
+
+    Each tool call has exactly one result, in call order, before the next assistant message; ids are unique;
+    no two assistant messages follow each other; a system message is the first or none.
+    """
+    faults: list[str] = []
+    awaited: list[str] = []
+    seen: set[str] = set()
+    previous: Role | None = None
+    for index, message in enumerate(messages):
+        where = f"message {index}"
+        if awaited and message.role is not Role.TOOL:
+            faults.append(f"{where}: {message.role} before the results of {', '.join(awaited)}")
+            awaited = []
+        if message.role is Role.TOOL:
+            faults += _check_result(where, message, awaited)
+        elif message.role is Role.ASSISTANT:
+            if previous is Role.ASSISTANT:
+                faults.append(f"{where}: two assistant messages in a row")
+            ids = [call.call_id for call in message.tool_calls]
+            faults += [f"{where}: the call id {item!r} is used twice" for item in ids if item in seen]
+            faults += [f"{where}: a call without an id" for item in ids if not item]
+            seen.update(ids)
+            awaited = ids
+        elif message.role is Role.SYSTEM and index:
+            faults.append(f"{where}: a system message after the first")
+        previous = message.role
+    if awaited:
+        faults.append(f"the end: no result for {', '.join(awaited)}")
+    return faults
+
+
+def _check_result(where: str, message: Message, awaited: list[str]) -> list[str]:
+    """Takes the result's call from `awaited`."""
+    if message.call_id is None:
+        return [f"{where}: a result that names no call"]
+    if message.call_id not in awaited:
+        return [f"{where}: a result for {message.call_id!r}, which is not awaited"]
+    is_next = awaited[0] == message.call_id
+    awaited.remove(message.call_id)
+    return [] if is_next else [f"{where}: the result for {message.call_id!r} is out of call order"]

@@ -1,0 +1,160 @@
+"""Rows: what they hold, what is refused, and that reading them back loses nothing."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treadle import Agent, ConfigError, ExportError, Policy, ScriptedModel, load_task, open_journal
+from treadle.core.errors import ServerError
+from treadle.core.types import Message, Role, ToolCall, ToolSpec
+from treadle.export import FORMATS, Lineage, Row, export_rows, load_row, read_rows
+from treadle.export.formats import encode_row, find_format
+from treadle.models import call
+from treadle.models.scripted import Answer
+from treadle.tools.protocol import ToolLike
+
+
+async def record(*answers: Answer, tools: list[ToolLike] | None = None) -> tuple[Any, str]:
+    journal = open_journal("memory:")
+    agent = Agent(ScriptedModel(answers), instructions="Be brief.", tools=tools or ["files"], journal=journal)
+    return journal, (await agent.run("go")).run_id
+
+
+def rows_of(journal: Any, run_id: str, name: str, **options: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in export_rows(journal, [run_id], name, **options)]
+
+
+STEPS: list[Answer] = [
+    Message(
+        Role.ASSISTANT,
+        "I look.",
+        (ToolCall("c1", "list_files", "{}"), ToolCall("c2", "read_file", '{ "file_path":"a" }')),
+        reasoning="First the files.",
+    ),
+    "done",
+]
+
+
+async def test_openai_keeps_arguments_as_the_text_that_was_written() -> None:
+    (row,) = rows_of(*await record(*STEPS), "openai")
+    roles = [message["role"] for message in row["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "tool", "assistant"]
+    assert row["messages"][2]["tool_calls"][1]["function"]["arguments"] == '{ "file_path":"a" }'
+    assert row["messages"][3] == {"role": "tool", "tool_call_id": "c1", "content": "[]"}
+    assert "reasoning_content" not in row["messages"][2]
+    assert row["tools"][0]["function"]["parameters"]["type"] == "object"
+
+
+async def test_trl_has_arguments_as_objects_and_reasoning() -> None:
+    (row,) = rows_of(*await record(*STEPS), "trl")
+    assert row["messages"][2]["tool_calls"][1]["function"]["arguments"] == {"file_path": "a"}
+    assert row["messages"][2]["reasoning_content"] == "First the files."
+    assert row["messages"][3]["name"] == "list_files"
+
+
+async def test_a_row_says_where_it_came_from() -> None:
+    journal = open_journal("memory:")
+    task = load_task("files:csv_sum-0007")
+    oracle = task.oracle()
+    assert oracle is not None
+    run = await Agent(oracle, journal=journal).run(task)
+    (row,) = rows_of(journal, run.run_id, "openai")
+    lineage = row["lineage"]
+    assert lineage["run_id"] == run.run_id
+    assert (lineage["task"], lineage["seed"]) == ("files:csv_sum-0007", task.seed)
+    assert (lineage["reward"], lineage["model"], lineage["stop_reason"]) == (1.0, "oracle", "completed")
+    other_journal, other = await record(*STEPS)
+    assert lineage["tools_hash"] == rows_of(other_journal, other, "trl")[0]["lineage"]["tools_hash"]
+
+
+async def test_arguments_that_are_no_object_are_refused_by_trl_and_kept_by_openai() -> None:
+    for text in ('{"file_path": "a"', "[1]"):
+        journal, run_id = await record([call("read_file", text)], "done")
+        with pytest.raises(ExportError, match="format openai carries them"):
+            list(export_rows(journal, [run_id], "trl"))
+        (row,) = rows_of(journal, run_id, "openai")
+        assert row["messages"][2]["tool_calls"][0]["function"]["arguments"] == text
+
+
+async def test_runs_that_are_left_out_are_told() -> None:
+    journal, good = await record(*STEPS)
+    failed = await Agent(ScriptedModel([ServerError("down")]), journal=journal).run("go")
+    told: dict[str, str] = {}
+    lines = list(export_rows(journal, [good, failed.run_id], "trl", on_skip=told.__setitem__))
+    assert len(lines) == 1
+    assert list(told) == [failed.run_id]
+    assert "no answer" in told[failed.run_id]
+    assert list(export_rows(journal, [good], "trl", min_reward=0.5, on_skip=told.__setitem__)) == []
+    assert "below 0.5" in told[good]
+    with pytest.raises(ExportError):
+        list(export_rows(journal, [failed.run_id], "trl"))
+
+
+async def test_a_run_at_a_limit_is_a_whole_row() -> None:
+    journal = open_journal("memory:")
+    steps: list[Answer] = [[call("list_files", {})], [call("list_files", {}), call("list_files", {})]]
+    agent = Agent(ScriptedModel(steps), tools=["files"], policy=Policy(max_steps=1), journal=journal)
+    run = await agent.run("go")
+    assert run.stop_reason == "max_steps"
+    (row,) = rows_of(journal, run.run_id, "openai")
+    assert row["lineage"]["stop_reason"] == "max_steps"
+    assert len(row["lineage"]["tool_errors"]) == 2
+
+
+def test_an_unknown_format_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'trl'"):
+        find_format("tlr")
+
+
+@pytest.mark.parametrize("line", [b"{", b"{}", b'{"messages":[{}],"tools":[],"lineage":{}}', b"[]"])
+def test_a_line_that_is_no_row_is_named(line: bytes) -> None:
+    with pytest.raises(ExportError, match="line 1"):
+        list(read_rows([line], "openai"))
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def transcripts(draw: st.DrawFn) -> tuple[Message, ...]:
+    messages = [Message(Role.SYSTEM, draw(texts)), Message(Role.USER, draw(texts))]
+    for step in range(draw(st.integers(0, 3))):
+        calls = []
+        for index in range(draw(st.integers(1, 3))):
+            arguments = draw(st.dictionaries(texts, json_values, max_size=3))
+            text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+            calls.append(ToolCall(f"c{step}{index}", draw(st.sampled_from(["read", "write"])), text))
+        reasoning = draw(st.none() | texts.filter(bool))
+        messages.append(Message(Role.ASSISTANT, draw(texts), tuple(calls), reasoning=reasoning))
+        messages += [
+            Message(Role.TOOL, draw(texts), (), item.call_id, item.name, draw(st.booleans()))
+            for item in calls
+        ]
+    return (*messages, Message(Role.ASSISTANT, draw(texts)))
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+@given(messages=transcripts())
+def test_reading_a_row_gives_what_was_written(name: str, messages: tuple[Message, ...]) -> None:
+    tools = (ToolSpec("read", "Reads.", {"type": "object"}),)
+    errors = tuple(item.call_id for item in messages if item.is_error and item.call_id)
+    row = Row(messages, tools, Lineage("r", "m", "completed", "h", tool_errors=errors))
+    line = encode_row(row, find_format(name), with_reasoning=True)
+    (back,) = read_rows([line], name)
+    assert back == row
+
+
+async def test_load_row_refuses_a_run_that_is_not_over() -> None:
+    journal = open_journal("memory:")
+    async with Agent(ScriptedModel([]), journal=journal).session() as session:
+        assert session.run_id is not None
+    with pytest.raises(ExportError, match="not finished"):
+        load_row(journal, session.run_id)

@@ -1,0 +1,185 @@
+"""Verifying: real tools run again, and every kind of result that may not come out the same."""
+
+from pathlib import Path
+
+import pytest
+
+from treadle import Agent, ScriptedModel, open_journal, task_set, tool
+from treadle.core.types import Message, Role, ToolCall
+from treadle.models import call
+from treadle.trajectory.transcript import check_transcript
+from treadle.trajectory.verify import verify_run
+
+CALLS = 0
+
+
+@tool(effect="pure")
+def count() -> int:
+    """Differs at every call."""
+    global CALLS
+    CALLS += 1
+    return CALLS
+
+
+@tool(effect="once")
+def send(text: str) -> str:
+    """Sends."""
+    return f"sent {text}"
+
+
+@tool(effect="idempotent")
+def shout(text: str) -> str:
+    """Louder."""
+    return text.upper()
+
+
+async def run_script(*steps: list[ToolCall], files: dict[str, str] | None = None) -> tuple[object, str]:
+    journal = open_journal("memory:")
+    agent = Agent(
+        ScriptedModel([*steps, "done"]), tools=["files", count, send, shout], files=files, journal=journal
+    )
+    run = await agent.run("go")
+    assert run.stop_reason == "completed"
+    return journal, run.run_id
+
+
+async def test_calls_that_give_the_same_again_match() -> None:
+    journal, run_id = await run_script(
+        [call("write_file", {"file_path": "a.txt", "content": "one\n"}), call("list_files", {})],
+        [call("edit_file", {"file_path": "a.txt", "old_text": "one", "new_text": "two"})],
+        [call("read_file", {"file_path": "a.txt"}), call("read_file", {"file_path": "no.txt"})],
+        [call("reed_file", {}), call("read_file", "{"), call("read_file", {"path": "a.txt"})],
+        files={"seed.txt": "s"},
+    )
+    found = await verify_run(journal, run_id)
+    assert (found.calls, found.matched, found.skips, found.differences) == (8, 8, (), ())
+    assert found.is_verified
+
+
+async def test_what_cannot_be_made_again_is_named() -> None:
+    journal, run_id = await run_script(
+        [call("send", {"text": "x"}, call_id="c1")], [call("shout", {"text": "y"})]
+    )
+    found = await verify_run(journal, run_id)
+    assert found.calls == found.skipped == 2
+    assert found.skips[0] == "send (c1): its effect is once"
+    assert "shout" in found.skips[1]
+    assert "implementation is not at hand" in found.skips[1]
+    assert not found.is_verified
+    again = await verify_run(journal, run_id, tools=[shout, send])
+    assert (again.matched, again.skipped) == (1, 1)
+
+
+async def test_a_result_that_differs_is_told_with_its_event() -> None:
+    journal, run_id = await run_script([call("count", {})])
+    found = await verify_run(journal, run_id, tools=[count])
+    (difference,) = found.differences
+    recorded = next(item for item in journal.read(run_id) if item.type == "tool_completed")
+    assert difference.seq == recorded.seq
+    assert (found.calls, found.matched, found.skipped) == (1, 0, 0)
+    assert "recorded" in str(difference)
+
+
+async def test_files_that_a_tool_changed_without_telling_are_found() -> None:
+    """Another implementation answers the same and leaves other files."""
+
+    class Liar:
+        def __init__(self, inner: object) -> None:
+            self.spec = inner.spec  # type: ignore[attr-defined]
+            self.find_fault = inner.find_fault  # type: ignore[attr-defined]
+
+        async def call(self, arguments: dict[str, str], context: object) -> str:
+            return "wrote 3 bytes to a.txt"
+
+    from treadle.tools.resolve import resolve_tools
+
+    journal, run_id = await run_script([call("write_file", {"file_path": "a.txt", "content": "one"})])
+    tools = [Liar(item) if item.spec.name == "write_file" else item for item in resolve_tools(["files"])]
+    found = await verify_run(journal, run_id, tools=tools)
+    assert any("files after write_file" in item.call for item in found.differences)
+    assert found.matched == 0
+
+
+@pytest.mark.parametrize("mistake_rate", [0.0, 0.5])
+async def test_runs_of_the_task_set_are_verified(mistake_rate: float, tmp_path: Path) -> None:
+    from itertools import islice
+
+    with open_journal(tmp_path / "runs.db") as journal:
+        for task in islice(task_set("files"), 22):
+            oracle = task.oracle(mistake_rate=mistake_rate)
+            assert oracle is not None
+            run = await Agent(oracle, journal=journal).run(task)
+            assert run.reward == 1.0
+            found = await verify_run(journal, run.run_id)
+            assert found.is_verified, (found.skips, found.differences)
+            assert check_transcript(run.messages) == []
+
+
+def message(role: Role, *call_ids: str, answers: str | None = None) -> Message:
+    calls = tuple(ToolCall(item, "t", "{}") for item in call_ids)
+    return Message(role, "x", calls, answers, "t" if answers else None)
+
+
+USER = message(Role.USER)
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([USER, message(Role.ASSISTANT, "a")], "no result for a"),
+        ([USER, message(Role.ASSISTANT, "a"), message(Role.ASSISTANT)], "before the results of a"),
+        ([USER, message(Role.ASSISTANT), message(Role.ASSISTANT)], "two assistant messages"),
+        ([USER, message(Role.TOOL, answers="a")], "not awaited"),
+        ([USER, message(Role.TOOL)], "names no call"),
+        ([USER, message(Role.SYSTEM)], "a system message after"),
+        (
+            [
+                USER,
+                message(Role.ASSISTANT, "a", "b"),
+                message(Role.TOOL, answers="b"),
+                message(Role.TOOL, answers="a"),
+            ],
+            "out of call order",
+        ),
+        (
+            [
+                USER,
+                message(Role.ASSISTANT, "a"),
+                message(Role.TOOL, answers="a"),
+                message(Role.TOOL, answers="a"),
+            ],
+            "not awaited",
+        ),
+        (
+            [
+                USER,
+                message(Role.ASSISTANT, "a"),
+                message(Role.TOOL, answers="a"),
+                message(Role.ASSISTANT, "a"),
+            ],
+            "used twice",
+        ),
+        ([USER, message(Role.ASSISTANT, "")], "without an id"),
+    ],
+)
+def test_a_broken_transcript_is_told(messages: list[Message], words: str) -> None:
+    assert any(words in fault for fault in check_transcript(messages))
+
+
+def test_a_whole_transcript_has_no_faults() -> None:
+    both = message(Role.ASSISTANT, "a", "b")
+    assert (
+        check_transcript(
+            [
+                message(Role.SYSTEM),
+                USER,
+                both,
+                message(Role.TOOL, answers="a"),
+                message(Role.TOOL, answers="b"),
+                message(Role.ASSISTANT),
+                USER,
+                message(Role.ASSISTANT),
+            ]
+        )
+        == []
+    )
