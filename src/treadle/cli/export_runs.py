@@ -10,6 +10,8 @@ from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import Journal
 
 JOURNAL_FORMAT = "journal"
+_TOLD = 3
+"""How many of the runs that are left out are told one by one."""
 
 
 def export_runs(
@@ -48,11 +50,15 @@ def write_lines(journal: Journal, run_ids: Sequence[str], format_: str) -> Itera
     else:
         from treadle.export import export_rows
 
-        def tell(run_id: str, why: str) -> None:
-            print_note(f"{run_id} left out: {why}")
-
-        for row in export_rows(journal, run_ids, format_, on_skip=tell):
+        skipped: list[str] = []
+        for row in export_rows(
+            journal, run_ids, format_, on_skip=lambda run_id, why: skipped.append(f"{run_id} left out: {why}")
+        ):
             yield row.rstrip(b"\n")
+        for note in skipped[:_TOLD]:
+            print_note(note)
+        if len(skipped) > _TOLD:
+            print_note(f"and {write_count(len(skipped) - _TOLD, 'run')} more left out for such reasons")
 
 
 def write_file(lines: Iterator[bytes], out: Path) -> int:
