@@ -1,7 +1,7 @@
 """What `treadle export` does."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from treadle.cli.output import print_lines, print_note, write_count
@@ -26,12 +26,24 @@ def export_runs(
         run_ids = [run_id for run_id in run_ids if run_id in finished]
         if left_out:
             print_note(f"{write_count(left_out, 'run')} left out: not finished")
-    lines = write_lines(journal, run_ids, format_)
+    skips: list[str] = []
+    lines = write_lines(
+        journal, run_ids, format_, lambda run_id, why: skips.append(f"{run_id} left out: {why}")
+    )
     if out is None:
         print_lines(lines)
+        _print_skips(skips)
         return
     count = write_file(lines, out)
+    _print_skips(skips)
     print_note(f"{write_count(count, 'line')} of {write_count(len(run_ids), 'run')} written to {str(out)!r}")
+
+
+def _print_skips(skips: Sequence[str]) -> None:
+    for skip in skips[:_TOLD]:
+        print_note(skip)
+    if len(skips) > _TOLD:
+        print_note(f"and {write_count(len(skips) - _TOLD, 'run')} more left out for such reasons")
 
 
 def _refuse_unknown(format_: str) -> None:
@@ -42,23 +54,18 @@ def _refuse_unknown(format_: str) -> None:
         raise ConfigError(f"there is no format {format_!r}; there are {known}")
 
 
-def write_lines(journal: Journal, run_ids: Sequence[str], format_: str) -> Iterator[bytes]:
-    """The lines of an export, without their newlines."""
+def write_lines(
+    journal: Journal, run_ids: Sequence[str], format_: str, on_skip: Callable[[str, str], None]
+) -> Iterator[bytes]:
+    """The lines of an export, without their newlines; `on_skip` is told which run is left out, and why."""
     if format_ == JOURNAL_FORMAT:
         for run_id in run_ids:
             yield from export_run(journal, run_id)
     else:
         from treadle.export import export_rows
 
-        skipped: list[str] = []
-        for row in export_rows(
-            journal, run_ids, format_, on_skip=lambda run_id, why: skipped.append(f"{run_id} left out: {why}")
-        ):
+        for row in export_rows(journal, run_ids, format_, on_skip=on_skip):
             yield row.rstrip(b"\n")
-        for note in skipped[:_TOLD]:
-            print_note(note)
-        if len(skipped) > _TOLD:
-            print_note(f"and {write_count(len(skipped) - _TOLD, 'run')} more left out for such reasons")
 
 
 def write_file(lines: Iterator[bytes], out: Path) -> int:

@@ -9,7 +9,7 @@ from treadle.cli import options as o
 
 EXAMPLES = (
     "treadle demo",
-    "treadle demo --model qwen3 --base-url http://localhost:8000/v1 --tools mine.py --prompts prompts.txt",
+    "treadle demo --model qwen3 --base-url URL --tools mine.py --prompts prompts.txt",
 )
 
 

@@ -80,8 +80,12 @@ def _show_replays(view: DemoView, journal: Journal, run_ids: Sequence[str]) -> b
 
 
 def _show_rows(view: DemoView, journal: Journal, run_ids: Sequence[str], rows: Path) -> bool:
-    count = write_file(write_lines(journal, run_ids, "trl"), rows)
-    view.result("export", f"{write_count(count, 'row')} for training in {rows} (format trl)")
+    skips: dict[str, str] = {}
+    count = write_file(write_lines(journal, run_ids, "trl", skips.__setitem__), rows)
+    text = f"{write_count(count, 'row')} for training in {rows} (format trl)"
+    if skips:
+        text += f"; {len(skips)} left out, as a call of theirs is malformed"
+    view.result("export", text)
     begin = time.monotonic()
     calls = matched = skipped = 0
 

@@ -1,0 +1,85 @@
+"""The command as a user has it: a process of its own, in a folder that is empty at first."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+Json = Any
+
+
+class Result:
+    """What a command left."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    def __repr__(self) -> str:
+        return f"exit code {self.code}\n--- out\n{self.out}\n--- err\n{self.err}"
+
+    @property
+    def lines(self) -> list[Json]:
+        """The output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Cli:
+    """Starts `treadle` in a folder that is empty at first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        cleared = ("TREADLE_", "OPENAI_", "NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "COV_")
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith(cleared)}
+        self.env |= {"COLUMNS": "100", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        """A process that goes on beside the test."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "treadle", *arguments],
+            cwd=self.folder,
+            env={**self.env, **options.pop("env", {})},
+            stdin=options.pop("stdin", subprocess.DEVNULL),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            # SIGINT is what these tests send, so it must not be ignored from the outside.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            **options,
+        )
+
+    def __call__(self, *arguments: str, text: str | None = None, env: dict[str, str] | None = None) -> Result:
+        """Run to the end."""
+        stdin = subprocess.DEVNULL if text is None else subprocess.PIPE
+        process = self.start(*arguments, stdin=stdin, env=env or {})
+        out, err = process.communicate(text, timeout=120)
+        return Result(process.returncode, out, err)
+
+    def write(self, name: str, text: str) -> Path:
+        """A file in the folder."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        return path
+
+
+class Oracle:
+    """`treadle mock` as a process."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._process = Cli(folder).start("mock", "--port", "0", "--json", *options)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, self._process.communicate()
+        self.url: str = json.loads(line)["base_url"]
+
+    def stop(self) -> int:
+        """Interrupt it; its exit code."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.communicate(timeout=60)
+        return self._process.returncode

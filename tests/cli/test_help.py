@@ -1,0 +1,59 @@
+"""Help, pipes, and what the command loads."""
+
+import subprocess
+import sys
+
+import pytest
+from tests.cli.command import Cli
+
+from treadle.cli.app import COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_two_examples(cli: Cli, name: str) -> None:
+    result = cli(name, "--help")
+    assert result.code == 0, result
+    _, examples = result.out.split("Examples:")
+    commands = [line for line in examples.splitlines() if line.strip()]
+    assert len(commands) == 2
+    assert all(f"treadle {name}" in line for line in commands)
+
+
+def test_help_names_every_command(cli: Cli) -> None:
+    out = cli("--help").out
+    assert all(f"│ {name} " in out for name in COMMANDS)
+    assert cli().code == 2
+    assert cli("nope").code == 2
+    assert cli("--version").out.startswith("treadle ")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; sys.argv = ['treadle', '--help']\n"
+        "from treadle.cli.app import app\n"
+        "try: app(prog_name='treadle')\n"
+        "except SystemExit: pass\n"
+        "print(sorted(name for name in sys.modules), file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(eval(run.stderr))
+    assert "treadle.cli.run" in loaded
+    heavy = ("treadle.agent", "treadle.core", "treadle.models", "treadle.journal", "treadle.tasks")
+    assert not [
+        name for name in loaded if name.startswith((*heavy, "msgspec", "pydantic", "asyncio", "sqlite3"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["tasks", "files", "--limit", "0"], ["run", "--task", "files:csv_sum-0001", "-m", "oracle"]]
+)
+def test_reader_that_has_seen_enough(cli: Cli, arguments: list[str]) -> None:
+    process = cli.start(*arguments)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+    process.wait(60)
+    assert "Traceback" not in err
+    assert "Broken" not in err

@@ -1,0 +1,182 @@
+"""Ctrl-C at any moment leaves a run that the next command goes on with."""
+
+import json
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from tests.cli.command import Cli, Oracle
+from tests.cli.scripted import Answer, Json, Script, call, say
+
+TOOLS = '''
+import asyncio
+import time
+from pathlib import Path
+from treadle import tool
+
+def wait_seconds():
+    Path("begun").touch()
+    return 0 if Path("fast").exists() else 600
+
+@tool(effect="EFFECT")
+async def wait() -> str:
+    """Wait."""
+    await asyncio.sleep(wait_seconds())
+    return "waited"
+
+@tool(effect="EFFECT")
+def block() -> str:
+    """Wait in a thread."""
+    time.sleep(wait_seconds())
+    return "blocked"
+'''
+
+
+HOG = '''
+import time
+
+async def hog() -> str:
+    """Hold up the event loop."""
+    print("hogging", flush=True)
+    time.sleep(600)
+    return ""
+'''
+
+
+def wait_for(process: "subprocess.Popen[str]", kind: str) -> None:
+    """Read JSON lines until an event of this type."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["type"] == kind:
+            return
+    raise AssertionError(process.communicate())
+
+
+def interrupt(process: "subprocess.Popen[str]") -> str:
+    """Ctrl-C; standard error of the process, which must say that it was interrupted."""
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    return err
+
+
+def test_during_a_model_call(cli: Cli, script: Script) -> None:
+    answered = threading.Event()
+    server = script(lambda body: say("hello") if answered.is_set() else answered.wait(60) and 500)
+    base = [
+        "run",
+        "hi",
+        "-m",
+        "m",
+        "--base-url",
+        server.url,
+        "--json",
+        "--run-id",
+        "mine",
+        "-j",
+        "my runs.db",
+    ]
+    process = cli.start(*base)
+    wait_for(process, "inference_started")
+    server.asked.wait(60)
+    err = interrupt(process)
+    assert "interrupted; go on with: treadle resume mine --journal 'my runs.db'" in err
+    listed = cli("runs", "--json", "-j", "my runs.db").lines
+    assert [(line["run_id"], line["status"]) for line in listed] == [("mine", "unfinished")]
+    answered.set()
+    resumed = cli("resume", "mine", "--journal", "my runs.db", "--quiet")
+    assert (resumed.code, resumed.out) == (0, "hello\n"), resumed
+
+
+@pytest.mark.parametrize("name", ["wait", "block"])
+def test_during_a_tool(cli: Cli, script: Script, name: str) -> None:
+    cli.write("tools.py", TOOLS.replace("EFFECT", "idempotent"))
+    server = script(_calls(name))
+    process = cli.start(
+        "run", "go", "-m", "m", "--base-url", server.url, "-t", "tools.py", "--json", "--run-id", "mine"
+    )
+    wait_for(process, "tool_started")
+    assert "treadle resume mine" in interrupt(process)
+    cli.write("fast", "")
+    resumed = cli("resume", "mine")
+    assert resumed.code == 0, resumed
+    assert f"done: {name}ed" in resumed.out
+    kinds = [(event["type"], event.get("attempt")) for event in cli("show", "mine", "--json").lines]
+    assert ("tool_started", 2) in kinds
+    assert len(server.requests) == 2
+
+
+def test_once_tool_is_not_run_again(cli: Cli, script: Script) -> None:
+    cli.write("tools.py", TOOLS.replace("EFFECT", "once"))
+    server = script(_calls("wait"))
+    process = cli.start(
+        "run", "go", "-m", "m", "--base-url", server.url, "-t", "tools.py", "--json", "--run-id", "mine"
+    )
+    wait_for(process, "tool_started")
+    _wait_for_file(cli.folder / "begun", process)
+    interrupt(process)
+    (cli.folder / "begun").unlink()
+    cli.write("fast", "")
+    resumed = cli("resume", "mine", "-q")
+    assert resumed.code == 0, resumed
+    assert "outcome of this call is unknown" in resumed.out
+    assert not (cli.folder / "begun").exists()
+
+
+def test_second_interrupt_does_not_wait(cli: Cli, script: Script) -> None:
+    cli.write(
+        "tools.py",
+        HOG,
+    )
+    server = script(_calls("hog"))
+    process = cli.start("run", "go", "-m", "m", "--base-url", server.url, "-t", "tools.py", "-q")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "hogging\n"
+    process.send_signal(signal.SIGINT)
+    # The signal handler of the first one must have run before the second is sent.
+    threading.Event().wait(0.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_resume_all_goes_on_where_it_stopped(cli: Cli, script: Script) -> None:
+    answered = threading.Event()
+    server = script(lambda body: say("hello") if answered.is_set() else answered.wait(60) and 500)
+    for run_id in ("a", "b"):
+        process = cli.start("run", "x", "-m", "m", "--base-url", server.url, "--json", "--run-id", run_id)
+        wait_for(process, "inference_started")
+        interrupt(process)
+    server.asked.clear()
+    process = cli.start("resume", "--all")
+    server.asked.wait(60)
+    assert "interrupted with 2 runs unfinished; go on with: treadle resume --all" in interrupt(process)
+    answered.set()
+    result = cli("resume", "--all", "--json")
+    assert result.code == 0, result
+    assert sorted((line["run_id"], line["output"]) for line in result.lines) == [
+        ("a", "hello"),
+        ("b", "hello"),
+    ]
+    assert "no run is unfinished" in cli("resume", "--all").err
+
+
+def test_mock_stops(tmp_path: Path) -> None:
+    assert Oracle(tmp_path).stop() == 130
+
+
+def _calls(name: str) -> Answer:
+    def answer(body: dict[str, Json]) -> Json:
+        last = body["messages"][-1]
+        return say(f"done: {last['content']}") if last["role"] == "tool" else call(name)
+
+    return answer
+
+
+def _wait_for_file(path: Path, process: "subprocess.Popen[str]") -> None:
+    while not path.exists():
+        assert process.poll() is None
+        threading.Event().wait(0.01)

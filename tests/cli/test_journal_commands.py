@@ -1,0 +1,211 @@
+"""The commands that read a journal: runs, show, resume, fork, replay, verify, export, import, tasks."""
+
+import json
+import threading
+
+import pytest
+from tests.cli.command import Cli
+from tests.cli.scripted import Script, call_once, say
+
+TASK = "files:csv_sum-0001"
+OTHER = "files:config_fix-0002"
+
+
+@pytest.fixture
+def two_runs(cli: Cli) -> Cli:
+    """A journal with the finished runs `first` and `second`, which has mistakes in it."""
+    assert cli("run", "--task", TASK, "-m", "oracle", "-q", "--run-id", "first").code == 0
+    assert cli("run", "--task", OTHER, "-m", "oracle:0.5", "-q", "--run-id", "second").code == 0
+    return cli
+
+
+def test_runs_lists_the_newest_first(two_runs: Cli) -> None:
+    lines = two_runs("runs", "--json").lines
+    assert [(line["run_id"], line["status"], line["stop_reason"]) for line in lines] == [
+        ("second", "finished", "completed"),
+        ("first", "finished", "completed"),
+    ]
+    assert lines[1]["task"] == TASK
+    assert lines[1]["reward"] == 1.0
+    table = two_runs("runs").out
+    assert table.index("second") < table.index("first")
+    assert "● completed" in table
+    assert TASK in table
+    assert len(two_runs("runs", "--json", "--limit", "1").lines) == 1
+    assert two_runs("runs", "--status", "unfinished", "--json").lines == []
+    wrong = two_runs("runs", "--status", "lost")
+    assert wrong.code == 2
+    assert "there is no status 'lost'" in wrong.err
+
+
+def test_show_tells_the_whole_run(two_runs: Cli) -> None:
+    out = two_runs("show", "first").out
+    for text in (
+        "task " + TASK,
+        "tools: read_file",
+        "step 1",
+        "● list_files()",
+        "reward 1 (check)",
+        "completed ·",
+    ):
+        assert text in out
+    assert two_runs("show").out.startswith("run second")
+    assert two_runs("show", "fir").out == out
+    events = two_runs("show", "first", "--events").out.splitlines()
+    numbers = [int(line.split()[0]) for line in events]
+    assert numbers == list(range(1, len(events) + 1))
+    assert events[0].split()[3] == "run_started"
+
+
+@pytest.mark.parametrize("command", ["show", "resume", "fork", "replay", "verify", "export"])
+def test_run_that_is_not_there(two_runs: Cli, command: str) -> None:
+    result = two_runs(command, "third")
+    assert result.code == 2, result
+    assert "there is no run 'third' in this journal of 2; the newest is 'second'" in result.err
+    assert result.out == ""
+
+
+@pytest.mark.parametrize("command", ["runs", "show", "resume", "fork", "replay", "verify", "export"])
+def test_journal_that_is_not_there(cli: Cli, command: str) -> None:
+    result = cli(command, *([] if command == "runs" else ["last"]))
+    assert result.code == 1, result
+    assert "there is no journal at '.treadle/runs.db'" in result.err
+    assert list(cli.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["resume", "replay", "verify", "export"])
+def test_runs_or_all(two_runs: Cli, command: str) -> None:
+    assert "--all" in two_runs(command).err
+    both = two_runs(command, "first", "--all")
+    assert both.code == 2
+    assert "not both" in both.err
+
+
+def test_resume_of_a_run_that_is_over(two_runs: Cli) -> None:
+    result = two_runs("resume", "first")
+    assert result.code == 0
+    assert "run first is over (completed); go on from it with: treadle fork first --text TEXT" in result.err
+
+
+def test_resume_after_an_error_uses_what_the_run_was_started_with(cli: Cli, script: Script) -> None:
+    is_broken = threading.Event()
+    is_broken.set()
+    server = script(lambda body: 401 if is_broken.is_set() else call_once("list_files")(body))
+    cli.write("data/a.txt", "one")
+    base = ["run", "go", "-m", "m", "--base-url", server.url, "--mount", "data", "--temperature", "0.5"]
+    assert cli(*base, "--run-id", "mine").code == 1
+    assert cli("resume", "--all").err == "no run is unfinished\n"
+    is_broken.clear()
+    result = cli("resume", "--all", "--failed", "--json")
+    assert result.code == 0, result
+    assert result.lines[0]["output"] == 'done: ["a.txt"]'
+    assert server.requests[-1]["temperature"] == 0.5
+
+
+def test_fork_goes_another_way(cli: Cli, script: Script) -> None:
+    server = script(lambda body: say(f"answer {len(body['messages'])} of {body['model']}"))
+    base = ["-m", "one", "--base-url", server.url, "-q"]
+    assert cli("run", "hi", *base, "--run-id", "mine").out == "answer 1 of one\n"
+    forked = cli("fork", "mine", "--text", "and now?", "--json")
+    assert forked.code == 0, forked
+    assert forked.lines[-1]["output"] == "answer 3 of one"
+    assert forked.lines[0]["parent"] == {"run_id": "mine", "seq": forked.lines[0]["parent"]["seq"]}
+    # The turn is open at its first event, so that another model answers it.
+    seq = next(line["seq"] for line in cli("show", "mine", "--json").lines if line["type"] == "turn_started")
+    other = cli("fork", "mine", "--at", str(seq), "-m", "two", "--base-url", server.url, "-q")
+    assert other.out == "answer 1 of two\n", other
+    assert "no event" in (late := cli("fork", "mine", "--at", "999")).err or "cannot be forked" in late.err
+    assert late.code == 2
+    assert "give a text" in cli("fork", "mine").err
+
+
+def test_fork_keeps_the_tools_of_a_task(two_runs: Cli) -> None:
+    seq = next(
+        line["seq"]
+        for line in two_runs("show", "first", "--json").lines
+        if line["type"] == "inference_completed"
+    )
+    result = two_runs("fork", "first", "--at", str(seq), "--json")
+    assert result.code == 0, result
+    assert result.lines[-1]["reward"] == 1.0
+
+
+def test_replay_is_exact_and_finds_a_change(two_runs: Cli) -> None:
+    result = two_runs("replay", "--all")
+    assert result.code == 0, result
+    assert "2 of 2 runs exact" in result.out
+    changed = two_runs("replay", "first", "--max-steps", "1", "--json")
+    assert changed.code == 1
+    divergence = changed.lines[0]["divergence"]
+    event = two_runs("show", "first", "--json").lines[divergence["seq"] - 1]
+    assert (event["type"], event["step"]) == ("inference_started", 2)
+    assert "message_injected" in divergence["actual"]
+    assert f"seq {divergence['seq']}" in two_runs("replay", "first", "--max-steps", "1").out
+
+
+def test_journal_format_comes_back_as_it_went(two_runs: Cli) -> None:
+    assert two_runs("export", "--all", "--format", "journal", "-o", "all.jsonl").code == 0
+    exported = (two_runs.folder / "all.jsonl").read_bytes()
+    assert {json.loads(line)["run_id"] for line in exported.splitlines()} == {"first", "second"}
+    imported = two_runs("import", "all.jsonl", "-j", "new/other.db")
+    assert imported.out.split() == ["first", "second"], imported
+    again = two_runs("export", "--all", "--format", "journal", "-j", "new/other.db")
+    assert again.out.encode() == exported
+    assert two_runs("show", "second", "-j", "new/other.db").out == two_runs("show", "second").out
+    twice = two_runs("import", "all.jsonl")
+    assert twice.code == 1
+    assert "run 'first' is in this journal already" in twice.err
+    assert two_runs("replay", "--all", "-j", "new/other.db").code == 0
+
+
+def test_import_of_what_is_no_journal(cli: Cli) -> None:
+    cli.write("rows.jsonl", '{"messages": []}\n')
+    result = cli("import", "rows.jsonl")
+    assert result.code == 1, result
+    assert "rows.jsonl: line 1: not a line of a Treadle journal" in result.err
+    missing = cli("import", "none.jsonl")
+    assert missing.code == 2
+    assert "cannot read 'none.jsonl'" in missing.err
+
+
+def test_export_for_training(two_runs: Cli) -> None:
+    for name in ("openai", "trl"):
+        result = two_runs("export", "--all", "--format", name, "-o", f"{name}.jsonl")
+        assert result.code == 0, result
+        rows = [json.loads(line) for line in (two_runs.folder / f"{name}.jsonl").read_text().splitlines()]
+        assert rows[0]["messages"][1]["role"] == "user"
+        assert len(rows) + result.err.count(" left out: ") == 2
+    wrong = two_runs("export", "--all", "--format", "parchment")
+    assert wrong.code == 2
+    assert "there is no format 'parchment'" in wrong.err
+    assert not [path.name for path in two_runs.folder.iterdir() if path.name.endswith(".part")]
+
+
+def test_verify_runs_the_calls_again(two_runs: Cli) -> None:
+    result = two_runs("verify", "--all", "--json")
+    assert result.code == 0, result
+    assert all(line["matched"] + line["skipped"] == line["calls"] > 0 for line in result.lines)
+    assert two_runs("export", "--all", "--format", "journal", "-o", "all.jsonl").code == 0
+    text = (two_runs.folder / "all.jsonl").read_text()
+    assert two_runs("verify", "all.jsonl").code == 0
+    lines = [json.loads(line) for line in text.splitlines()]
+    damaged = next(
+        line for line in lines if line["type"] == "tool_completed" and not line["result"].get("is_error")
+    )
+    damaged["result"]["content"] = "made up"
+    two_runs.write("damaged.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    found = two_runs("verify", "damaged.jsonl")
+    assert found.code == 1, found
+    assert "differs first" in found.out or "differs second" in found.out
+
+
+def test_tasks_are_listed_and_shown(cli: Cli) -> None:
+    assert "files  22,000 tasks" in cli("tasks").out
+    result = cli("tasks", "files", "--limit", "3")
+    assert result.out.split() == ["files:csv_sum-0000", "files:config_fix-0000", "files:log_slowest-0000"]
+    assert "3 of 22,000 tasks" in result.err
+    shown = cli("tasks", TASK).out
+    assert "› I need one number from the CSV files in orders/" in shown
+    assert "README.md  " in shown
+    assert cli("tasks", TASK, "--json").lines[0]["tools"] == ["files"]
+    assert cli("tasks", "nope").code == 2

@@ -1,0 +1,232 @@
+"""`treadle run`: what it prints, its exit codes, and what it says of each thing that is wrong."""
+
+import json
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from tests.cli.command import Cli, Oracle
+from tests.cli.scripted import Script, call_once, say
+
+TASK = "files:csv_sum-0001"
+TOOLS = '''
+from treadle import tool
+
+@tool(effect="pure")
+def lookup(word: str) -> str:
+    """Look a word up."""
+    return f"{word} means something"
+'''
+
+
+def test_task_over_http_completes(cli: Cli, oracle: Oracle) -> None:
+    result = cli("run", "--task", TASK, "--model", "openai:oracle", "--base-url", oracle.url)
+    assert result.code == 0, result
+    assert "● list_files()" in result.out
+    assert "Answer: " in result.out
+    assert "completed · " in result.out
+    assert "reward 1" in result.out
+    assert "\x1b" not in result.out
+    assert result.err == ""
+
+
+def test_text_with_tools_of_a_file(cli: Cli, script: Script) -> None:
+    cli.write("tools.py", TOOLS)
+    server = script(call_once("lookup", word="warp"))
+    result = cli("run", "What is a warp?", "-m", "m", "--base-url", server.url, "--tools", "tools.py", "-q")
+    assert (result.code, result.out) == (0, "done: warp means something\n"), result
+    assert [tool["function"]["name"] for tool in server.requests[0]["tools"]] == ["lookup"]
+
+
+def test_settings_reach_the_server(cli: Cli, script: Script) -> None:
+    server = script(lambda body: say("hi"))
+    options = [
+        "--temperature",
+        "0.5",
+        "--max-output-tokens",
+        "7",
+        "--seed",
+        "3",
+        "--instructions",
+        "Be brief.",
+    ]
+    env = {"OPENAI_API_KEY": "sk-environment"}
+    result = cli("run", "-", "-m", "m", "--base-url", server.url, *options, text="from stdin", env=env)
+    assert result.code == 0, result
+    body = server.requests[0]
+    assert (body["temperature"], body["seed"]) == (0.5, 3)
+    assert 7 in (body.get("max_tokens"), body.get("max_completion_tokens"))
+    assert [(m["role"], m["content"]) for m in body["messages"]] == [
+        ("system", "Be brief."),
+        ("user", "from stdin"),
+    ]
+    assert server.headers[0]["authorization"] == "Bearer sk-environment"
+
+
+def test_json_ends_with_a_summary(cli: Cli) -> None:
+    result = cli("run", "--task", TASK, "--model", "oracle", "--json", "--run-id", "mine")
+    assert result.code == 0, result
+    *events, summary = result.lines
+    durable = [event for event in events if "seq" in event]
+    assert [event["seq"] for event in durable] == list(range(1, len(durable) + 1))
+    assert any(event["type"] == "text_delta" for event in events)
+    assert summary["type"] == "summary"
+    assert (summary["run_id"], summary["stop_reason"], summary["reward"]) == ("mine", "completed", 1.0)
+    assert summary["files"] == {"added": [], "changed": [], "deleted": []}
+    shown = cli("show", "mine", "--json")
+    assert shown.lines == durable
+
+
+def test_mount_is_read_and_out_is_written(cli: Cli, script: Script) -> None:
+    cli.write("data/a.txt", "one")
+    server = script(call_once("write_file", file_path="sub/b.txt", content="two"))
+    base = ["run", "go", "-m", "m", "--base-url", server.url, "--mount", "data"]
+    result = cli(*base, "--out", "out")
+    assert result.code == 0, result
+    assert "+ sub/b.txt" in result.out
+    assert "1 changed file written to 'out'" in result.err
+    assert [str(path.relative_to(cli.folder)) for path in sorted(cli.folder.rglob("*.txt"))] == [
+        "data/a.txt",
+        "out/sub/b.txt",
+    ]
+    assert (cli.folder / "out/sub/b.txt").read_text() == "two"
+    again = cli(*base, "--out", "out")
+    assert again.code == 2
+    assert "--out 'out' is there and not empty" in again.err
+    mounted = cli(*base, "--out", "data")
+    assert mounted.code == 2
+    assert "never written to" in mounted.err
+
+
+def test_limit_has_its_own_exit_code(cli: Cli) -> None:
+    result = cli("run", "--task", TASK, "--model", "oracle", "--max-steps", "1")
+    assert result.code == 3, result
+    assert "the limit max_steps is reached" in result.out
+    assert "max_steps · 2 steps" in result.out
+
+
+def test_deadline_stops_a_model_that_does_not_answer(cli: Cli, script: Script) -> None:
+    never = threading.Event()
+    server = script(lambda body: never.wait(60) and 500)
+    result = cli("run", "hi", "-m", "m", "--base-url", server.url, "--deadline", "0.2")
+    never.set()
+    assert result.code == 3, result
+    assert "deadline · 0 steps" in result.out
+
+
+def test_refused_key_fails_and_names_the_way_on(cli: Cli, script: Script) -> None:
+    server = script(lambda body: 401)
+    result = cli("run", "hi", "-m", "m", "--base-url", server.url, "--run-id", "mine")
+    assert result.code == 1, result
+    assert "no such key" in result.out
+    assert "fault: user" in result.out
+    assert "treadle resume mine" in result.err
+
+
+def test_server_that_is_down(cli: Cli) -> None:
+    result = cli("run", "hi", "-m", "m", "--base-url", "http://127.0.0.1:9/v1")
+    assert result.code == 1, result
+    assert "attempt 1 failed: cannot connect to http://127.0.0.1:9" in result.out
+    assert "fault: infrastructure" in result.out
+
+
+def test_secrets_stay_out_of_the_journal(cli: Cli, script: Script) -> None:
+    server = script(lambda body: say("hi"))
+    url = server.url.replace("http://", "http://user:hunter2@")
+    cli("run", "hi", "-m", "m", "--base-url", url, "--api-key", "sk-secret")
+    kept = b"".join(path.read_bytes() for path in (cli.folder / ".treadle").iterdir())
+    assert b"run_started" in kept
+    assert b"hunter2" not in kept
+    assert b"sk-secret" not in kept
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "hi"], "no model is given; pass --model"),
+        (["run", "hi", "-m", "opnai:x"], "unknown provider 'opnai'"),
+        (["run", "hi", "-m", "openai:x"], "OPENAI_API_KEY"),
+        (["run", "-m", "oracle"], "say what to do"),
+        (["run", "hi", "-m", "oracle"], "the model 'oracle' solves the tasks of a task set"),
+        (["run", "hi", "--task", TASK, "-m", "oracle"], "a text or --task, not both"),
+        (["run", "--task", "files:csv_sum-9999", "-m", "oracle"], "has no task 'csv_sum-9999'; near ids"),
+        (["run", "--task", "nope:1", "-m", "oracle"], "there is no task set 'nope'"),
+        (["run", "--task", TASK, "-m", "oracle:often"], "has no rate of mistakes"),
+        (["run", "--task", TASK, "-m", "oracle", "--max-steps", "-1"], "max_steps is -1"),
+        (["run", "--task", TASK, "-m", "oracle", "--mount", "."], "brings its own files"),
+        (["run", "hi", "-m", "m", "--base-url", "ftp://x"], "ftp://x"),
+        (["run", "hi", "-m", "m", "--base-url", "http://x/v1", "--mount", "nowhere"], "does not exist"),
+        (
+            ["run", "hi", "-m", "m", "--base-url", "http://x/v1", "-t", "none.py"],
+            "there is no file 'none.py'",
+        ),
+        (["run", "hi", "-m", "m", "--base-url", "http://x/v1", "-t", "broken.py"], "broken.py"),
+        (["run", "hi", "--level", "total"], "total"),
+    ],
+)
+def test_misuse_is_one_clear_line(cli: Cli, arguments: list[str], message: str) -> None:
+    cli.write("broken.py", "import not_a_module_of_anybody\n")
+    result = cli(*arguments)
+    assert result.code == 2, result
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert result.out == ""
+
+
+def test_broken_tools_file_names_its_line(cli: Cli) -> None:
+    cli.write("broken.py", "x = 1\nimport not_a_module_of_anybody\n")
+    result = cli("run", "hi", "-m", "m", "--base-url", "http://x/v1", "-t", "broken.py")
+    assert "No module named 'not_a_module_of_anybody'" in result.err
+    assert "line 2" in result.err
+
+
+def test_debug_shows_the_traceback(cli: Cli) -> None:
+    assert "Traceback" in cli("--debug", "run", "hi").err
+    assert "Traceback" in cli("run", "hi", env={"TREADLE_DEBUG": "1"}).err
+
+
+def test_journal_of_another_program(cli: Cli) -> None:
+    with sqlite3.connect(cli.folder / "other.db") as db:
+        db.execute("CREATE TABLE mine(x)")
+    result = cli("run", "--task", TASK, "-m", "oracle", "--journal", "other.db")
+    assert result.code == 1, result
+    assert "'other.db' is a database of another program, not a Treadle journal" in result.err
+
+
+def test_journal_from_the_environment_in_a_new_folder(cli: Cli) -> None:
+    result = cli("run", "--task", TASK, "-m", "oracle", "-q", env={"TREADLE_JOURNAL": "deep/er/j.db"})
+    assert result.code == 0, result
+    assert (cli.folder / "deep/er/j.db").exists()
+    assert not (cli.folder / ".treadle").exists()
+
+
+def test_run_id_that_is_taken(cli: Cli) -> None:
+    first = ["run", "--task", TASK, "-m", "oracle", "-q", "--run-id", "mine"]
+    assert cli(*first).code == 0
+    result = cli(*first)
+    assert result.code == 1, result
+    assert "run 'mine' exists already" in result.err
+
+
+def test_what_steers_a_terminal_is_made_harmless(cli: Cli, script: Script) -> None:
+    server = script(lambda body: say("\x1b[2Jwiped \x9b31m [bold]not markup[/bold]"))
+    result = cli("run", "hi", "-m", "m", "--base-url", server.url)
+    assert "�[2Jwiped" in result.out
+    assert "[bold]not markup[/bold]" in result.out
+    assert "\x1b" not in result.out
+
+
+def test_output_is_json_for_every_outcome(cli: Cli, script: Script) -> None:
+    server = script(lambda body: 401)
+    result = cli("run", "hi", "-m", "m", "--base-url", server.url, "--json")
+    assert result.code == 1
+    assert result.lines[-1]["stop_reason"] == "error"
+    assert result.lines[-1]["fault"] == "user"
+    assert json.dumps(result.lines[-1]["error"]).count("no such key") == 1
+
+
+def test_fixture_folder_is_clean(tmp_path: Path, cli: Cli) -> None:
+    assert list(tmp_path.iterdir()) == []
+    assert cli("runs").code == 1
+    assert list(tmp_path.iterdir()) == []
