@@ -2,7 +2,9 @@
 
 import json
 import sqlite3
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,17 @@ def lookup(word: str) -> str:
     """Look a word up."""
     return f"{word} means something"
 '''
+
+
+@pytest.fixture(scope="module", autouse=True)
+def run_against_nothing(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[subprocess.Popen[str]]":
+    """A run whose server is down. It begins before the other tests, as its attempts take a while."""
+    process = Cli(tmp_path_factory.mktemp("down")).start(
+        "run", "hi", "-m", "m", "--base-url", "http://127.0.0.1:9/v1"
+    )
+    yield process
+    process.kill()
+    process.communicate()
 
 
 def test_task_over_http_completes(cli: Cli, oracle: Oracle) -> None:
@@ -124,13 +137,6 @@ def test_refused_key_fails_and_names_the_way_on(cli: Cli, script: Script) -> Non
     assert "treadle resume mine" in result.err
 
 
-def test_server_that_is_down(cli: Cli) -> None:
-    result = cli("run", "hi", "-m", "m", "--base-url", "http://127.0.0.1:9/v1")
-    assert result.code == 1, result
-    assert "attempt 1 failed: cannot connect to http://127.0.0.1:9" in result.out
-    assert "fault: infrastructure" in result.out
-
-
 def test_secrets_stay_out_of_the_journal(cli: Cli, script: Script) -> None:
     server = script(lambda body: say("hi"))
     url = server.url.replace("http://", "http://user:hunter2@")
@@ -230,3 +236,12 @@ def test_fixture_folder_is_clean(tmp_path: Path, cli: Cli) -> None:
     assert list(tmp_path.iterdir()) == []
     assert cli("runs").code == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_server_that_is_down(run_against_nothing: "subprocess.Popen[str]") -> None:
+    out, err = run_against_nothing.communicate(timeout=120)
+    assert run_against_nothing.returncode == 1, (out, err)
+    assert "attempt 1 failed: cannot connect to http://127.0.0.1:9" in out
+    assert "(gave up after 6 attempts)" in out
+    assert "fault: infrastructure" in out
+    assert "treadle resume " in err

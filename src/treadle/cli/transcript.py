@@ -49,7 +49,7 @@ class _Printer:
 
     def say(self, text: str, style: str = "", end: str = "\n") -> None:
         """One piece of text, as it is."""
-        self._console.print(text, style=style, end=end, soft_wrap=True)
+        self._console.print(text, style=style, end=end)
 
     def print_head(self, run: Run) -> None:
         """What the run was started with."""

@@ -202,7 +202,7 @@ class TextView:
     def _say(self, text: str, style: str) -> None:
         self._rest()
         self._end_line()
-        self._console.print(text, style=style, soft_wrap=True)
+        self._console.print(text, style=style)
 
     def _wait_for_calls(self) -> None:
         if self._under_way:

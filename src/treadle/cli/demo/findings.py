@@ -82,9 +82,9 @@ def _show_replays(view: DemoView, journal: Journal, run_ids: Sequence[str]) -> b
 def _show_rows(view: DemoView, journal: Journal, run_ids: Sequence[str], rows: Path) -> bool:
     skips: dict[str, str] = {}
     count = write_file(write_lines(journal, run_ids, "trl", skips.__setitem__), rows)
-    text = f"{write_count(count, 'row')} for training in {rows} (format trl)"
+    text = f"{write_count(count, 'row')} for training in {rows} (trl)"
     if skips:
-        text += f"; {len(skips)} left out, as a call of theirs is malformed"
+        text += f"; {len(skips)} left out: they hold a malformed call"
     view.result("export", text)
     begin = time.monotonic()
     calls = matched = skipped = 0
