@@ -156,6 +156,7 @@ class Committer:
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
+            was_registered = bool(self.owner_id)
             try:
                 now = time.time()
                 if not self.owner_id:
@@ -169,6 +170,8 @@ class Committer:
             except BaseException:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
+                if not was_registered:
+                    self.owner_id = 0  # the row is gone too, and another process may be given its id
                 raise
         except sqlite3.Error as error:
             raise explain(error, self._path) from error

@@ -1,0 +1,181 @@
+"""A run whose every boundary can be the one at which its process is killed.
+
+`Boundary` counts: before and after each append and each sync, around each answer of the model, and around
+each effect of a tool. What the world saw is written to a file beside the journal, which outlives the kill.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from treadle import Agent, InDoubt, Policy, Run, ToolContext, open_journal, tool
+from treadle.core.errors import RunNotFoundError
+from treadle.core.events import DurableBody, Event
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
+from treadle.journal.protocol import RunWriter
+from treadle.models import call
+from treadle.models.protocol import Watch
+
+RUN_ID = "run"
+
+
+class Boundary:
+    """Kills the process at the `crash_at`-th call, counted from 0; `None` never does."""
+
+    def __init__(self, crash_at: int | None, witness: Path) -> None:
+        self.count = 0
+        self._crash_at = crash_at
+        self._file = os.open(witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def __call__(self) -> None:
+        if self.count == self._crash_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.count += 1
+
+    def witness(self, what: str) -> None:
+        """Write down what the world saw; it is there even if the next instant kills."""
+        os.write(self._file, f"{what}\n".encode())
+
+
+class CrashingWriter:
+    """The journal's own writer, with a boundary on both sides of what it does."""
+
+    def __init__(self, inner: RunWriter, boundary: Boundary) -> None:
+        self._inner = inner
+        self._boundary = boundary
+        self.run_id = inner.run_id
+
+    def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
+        self._boundary()
+        self._inner.append(bodies, blobs)
+        self._boundary()
+
+    async def sync(self) -> None:
+        self._boundary()
+        await self._inner.sync()
+        self._boundary()
+
+    async def release(self) -> None:
+        await self._inner.release()
+
+
+class CrashingJournal:
+    """A SQLite journal whose writers may kill the process."""
+
+    def __init__(self, path: Path, level: str, boundary: Boundary) -> None:
+        self._inner = open_journal(path, level=level)
+        self._boundary = boundary
+
+    def create(self, run_id: str) -> CrashingWriter:
+        return CrashingWriter(self._inner.create(run_id), self._boundary)
+
+    async def acquire(self, run_id: str) -> CrashingWriter:
+        return CrashingWriter(await self._inner.acquire(run_id), self._boundary)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Script:
+    """A model that answers by how many results it sees, and witnesses every answer that is paid for."""
+
+    name = "script"
+
+    def __init__(self, steps: Sequence[Sequence[ToolCall]], boundary: Boundary) -> None:
+        self._steps = steps
+        self._boundary = boundary
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        step = sum(message.role is Role.ASSISTANT for message in request.messages)
+        self._boundary.witness(f"asked {step + 1}")
+        self._boundary()
+        await asyncio.sleep(0)
+        self._boundary()
+        if step < len(self._steps):
+            calls = tuple(
+                ToolCall(f"c{step}_{index}", item.name, item.arguments)
+                for index, item in enumerate(self._steps[step])
+            )
+            return Completion(
+                Message(Role.ASSISTANT, f"step {step}", calls), FinishReason.TOOL_CALLS, cost_usd=0.0
+            )
+        return Completion(Message(Role.ASSISTANT, "done"), FinishReason.STOP, cost_usd=0.0)
+
+
+def make_tools(boundary: Boundary) -> list[Any]:
+    """One sync and one async tool of each effect."""
+
+    def act(effect: str, context: ToolContext, text: str) -> str:
+        boundary()
+        boundary.witness(f"effect {effect} {context.idempotency_key}")
+        boundary()
+        return f"{effect} {text}"
+
+    tools = []
+    for effect in ("pure", "idempotent", "once"):
+
+        @tool(name=f"{effect}_sync", effect=effect)  # type: ignore[call-overload,untyped-decorator]
+        def in_thread(text: str, context: ToolContext, effect: str = effect) -> str:
+            """Acts in a thread."""
+            return act(effect, context, text)
+
+        @tool(name=f"{effect}_async", effect=effect)  # type: ignore[call-overload,untyped-decorator]
+        async def inline(text: str, context: ToolContext, effect: str = effect) -> str:
+            """Acts on the loop."""
+            await asyncio.sleep(0)
+            return act(effect, context, text)
+
+        tools += [in_thread, inline]
+    return [*tools, "files"]
+
+
+def one(name: str, **arguments: str) -> ToolCall:
+    return call(name, arguments)
+
+
+SCENARIOS: dict[str, list[list[ToolCall]]] = {
+    "async": [[one(f"{effect}_async", text="a")] for effect in ("pure", "idempotent", "once")],
+    "sync": [[one(f"{effect}_sync", text="a")] for effect in ("once", "idempotent", "pure")],
+    "parallel": [
+        [one("once_async", text="1"), one("idempotent_sync", text="2"), one("pure_async", text="3")],
+        [one("once_sync", text="4"), one("once_async", text="5"), one("idempotent_async", text="6")],
+    ],
+    "files": [
+        [one("write_file", file_path="b.txt", content="one\n")],
+        [one("edit_file", file_path="a.txt", old_text="seed", new_text="grown"), one("list_files")],
+        [one("once_async", text="7"), one("read_file", file_path="a.txt")],
+        [one("delete_file", file_path="b.txt")],
+    ],
+}
+
+
+async def drive(
+    path: Path, scenario: str, level: str, crash_at: int | None, *, listens: bool, in_doubt: InDoubt
+) -> tuple[Run, int]:
+    """Resume the run, or begin it if nothing of it was kept; the run and the number of boundaries."""
+    boundary = Boundary(crash_at, path.with_suffix(".witness"))
+    journal = CrashingJournal(path, level, boundary)
+    agent = Agent(
+        Script(SCENARIOS[scenario], boundary),
+        tools=make_tools(boundary),
+        policy=Policy(in_doubt=in_doubt),
+        journal=journal,  # type: ignore[arg-type]
+        files={"a.txt": "seed\n"},
+    )
+
+    def hear(event: Any) -> None:
+        if isinstance(event, Event):
+            boundary.witness(f"heard {event.seq}")
+
+    options: dict[str, Any] = {"on_event": hear} if listens else {}
+    try:
+        run = await agent.resume(RUN_ID, **options)
+    except RunNotFoundError:
+        run = await agent.run("go", run_id=RUN_ID, **options)
+    if run.questions:
+        run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, "unknown, says the user"))
+    journal.close()
+    return run, boundary.count

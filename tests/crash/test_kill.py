@@ -1,0 +1,208 @@
+"""A process is killed with SIGKILL at every boundary of a run, and the run is resumed until it is done."""
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.crash.scenario import RUN_ID, SCENARIOS, drive
+
+from treadle import Agent, InDoubt, ScriptedModel, open_journal
+from treadle.core.events import DurableBody, InferenceCompleted, ToolStarted
+from treadle.core.state import fold
+from treadle.core.types import Message, ToolErrorKind
+
+IS_FULL = bool(os.environ.get("TREADLE_FULL"))
+CASES = [(name, listens) for name in SCENARIOS for listens in (False, True)]
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run `work` in a forked process; what `waitpid` says of its end."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitpid(pid, 0)[1]
+
+
+def run_once(
+    path: Path, name: str, level: str, crash_at: int | None, listens: bool, in_doubt: InDoubt = InDoubt.TELL
+) -> int:
+    def work() -> None:
+        _, count = asyncio.run(drive(path, name, level, crash_at, listens=listens, in_doubt=in_doubt))
+        path.with_suffix(".count").write_text(str(count))
+
+    return in_child(work)
+
+
+def read(path: Path) -> list[DurableBody]:
+    """The kept events, read by this process without a writer thread left behind; none if there is no run."""
+    with open_journal(path) as journal:
+        if not journal.runs():
+            return []
+        return [event.body for event in journal.read(RUN_ID)]
+
+
+def witnessed(path: Path, kind: str) -> list[str]:
+    file = path.with_suffix(".witness")
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [line.split(" ", 1)[1] for line in lines if line.startswith(f"{kind} ")]
+
+
+def check_kept(path: Path, asked_before: list[str]) -> None:
+    """After a kill: everything that was acknowledged is there."""
+    bodies = read(path)
+    heard = [int(seq) for seq in witnessed(path, "heard")]
+    assert max(heard, default=0) <= len(bodies)
+    started = {body.call_id for body in bodies if isinstance(body, ToolStarted)}
+    for line in witnessed(path, "effect"):
+        effect, key = line.split(" ")
+        assert effect == "pure" or key.split("/")[1] in started, f"{key} acted before it was kept"
+    answered = {body.step for body in bodies if isinstance(body, InferenceCompleted)}
+    asked = [int(step) for step in witnessed(path, "asked")]
+    assert set(range(1, max(asked, default=1))) <= answered, "asked again before the last answer was kept"
+
+
+def check_end(
+    path: Path, expected: list[Message], bodies_after_kill: list[DurableBody], asked_until: int
+) -> None:
+    """After the resume: nothing twice that may not be, and the same end."""
+    effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
+    assert len(effects) == len(set(effects)), f"a once tool acted twice: {effects}"
+    paid = {str(body.step) for body in bodies_after_kill if isinstance(body, InferenceCompleted)}
+    assert not paid & set(witnessed(path, "asked")[asked_until:]), "a kept answer was paid for again"
+    state = fold(read(path))
+    assert (state.status, state.stop_reason) == ("finished", "completed")
+    assert [blur(message) for message in state.messages] == [
+        blur(message, like) for message, like in zip(expected, state.messages, strict=True)
+    ]
+
+
+def blur(message: Message, like: Message | None = None) -> Message:
+    """A result in doubt, and what stands in its place without a crash, made equal."""
+    other = like or message
+    if other.is_error and "outcome of this call is unknown" in other.content:
+        assert message.name is not None
+        assert message.name.startswith("once")
+        return replace(message, content="in doubt", is_error=True)
+    return message
+
+
+def crash_and_resume(
+    path: Path, case: tuple[str, bool], level: str, points: list[int], expected: list[Message]
+) -> None:
+    """Kill at each of `points` in turn, the later ones while it resumes, then let it end."""
+    name, listens = case
+    for point in points:
+        asked_before = witnessed(path, "asked")
+        status = run_once(path, name, level, point, listens)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        check_kept(path, asked_before)
+    kept, asked_until = read(path), len(witnessed(path, "asked"))
+    assert run_once(path, name, level, None, listens) == 0
+    check_end(path, expected, kept, asked_until)
+
+
+def dry_run(folder: Path, case: tuple[str, bool], level: str) -> tuple[int, list[Message]]:
+    """The number of boundaries, and the transcript without a crash."""
+    path = folder / "dry.db"
+    assert run_once(path, case[0], level, None, case[1]) == 0
+    return int(path.with_suffix(".count").read_text()), list(fold(read(path)).messages)
+
+
+def enumerate_points(folder: Path, case: tuple[str, bool], level: str, stride: int) -> int:
+    total, expected = dry_run(folder, case, level)
+    points = range(0, total, stride)
+    for point in points:
+        path = folder / f"{point}.db"
+        crash_and_resume(path, case, level, [point], expected)
+        for file in folder.glob(f"{point}.*"):
+            file.unlink()
+    return len(points)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{name}{'-heard' * heard}" for name, heard in CASES])
+def test_killed_at_boundaries(
+    case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
+) -> None:
+    """Every third boundary; the full form takes every one, at both levels."""
+    count = enumerate_points(tmp_path, case, "process", 1 if IS_FULL else 3)
+    record_property("crash_points", count)
+    assert count >= (40 if IS_FULL else 14)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not IS_FULL, reason="the long form; set TREADLE_FULL=1")
+@pytest.mark.parametrize("case", CASES, ids=[f"{name}{'-heard' * heard}" for name, heard in CASES])
+def test_killed_at_every_boundary_at_power(case: tuple[str, bool], tmp_path: Path) -> None:
+    assert enumerate_points(tmp_path, case, "power", 1) >= 40
+
+
+@pytest.mark.parametrize("name", ["parallel", "files"])
+def test_killed_again_while_resuming(name: str, tmp_path: Path) -> None:
+    """Three kills, each further on; many more of them in the full form."""
+    case = (name, False)
+    total, expected = dry_run(tmp_path, case, "process")
+    firsts = range(3, total, 2 if IS_FULL else total // 4)
+    for first in firsts:
+        for second in range(2, total, 5 if IS_FULL else total // 2):
+            path = tmp_path / f"{first}-{second}.db"
+            crash_and_resume(path, case, "process", [first, second, second + 4], expected)
+
+
+def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
+    """Somewhere in the run a kill leaves the once tool in doubt; then the answer becomes its result."""
+    case = ("async", False)
+    total, _ = dry_run(tmp_path, case, "process")
+    asked = 0
+    for point in range(total):
+        path = tmp_path / f"{point}.db"
+        assert os.WIFSIGNALED(run_once(path, "async", "process", point, False, InDoubt.ASK))
+        assert run_once(path, "async", "process", None, False, InDoubt.ASK) == 0
+        state = fold(read(path))
+        assert state.stop_reason == "completed"
+        asked += any(message.content == "unknown, says the user" for message in state.messages)
+        effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
+        assert len(effects) == len(set(effects))
+    assert asked >= 3
+
+
+def test_replay_of_a_run_that_was_killed_is_exact(tmp_path: Path) -> None:
+    total, _ = dry_run(tmp_path, ("parallel", False), "process")
+    for point in range(1, total, 4):
+        path = tmp_path / f"{point}.db"
+        run_once(path, "parallel", "process", point, False)
+        run_once(path, "parallel", "process", None, False)
+
+        def replay(path: Path = path) -> None:
+            with open_journal(path) as journal:
+                found = asyncio.run(Agent(ScriptedModel([]), journal=journal).replay(RUN_ID))
+            assert found.is_exact, found.divergence
+
+        assert in_child(replay) == 0
+
+
+def test_in_doubt_is_the_kind_of_the_result() -> None:
+    """The transcript is compared by its text; this pins that text to the kind."""
+    from treadle.core.decide import _unknown_outcome
+    from treadle.core.state import CallState
+    from treadle.core.types import ToolCall
+
+    result = _unknown_outcome(CallState(ToolCall("c", "once", "{}"), 1))
+    assert result.error_kind is ToolErrorKind.IN_DOUBT
+    assert "outcome of this call is unknown" in result.content
