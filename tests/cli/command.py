@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,14 @@ class Cli:
         process = self.start(*arguments, stdin=stdin, env=env or {})
         out, err = process.communicate(text, timeout=120)
         return Result(process.returncode, out, err)
+
+    def run_all(self, commands: Iterable[Sequence[str]]) -> list[Result]:
+        """Run several beside each other, to their ends."""
+        processes = [self.start(*arguments) for arguments in commands]
+        outputs = [process.communicate(timeout=120) for process in processes]
+        return [
+            Result(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)
+        ]
 
     def write(self, name: str, text: str) -> Path:
         """A file in the folder."""

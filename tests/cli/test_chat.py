@@ -78,6 +78,15 @@ class Terminal:
             assert self._more.wait_for(lambda: text in self.out[self._seen :], 60), self.out
             self._seen = self.out.index(text, self._seen) + len(text)
 
+    def interrupt_for(self, text: str) -> None:
+        """Ctrl-C until it has printed `text` once more: one that comes just before it reads is not seen."""
+        with self._more:
+            for _ in range(60):
+                self.process.send_signal(signal.SIGINT)
+                if self._more.wait_for(lambda: text in self.out[self._seen :], 1):
+                    return
+        raise AssertionError(self.out)
+
     def type(self, text: str) -> None:
         """Keys; Ctrl-D is \\x04."""
         os.write(self._main, text.encode())
@@ -96,8 +105,7 @@ def test_person_stops_a_turn_and_leaves(cli: Cli, script: Script) -> None:
     terminal.type("again\n")
     terminal.wait_for("answer 2")
     terminal.wait_for("› ")
-    terminal.process.send_signal(signal.SIGINT)
-    terminal.wait_for("› ")
+    terminal.interrupt_for("› ")
     terminal.type("\x04")
     assert terminal.process.wait(60) == 0
     assert isinstance(terminal.process, subprocess.Popen)

@@ -9,14 +9,14 @@ from tests.cli.command import Cli
 from treadle.cli.app import COMMANDS
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_has_two_examples(cli: Cli, name: str) -> None:
-    result = cli(name, "--help")
-    assert result.code == 0, result
-    _, examples = result.out.split("Examples:")
-    commands = [line for line in examples.splitlines() if line.strip()]
-    assert len(commands) == 2
-    assert all(f"treadle {name}" in line for line in commands)
+def test_help_has_two_examples(cli: Cli) -> None:
+    results = cli.run_all((name, "--help") for name in COMMANDS)
+    for name, result in zip(COMMANDS, results, strict=True):
+        assert result.code == 0, (name, result)
+        _, examples = result.out.split("Examples:")
+        commands = [line for line in examples.splitlines() if line.strip()]
+        assert len(commands) == 2, name
+        assert all(f"treadle {name}" in line for line in commands), name
 
 
 def test_help_names_every_command(cli: Cli) -> None:

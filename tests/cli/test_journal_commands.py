@@ -57,28 +57,30 @@ def test_show_tells_the_whole_run(two_runs: Cli) -> None:
     assert events[0].split()[3] == "run_started"
 
 
-@pytest.mark.parametrize("command", ["show", "resume", "fork", "replay", "verify", "export"])
-def test_run_that_is_not_there(two_runs: Cli, command: str) -> None:
-    result = two_runs(command, "third")
-    assert result.code == 2, result
-    assert "there is no run 'third' in this journal of 2; the newest is 'second'" in result.err
-    assert result.out == ""
+def test_run_that_is_not_there(two_runs: Cli) -> None:
+    commands = ["show", "resume", "fork", "replay", "verify", "export"]
+    for result in two_runs.run_all((command, "third") for command in commands):
+        assert result.code == 2, result
+        assert "there is no run 'third' in this journal of 2; the newest is 'second'" in result.err
+        assert result.out == ""
 
 
-@pytest.mark.parametrize("command", ["runs", "show", "resume", "fork", "replay", "verify", "export"])
-def test_journal_that_is_not_there(cli: Cli, command: str) -> None:
-    result = cli(command, *([] if command == "runs" else ["last"]))
-    assert result.code == 1, result
-    assert "there is no journal at '.treadle/runs.db'" in result.err
+def test_journal_that_is_not_there(cli: Cli) -> None:
+    commands = ["show", "resume", "fork", "replay", "verify", "export"]
+    for result in cli.run_all([("runs",), *((command, "last") for command in commands)]):
+        assert result.code == 1, result
+        assert "there is no journal at '.treadle/runs.db'" in result.err
     assert list(cli.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["resume", "replay", "verify", "export"])
-def test_runs_or_all(two_runs: Cli, command: str) -> None:
-    assert "--all" in two_runs(command).err
-    both = two_runs(command, "first", "--all")
-    assert both.code == 2
-    assert "not both" in both.err
+def test_runs_or_all(two_runs: Cli) -> None:
+    commands = ["resume", "replay", "verify", "export"]
+    for result in two_runs.run_all((command,) for command in commands):
+        assert result.code == 2, result
+        assert "--all" in result.err
+    for result in two_runs.run_all((command, "first", "--all") for command in commands):
+        assert result.code == 2, result
+        assert "not both" in result.err
 
 
 def test_resume_of_a_run_that_is_over(two_runs: Cli) -> None:

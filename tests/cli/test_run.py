@@ -147,37 +147,38 @@ def test_secrets_stay_out_of_the_journal(cli: Cli, script: Script) -> None:
     assert b"sk-secret" not in kept
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "hi"], "no model is given; pass --model"),
-        (["run", "hi", "-m", "opnai:x"], "unknown provider 'opnai'"),
-        (["run", "hi", "-m", "openai:x"], "OPENAI_API_KEY"),
-        (["run", "-m", "oracle"], "say what to do"),
-        (["run", "hi", "-m", "oracle"], "the model 'oracle' solves the tasks of a task set"),
-        (["run", "hi", "--task", TASK, "-m", "oracle"], "a text or --task, not both"),
-        (["run", "--task", "files:csv_sum-9999", "-m", "oracle"], "has no task 'csv_sum-9999'; near ids"),
-        (["run", "--task", "nope:1", "-m", "oracle"], "there is no task set 'nope'"),
-        (["run", "--task", TASK, "-m", "oracle:often"], "has no rate of mistakes"),
-        (["run", "--task", TASK, "-m", "oracle", "--max-steps", "-1"], "max_steps is -1"),
-        (["run", "--task", TASK, "-m", "oracle", "--mount", "."], "brings its own files"),
-        (["run", "hi", "-m", "m", "--base-url", "ftp://x"], "ftp://x"),
-        (["run", "hi", "-m", "m", "--base-url", "http://x/v1", "--mount", "nowhere"], "does not exist"),
-        (
-            ["run", "hi", "-m", "m", "--base-url", "http://x/v1", "-t", "none.py"],
-            "there is no file 'none.py'",
-        ),
-        (["run", "hi", "-m", "m", "--base-url", "http://x/v1", "-t", "broken.py"], "broken.py"),
-        (["run", "hi", "--level", "total"], "total"),
-    ],
-)
-def test_misuse_is_one_clear_line(cli: Cli, arguments: list[str], message: str) -> None:
+MISUSES = [
+    (["run", "hi"], "no model is given; pass --model"),
+    (["run", "hi", "-m", "opnai:x"], "unknown provider 'opnai'"),
+    (["run", "hi", "-m", "openai:x"], "OPENAI_API_KEY"),
+    (["run", "-m", "oracle"], "say what to do"),
+    (["run", "hi", "-m", "oracle"], "the model 'oracle' solves the tasks of a task set"),
+    (["run", "hi", "--task", TASK, "-m", "oracle"], "a text or --task, not both"),
+    (["run", "--task", "files:csv_sum-9999", "-m", "oracle"], "has no task 'csv_sum-9999'; near ids"),
+    (["run", "--task", "nope:1", "-m", "oracle"], "there is no task set 'nope'"),
+    (["run", "--task", TASK, "-m", "oracle:often"], "has no rate of mistakes"),
+    (["run", "--task", TASK, "-m", "oracle", "--max-steps", "-1"], "max_steps is -1"),
+    (["run", "--task", TASK, "-m", "oracle", "--mount", "."], "brings its own files"),
+    (["run", "hi", "-m", "m", "--base-url", "ftp://x"], "ftp://x"),
+    (["run", "hi", "-m", "m", "--base-url", "http://x/v1", "--mount", "nowhere"], "does not exist"),
+    (
+        ["run", "hi", "-m", "m", "--base-url", "http://x/v1", "-t", "none.py"],
+        "there is no file 'none.py'",
+    ),
+    (["run", "hi", "-m", "m", "--base-url", "http://x/v1", "-t", "broken.py"], "broken.py"),
+    (["run", "hi", "--level", "total"], "total"),
+]
+"""Arguments, and what is said of them."""
+
+
+def test_misuse_is_one_clear_line(cli: Cli) -> None:
     cli.write("broken.py", "import not_a_module_of_anybody\n")
-    result = cli(*arguments)
-    assert result.code == 2, result
-    assert message in result.err
-    assert "Traceback" not in result.err
-    assert result.out == ""
+    results = cli.run_all(arguments for arguments, _ in MISUSES)
+    for (arguments, message), result in zip(MISUSES, results, strict=True):
+        assert result.code == 2, (arguments, result)
+        assert message in result.err, arguments
+        assert "Traceback" not in result.err, arguments
+        assert result.out == "", arguments
 
 
 def test_broken_tools_file_names_its_line(cli: Cli) -> None:

@@ -96,9 +96,6 @@ def main() -> NoReturn:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:
-        # Whoever read the output has seen enough.
-        _silence_stdout()
     except Exception as error:
         code = _report(error)
     _leave(code)
@@ -123,12 +120,9 @@ def _leave(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        _silence_stdout()
+        # Whoever read the output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if any(thread.name.startswith("treadle-tool") for thread in threading.enumerate()):
         atexit._run_exitfuncs()
         os._exit(code)
     sys.exit(code)
-
-
-def _silence_stdout() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

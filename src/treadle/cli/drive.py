@@ -7,7 +7,7 @@ from typing import Any
 
 from treadle.cli.execute import execute
 from treadle.cli.format import exit_code
-from treadle.cli.output import clean, print_error, print_note, stderr, write_command
+from treadle.cli.output import clean, print_interrupted, print_note, stderr, write_command
 from treadle.cli.view import View
 from treadle.core.types import Json, StopReason
 from treadle.loop import Emit
@@ -27,7 +27,7 @@ def drive(
         run = execute(start(view.on_event))
     except KeyboardInterrupt:
         view.close()
-        print_error("interrupted; go on with: " + write_command("resume", run_id, journal=journal))
+        print_interrupted("; go on with: " + write_command("resume", run_id, journal=journal))
         return 130
     except BaseException:
         view.close()

@@ -57,6 +57,11 @@ def print_error(text: str) -> None:
     console.print(clean(text), soft_wrap=True)
 
 
+def print_interrupted(text: str) -> None:
+    """What was interrupted, and how to go on with it, on standard error."""
+    stderr().print(clean(f"interrupted{text}"), style="yellow", soft_wrap=True)
+
+
 def print_note(text: str) -> None:
     """A remark on standard error that is not part of the output."""
     stderr().print(clean(text), style="dim", soft_wrap=True)

@@ -11,21 +11,20 @@ import msgspec
 
 from treadle.cli.drive import drive, say_how_to_go_on
 from treadle.cli.execute import execute
-from treadle.cli.format import exit_code, format_outcome, join_codes, style_of, summarize
+from treadle.cli.format import exit_code, join_codes, summarize
 from treadle.cli.listing import Line, find_unfinished
 from treadle.cli.output import (
-    clean,
     print_error,
+    print_interrupted,
     print_lines,
     print_note,
-    stdout,
     write_command,
     write_count,
     write_seconds,
 )
 from treadle.cli.resuming import Resuming
 from treadle.cli.setup import find_run
-from treadle.cli.view import make_view
+from treadle.cli.view import make_view, print_outcome
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.state import fold
 from treadle.run import Run
@@ -80,8 +79,8 @@ def resume_all(resuming: Resuming, parallel_runs: int, *, has_failed: bool, is_j
         execute(run_limited([partial(resume_run, line) for line in lines], parallel_runs))
     except KeyboardInterrupt:
         left = len(lines) - len(codes)
-        print_error(
-            f"interrupted with {write_count(left, 'run')} unfinished; go on with: "
+        print_interrupted(
+            f" with {write_count(left, 'run')} unfinished; go on with: "
             + write_command("resume", "--all", journal=resuming.path)
         )
         return 130
@@ -109,8 +108,6 @@ def _print_run(run: Run, path: Path | None, *, is_json: bool) -> None:
     if is_json:
         print_lines([msgspec.json.encode(summarize(run))])
         return
-    reason = run.stop_reason
-    stdout().print(clean(str(reason or run.status)), style=style_of(reason), end="")
-    stdout().print(f" · {format_outcome(run)}", style="dim", soft_wrap=True)
+    print_outcome(run)
     if run.questions:
         say_how_to_go_on(run, path)

@@ -21,6 +21,10 @@ _MARKS = {
 }
 
 
+_COLUMNS = ("run", "status", "steps", "tokens", "reward", "age", "model")
+_NUMBERS = ("steps", "tokens", "reward", "age")
+
+
 def print_runs(journal: Journal, status: str | None, limit: int | None, *, is_json: bool) -> None:
     """Print the newest runs. Raises: `ConfigError` for a status that does not exist."""
     known = (*STATUSES, *StopReason)
@@ -48,23 +52,32 @@ def _print_table(lines: list[Line]) -> None:
     from rich.text import Text
 
     console = stdout()
+    rows = [_write_row(line) for line in lines]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name in ("run", "status", "steps", "tokens", "reward", "age", "model"):
-        justify = "right" if name in ("steps", "tokens", "reward", "age") else "left"
-        table.add_column(name, no_wrap=True, justify=justify)  # type: ignore[arg-type]
-    table.add_column("task", no_wrap=True, overflow="ellipsis", ratio=1)
-    for line in lines:
-        mark, style = _MARKS[line.status]
-        outcome = line.stop_reason if line.status == "finished" else line.status
-        style = style or style_of(line.stop_reason)
-        table.add_row(
-            clean(line.run_id),
-            Text(f"{mark} {outcome}", style),
-            "" if line.steps is None else f"{line.steps:,}",
-            "" if line.tokens is None else f"{line.tokens:,}",
-            "" if line.reward is None else f"{line.reward:g}",
-            format_age(line.updated_at),
-            shorten(line.model or "", 24),
-            shorten(line.task or line.input or line.error or "", 60),
-        )
+    taken = 0
+    for index, name in enumerate(_COLUMNS):
+        width = max(len(name), *(len(row[index]) for row in rows))
+        taken += width + 2
+        table.add_column(name, no_wrap=True, min_width=width, justify="right" if name in _NUMBERS else "left")
+    table.add_column("task", no_wrap=True)
+    # The last column has what the others leave, so that none of them is cut.
+    room = max(12, console.width - taken - 2) if console.is_terminal else 80
+    for line, (run_id, status, *cells) in zip(lines, rows, strict=True):
+        style = _MARKS[line.status][1] or style_of(line.stop_reason)
+        task = shorten(line.task or line.input or line.error or "", room)
+        table.add_row(run_id, Text(status, style), *cells, task)
     console.print(table, width=None if console.is_terminal else 200)
+
+
+def _write_row(line: Line) -> tuple[str, ...]:
+    """The cells of `_COLUMNS`."""
+    outcome = line.stop_reason if line.status == "finished" else line.status
+    return (
+        clean(line.run_id),
+        f"{_MARKS[line.status][0]} {outcome}",
+        "" if line.steps is None else f"{line.steps:,}",
+        "" if line.tokens is None else f"{line.tokens:,}",
+        "" if line.reward is None else f"{line.reward:.3g}",
+        format_age(line.updated_at),
+        shorten(line.model or "", 20),
+    )

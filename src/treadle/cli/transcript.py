@@ -2,8 +2,9 @@
 
 import time
 
-from treadle.cli.format import format_call, format_outcome, style_of
+from treadle.cli.format import format_call
 from treadle.cli.output import clean, print_lines, shorten, stdout, write_cost, write_seconds
+from treadle.cli.view import print_outcome
 from treadle.core import events as e
 from treadle.core.state import fold
 from treadle.core.types import Message, ToolCall, ToolResult
@@ -110,9 +111,7 @@ class _Printer:
         self.say("")
         if run.error:
             self.say(f"{clean(run.error)} (fault: {run.fault})", "red")
-        reason = run.stop_reason
-        self.say(str(reason or f"unfinished ({run.status})"), f"bold {style_of(reason)}", end="")
-        self.say(f" · {format_outcome(run)}", "dim")
+        print_outcome(run)
 
     def _print_message(self, mark: str, message: Message, style: str) -> None:
         self.say(mark + clean(message.content).replace("\n", "\n  "), style)

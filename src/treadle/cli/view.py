@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 
+def print_outcome(run: Run, seconds: float | None = None) -> None:
+    """One line: why the run stands where it does, and what it took."""
+    from rich.text import Text
+
+    reason = run.stop_reason
+    outcome = (
+        str(reason) if reason else "waits for an answer" if run.questions else f"unfinished ({run.status})"
+    )
+    line = Text(outcome, style=f"bold {style_of(reason)}")
+    stdout().print(line.append(f" · {format_outcome(run, seconds)}", style="not bold dim default"))
+
+
 class View(Protocol):
     """Shows one run, or one session."""
 
@@ -114,14 +126,11 @@ class TextView:
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
         """See `View.finish`."""
         self.close()
-        reason = run.stop_reason
-        outcome = str(reason) if reason else "waits for an answer" if run.questions else str(run.status)
         if run.error:
             fault = f" (fault: {run.fault})" if run.fault else ""
             self._say(f"{clean(run.error)}{fault}", "red")
         self._console.print()
-        self._console.print(outcome, style=f"bold {style_of(reason)}", end="")
-        self._console.print(f" · {format_outcome(run, seconds)}", style="dim", soft_wrap=True)
+        print_outcome(run, seconds)
 
     def close(self) -> None:
         """See `View.close`."""

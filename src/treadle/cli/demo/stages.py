@@ -13,7 +13,7 @@ from treadle.cli.demo.findings import show_findings, show_next
 from treadle.cli.demo.processes import ModelServer, WorkerProcess
 from treadle.cli.demo.view import DemoView
 from treadle.cli.demo.worker import Job, Order
-from treadle.cli.output import print_error, write_count, write_seconds
+from treadle.cli.output import print_interrupted, write_count, write_seconds
 from treadle.cli.setup import ModelOptions
 from treadle.core.errors import ConfigError
 from treadle.journal.open import open_journal
@@ -66,7 +66,7 @@ def run_demo(options: DemoOptions) -> int:
             is_good, example = show_findings(view, journal, outcome, options.out / "rows.jsonl")
             show_next(view, journal_path, options.out / "rows.jsonl", example)
     except KeyboardInterrupt:
-        print_error("interrupted; the processes are gone, and the journal is kept in " + str(journal_path))
+        print_interrupted("; the processes are gone, and the journal is kept in " + str(journal_path))
         return 130
     return 0 if is_good else 1
 
