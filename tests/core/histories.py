@@ -1,0 +1,172 @@
+"""Histories that could have happened: `decide` is asked, and what comes of it is drawn."""
+
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.decide import Append, Infer, decide
+from treadle.core.policy import InDoubt, Policy
+from treadle.core.state import State, Status, apply
+from treadle.core.types import (
+    Completion,
+    Effect,
+    Fault,
+    FinishReason,
+    Message,
+    Role,
+    StopReason,
+    ToolCall,
+    ToolErrorKind,
+    ToolResult,
+    Usage,
+)
+
+policies = st.builds(
+    Policy,
+    max_steps=st.none() | st.integers(0, 4),
+    max_tokens=st.none() | st.integers(0, 400),
+    max_tool_calls=st.none() | st.integers(0, 4),
+    max_cost_usd=st.none() | st.floats(0, 1),
+    deadline_seconds=st.none() | st.floats(0, 30),
+    in_doubt=st.sampled_from(InDoubt),
+)
+steps_of_time = st.sampled_from([0.0, 0.5, 4.0, -1.0])
+costs = st.none() | st.floats(0, 0.3)
+texts = st.sampled_from(["", "a", "some words of text", 'é\n"{'])
+
+
+class History:
+    """A run as it goes."""
+
+    def __init__(self, draw: st.DrawFn, policy: Policy, *, is_session: bool) -> None:
+        self.draw = draw
+        self.bodies: list[e.DurableBody] = []
+        self.states: list[State] = [State()]
+        self.at = 1000.0
+        self.inferences = 0
+        self.interruptions = 4
+        self.add(
+            e.RunStarted(
+                at=self.at, version=e.VERSION, policy=policy, instructions="x", is_session=is_session
+            )
+        )
+        self.open_turn()
+
+    @property
+    def state(self) -> State:
+        return self.states[-1]
+
+    def add(self, body: e.DurableBody) -> None:
+        self.at += self.draw(steps_of_time)
+        body = replace(body, at=self.at)
+        self.bodies.append(body)
+        self.states.append(apply(self.state, body))
+
+    def open_turn(self) -> None:
+        self.add(
+            e.TurnStarted(at=0.0, turn=self.state.turn + 1, message=Message(Role.USER, self.draw(texts)))
+        )
+
+    def is_interrupted(self) -> bool:
+        """Now and then, and not for ever."""
+        if self.interruptions and self.draw(st.integers(0, 5)) == 5:
+            self.interruptions -= 1
+            return True
+        return False
+
+    def interrupt(self) -> None:
+        """The process is killed, or the caller cancels and resumes."""
+        if self.draw(st.booleans()):
+            self.add(e.RunPaused(at=0.0, reason="cancelled"))
+        self.add(e.RunResumed(at=0.0))
+
+    def go(self) -> None:
+        """Go on until nothing is left to do; from some step on the model calls nothing more."""
+        while (action := decide(self.state)) is not None or self.state.status is Status.PAUSED:
+            assert len(self.bodies) < 400, "it never ends"
+            if action is None:
+                open_ids = [key for key, answer in self.state.questions.items() if answer is None]
+                self.add(e.RunResumed(at=0.0))
+                for key in open_ids:
+                    self.add(e.QuestionAnswered(at=0.0, question_id=key, text="it was done"))
+            elif isinstance(action, Append):
+                for body in action.bodies:
+                    self.add(body)
+            elif self.is_interrupted():
+                self.interrupt()
+            elif isinstance(action, Infer):
+                self.infer(action)
+            else:
+                for item in action.calls:
+                    if self.is_interrupted():
+                        self.interrupt()
+                        break
+                    self.call(item.call, item.attempt + 1)
+
+    def infer(self, action: Infer) -> None:
+        self.inferences += 1
+        self.add(
+            e.InferenceStarted(
+                at=0.0, step=action.step, messages=len(self.state.messages), has_tools=action.has_tools
+            )
+        )
+        kind = self.draw(st.sampled_from(["calls", "calls", "answer", "fails", "retries"]))
+        if kind == "retries":
+            self.add(self.failure(action.step, retry=1.0))
+            kind = "answer"
+        if kind == "fails":
+            self.add(self.failure(action.step, retry=None))
+            return
+        calls: tuple[ToolCall, ...] = ()
+        if kind == "calls" and self.inferences < 6:
+            count = self.draw(st.integers(1, 3))
+            calls = tuple(ToolCall(f"c{self.inferences}_{i}", "t", "{}") for i in range(count))
+        reason = self.draw(st.sampled_from(FinishReason))
+        message = Message(Role.ASSISTANT, self.draw(texts), calls)
+        usage = self.draw(st.none() | st.builds(Usage, st.integers(0, 80), st.integers(0, 80)))
+        completion = Completion(message, reason, usage, self.draw(costs))
+        self.add(e.InferenceCompleted(at=0.0, step=action.step, completion=completion))
+
+    def failure(self, step: int, retry: float | None) -> e.InferenceFailed:
+        return e.InferenceFailed(
+            at=0.0,
+            step=step,
+            error="x",
+            error_type="ServerError",
+            fault=Fault.INFRASTRUCTURE,
+            retry_in_seconds=retry,
+        )
+
+    def call(self, call: ToolCall, attempt: int) -> None:
+        effect = self.draw(st.sampled_from(Effect))
+        self.add(
+            e.ToolStarted(
+                at=0.0, step=self.state.step, call_id=call.call_id, name="t", effect=effect, attempt=attempt
+            )
+        )
+        if self.is_interrupted():
+            self.add(e.RunResumed(at=0.0))
+            return
+        is_error = self.draw(st.booleans())
+        result = ToolResult(
+            call.call_id, "t", self.draw(texts), is_error, ToolErrorKind.FAILED if is_error else None
+        )
+        self.add(e.ToolCompleted(at=0.0, step=self.state.step, result=result))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    """A run of one turn, or a session of up to three, from its first event to its last."""
+    is_session = draw(st.booleans())
+    history = History(draw, draw(policies), is_session=is_session)
+    history.go()
+    if is_session:
+        for _ in range(draw(st.integers(0, 2))):
+            history.open_turn()
+            history.go()
+    return history
+
+
+LIMITS = frozenset(
+    (StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.MAX_TOOL_CALLS)
+)

@@ -1,0 +1,109 @@
+"""What holds for every history: folding, deciding, ending, and whole transcripts."""
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.core.histories import LIMITS, History, histories
+
+from treadle.core import events as e
+from treadle.core.decide import decide
+from treadle.core.state import State, Status, fold
+from treadle.core.types import StopReason
+from treadle.trajectory.transcript import check_transcript
+
+many = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+
+
+@many
+@given(histories(), st.data())
+def test_a_prefix_and_then_the_rest_is_the_whole(history: History, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(history.bodies)))
+    prefix = fold(history.bodies[:cut])
+    assert fold(history.bodies[cut:], prefix) == fold(history.bodies) == history.state
+
+
+@many
+@given(histories())
+def test_old_states_stay_what_they_were(history: History) -> None:
+    """They share the storage of their messages with the newer ones."""
+    for index, state in enumerate(history.states):
+        assert state == fold(history.bodies[:index])
+        assert state.seq == index
+
+
+@many
+@given(histories(), st.data())
+def test_states_that_part_do_not_disturb_each_other(history: History, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(history.states) - 1))
+    state = history.states[cut]
+    before = list(state.messages)
+    state.messages.append(history.states[-1].messages[0])
+    assert list(state.messages) == before
+    assert list(history.states[-1].messages) == list(fold(history.bodies).messages)
+
+
+@many
+@given(histories())
+def test_deciding_is_a_function_of_the_state(history: History) -> None:
+    for index, state in enumerate(history.states):
+        assert decide(state) == decide(fold(history.bodies[:index]))
+
+
+@many
+@given(histories())
+def test_every_run_ends_with_a_whole_transcript(history: History) -> None:
+    state = history.state
+    assert state.stop_reason is not None
+    assert not state.is_turn_open
+    assert state.calls == ()
+    is_session = state.started is not None and state.started.is_session
+    assert state.status is (Status.RUNNING if is_session else Status.FINISHED)
+    assert check_transcript(list(state.messages)) == []
+
+
+@many
+@given(histories())
+def test_a_limit_that_was_told_is_the_stop_reason(history: History) -> None:
+    limit: StopReason | None = None
+    for body in history.bodies:
+        if isinstance(body, e.TurnStarted):
+            limit = None
+        elif isinstance(body, e.MessageInjected):
+            assert limit is None, "the model was told of two limits"
+            limit = body.limit
+        elif isinstance(body, e.InferenceStarted):
+            assert body.has_tools is (limit is None)
+        elif isinstance(body, e.TurnCompleted) and limit is not None:
+            assert body.stop_reason in (limit, StopReason.ERROR, StopReason.DEADLINE)
+            assert limit in LIMITS
+
+
+@many
+@given(histories())
+def test_budgets_hold(history: History) -> None:
+    for state in history.states:
+        policy, spent = state.policy, state.spent
+        if policy.max_steps is not None:
+            assert spent.steps <= policy.max_steps + 1
+        if policy.max_tool_calls is not None:
+            assert spent.tool_calls <= policy.max_tool_calls
+
+
+@many
+@given(histories())
+def test_sums_count_each_inference_once(history: History) -> None:
+    done = [body for body in history.bodies if isinstance(body, e.InferenceCompleted)]
+    assert history.state.step == len(done)
+    costs = [body.completion.cost_usd for body in done]
+    if None in costs:
+        assert history.state.cost_usd is None
+    else:
+        assert history.state.cost_usd is not None
+        assert abs(history.state.cost_usd - sum(cost or 0.0 for cost in costs)) < 1e-9
+
+
+def test_nothing_is_decided_before_there_is_a_run() -> None:
+    assert decide(State()) is None

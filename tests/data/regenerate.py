@@ -1,0 +1,136 @@
+"""Makes the golden journals anew: `python tests/data/regenerate.py`. Only for a change that was meant."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from treadle import Agent, InDoubt, Policy, ScriptedModel, open_journal, tool
+from treadle.core.errors import RateLimitError, ServerError
+from treadle.core.types import Message, Role
+from treadle.journal.jsonl import export_run
+from treadle.models import RetryModel, call
+from treadle.models.scripted import Answer
+
+FOLDER = Path(__file__).parent
+
+
+@tool(effect="pure")
+async def echo(text: str) -> str:
+    """Says it back."""
+    return text
+
+
+@tool(effect="once")
+async def charge(wait: float = 0.0) -> str:
+    """Takes money."""
+    await asyncio.sleep(wait)
+    return "charged"
+
+
+JOURNAL = open_journal("memory:")
+
+
+def agent(*answers: Answer, model: Any = None, **options: Any) -> Agent:
+    """An agent with all that the journals need."""
+    options.setdefault("tools", [echo, charge, "files"])
+    return Agent(model or ScriptedModel(answers), journal=JOURNAL, **options)
+
+
+def say(text: str) -> Any:
+    """A call of `echo`."""
+    return call("echo", {"text": text})
+
+
+async def cancelled(which: Agent, run_id: str, at: str) -> None:
+    """Begin a run and cancel it at an event of this type."""
+    reached = asyncio.Event()
+    task = asyncio.ensure_future(
+        which.run("go", run_id=run_id, on_event=lambda event: reached.set() if event.type == at else None)
+    )
+    await reached.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def plain() -> None:
+    await agent("the answer", instructions="Be brief.").run("go", run_id="plain")
+
+
+async def tools() -> None:
+    steps: list[Answer] = [
+        [say("a"), say("b"), call("charge")],
+        [call("ecko"), call("echo", "{"), call("echo", {})],
+        [call("write_file", {"file_path": "a", "content": "1"})],
+        [call("edit_file", {"file_path": "a", "old_text": "1", "new_text": "2"}), call("list_files")],
+        "done",
+    ]
+    await agent(*steps, files={"seed": "s"}).run("go", run_id="tools")
+
+
+async def max_steps() -> None:
+    last = Message(Role.ASSISTANT, "so far", (say("c"),))
+    await agent([say("a")], [say("b")], last, policy=Policy(max_steps=2)).run("go", run_id="max_steps")
+
+
+async def max_tool_calls() -> None:
+    policy = Policy(max_tool_calls=1)
+    await agent([say("a"), say("b")], "so far", policy=policy).run("go", run_id="max_tool_calls")
+
+
+async def retried() -> None:
+    flaky = ScriptedModel([RateLimitError("wait", status=429, retry_after_seconds=0.01), "ok"])
+    await agent(model=RetryModel(flaky)).run("go", run_id="retried")
+
+
+async def failed() -> None:
+    await agent([say("a")], ServerError("down")).run("go", run_id="failed")
+    await agent("up again").resume("failed")
+
+
+async def cancelled_model() -> None:
+    slow = ScriptedModel(["late"], delay_seconds=60)
+    await cancelled(agent(model=slow), "cancelled_model", "inference_started")
+    await agent("in time").resume("cancelled_model")
+
+
+async def in_doubt() -> None:
+    await cancelled(agent([call("charge", {"wait": 60.0}), say("a")]), "in_doubt", "tool_started")
+    await agent("I see").resume("in_doubt")
+
+
+async def asked() -> None:
+    policy = Policy(in_doubt=InDoubt.ASK)
+    await cancelled(agent([call("charge", {"wait": 60.0})], policy=policy), "asked", "tool_started")
+    waiting = await agent(policy=policy).resume("asked")
+    await agent("thanks", policy=policy).resume("asked", answers=dict.fromkeys(waiting.questions, "charged"))
+
+
+async def session() -> None:
+    async with agent("one", [say("a")], "two").session("session") as first:
+        await first.send("first")
+        await first.send("second")
+    async with agent("three").session("session") as again:
+        await again.send("third")
+
+
+async def fork() -> None:
+    await agent([say("a")], "done").run("go", run_id="origin")
+    await agent("otherwise").fork("origin", 6, new_run_id="fork")
+
+
+ALL: list[Callable[[], Awaitable[None]]] = [
+    plain, tools, max_steps, max_tool_calls, retried, failed, cancelled_model, in_doubt, asked, session, fork,
+]  # fmt: skip
+
+
+async def main() -> None:
+    """Write one file a run."""
+    for make in ALL:
+        await make()
+        name = make.__name__
+        (FOLDER / f"{name}.jsonl").write_bytes(b"".join(line + b"\n" for line in export_run(JOURNAL, name)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
