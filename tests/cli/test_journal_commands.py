@@ -1,21 +1,39 @@
 """The commands that read a journal: runs, show, resume, fork, replay, verify, export, import, tasks."""
 
 import json
+import shutil
 import threading
+from pathlib import Path
 
 import pytest
 from tests.cli.command import Cli
 from tests.cli.scripted import Script, call_once, say
 
+SHOUT = '''
+from treadle import tool
+
+@tool(effect="pure")
+def shout(text: str) -> str:
+    """Shout."""
+    return text.upper()
+'''
 TASK = "files:csv_sum-0001"
 OTHER = "files:config_fix-0002"
 
 
-@pytest.fixture
-def two_runs(cli: Cli) -> Cli:
-    """A journal with the finished runs `first` and `second`, which has mistakes in it."""
+@pytest.fixture(scope="module")
+def journal_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the journal of the finished runs `first` and `second`, which has mistakes in it."""
+    cli = Cli(tmp_path_factory.mktemp("two"))
     assert cli("run", "--task", TASK, "-m", "oracle", "-q", "--run-id", "first").code == 0
     assert cli("run", "--task", OTHER, "-m", "oracle:0.5", "-q", "--run-id", "second").code == 0
+    return cli.folder / ".treadle"
+
+
+@pytest.fixture
+def two_runs(cli: Cli, journal_of_two: Path) -> Cli:
+    """The command beside a copy of that journal."""
+    shutil.copytree(journal_of_two, cli.folder / ".treadle")
     return cli
 
 
@@ -199,6 +217,19 @@ def test_verify_runs_the_calls_again(two_runs: Cli) -> None:
     found = two_runs("verify", "damaged.jsonl")
     assert found.code == 1, found
     assert "differs first" in found.out or "differs second" in found.out
+
+
+def test_import_names_what_resuming_would_use(cli: Cli, script: Script) -> None:
+    server = script(call_once("shout", text="hey"))
+    cli.write("mine.py", SHOUT)
+    assert cli("run", "go", "-m", "m", "--base-url", server.url, "-t", "mine.py", "-q").code == 0
+    assert cli("export", "last", "-f", "journal", "-o", "run.jsonl").code == 0
+    result = cli("import", "run.jsonl", "-j", "other.db")
+    assert f"these runs name {server.url}, mine.py; look at that before you resume" in result.err
+    unknown = cli("verify", "last", "--json").lines[0]
+    assert (unknown["calls"], unknown["skipped"]) == (1, 1)
+    known = cli("verify", "last", "--tools", "mine.py", "--json").lines[0]
+    assert (known["matched"], known["skipped"]) == (1, 0)
 
 
 def test_tasks_are_listed_and_shown(cli: Cli) -> None:

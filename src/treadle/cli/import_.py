@@ -20,9 +20,11 @@ def import_(
     """Take the runs of an exported journal into this one, and print their ids."""
     from contextlib import closing
 
-    from treadle.cli.import_runs import import_file
+    from treadle.cli.import_runs import import_file, warn_of_options
     from treadle.cli.output import print_lines
     from treadle.cli.setup import open_or_make
 
     with closing(open_or_make(journal, level)) as opened:
-        print_lines([run_id.encode() for run_id in import_file(opened, file)])
+        run_ids = import_file(opened, file)
+        print_lines([run_id.encode() for run_id in run_ids])
+        warn_of_options(opened, run_ids)

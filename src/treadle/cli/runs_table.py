@@ -22,6 +22,8 @@ _MARKS = {
 
 
 _COLUMNS = ("run", "status", "steps", "tokens", "reward", "age", "model")
+_WIDE = 120
+"""The columns of a terminal that has room for the model."""
 _NUMBERS = ("steps", "tokens", "reward", "age")
 
 
@@ -52,12 +54,13 @@ def _print_table(lines: list[Line]) -> None:
     from rich.text import Text
 
     console = stdout()
-    rows = [_write_row(line) for line in lines]
+    columns = _COLUMNS if console.width >= _WIDE else _COLUMNS[:-1]
+    rows = [_write_row(line)[: len(columns)] for line in lines]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     taken = 0
-    for index, name in enumerate(_COLUMNS):
+    for index, name in enumerate(columns):
         width = max(len(name), *(len(row[index]) for row in rows))
-        taken += width + 2
+        taken += width + 3
         table.add_column(name, no_wrap=True, min_width=width, justify="right" if name in _NUMBERS else "left")
     table.add_column("task", no_wrap=True)
     # The last column has what the others leave, so that none of them is cut.

@@ -20,12 +20,14 @@ def verify(
         ),
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="All runs of the journal.")] = False,
+    tools: o.Tools = None,
     journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> None:
     """Run the tool calls of runs again in a fresh sandbox, and compare the results.
 
-    The exit code is 0 if every result is the same, 1 otherwise.
+    Calls of your own tools are made again if --tools names these; calls whose effect is once never are. The exit
+    code is 0 if every result is the same, 1 otherwise.
     """
     from contextlib import closing
 
@@ -35,7 +37,7 @@ def verify(
 
     if runs and len(runs) == 1 and runs[0].endswith(".jsonl"):
         opened, run_ids = read_file(runs[0])
-        exit_with(verify_runs(opened, run_ids, is_json=is_json))
+        exit_with(verify_runs(opened, run_ids, tools, is_json=is_json))
     with closing(open_existing(journal)) as opened:
-        code = verify_runs(opened, find_runs(opened, runs, is_all=is_all), is_json=is_json)
+        code = verify_runs(opened, find_runs(opened, runs, is_all=is_all), tools, is_json=is_json)
     exit_with(code)

@@ -18,13 +18,15 @@ def read_file(path: str) -> tuple[Journal, list[str]]:
     return journal, import_file(journal, path)
 
 
-def verify_runs(journal: Journal, run_ids: Sequence[str], *, is_json: bool) -> int:
+def verify_runs(
+    journal: Journal, run_ids: Sequence[str], tools: Sequence[str] | None, *, is_json: bool
+) -> int:
     """Verify all and print what came of each; 0 if nothing differs."""
     found: list[Verification] = []
 
     async def verify_all() -> None:
         for run_id in run_ids:
-            verification = await verify_run(journal, run_id)
+            verification = await verify_run(journal, run_id, tools or None)
             found.append(verification)
             _print(verification, is_json=is_json)
 
