@@ -5,7 +5,7 @@ The driver in `loop` decides when; nothing here appends an event or knows the st
 
 import asyncio
 import difflib
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -107,7 +107,10 @@ def read_call(
             return failed(call, ToolErrorKind.TRUNCATED, text)
         text = f"The arguments are not valid JSON ({error}), so the call was not run. Send one JSON object."
         return failed(call, ToolErrorKind.INVALID_JSON, text)
-    fault = tool.find_fault(arguments)
+    try:
+        fault = tool.find_fault(arguments)
+    except Exception as error:
+        return failed(call, ToolErrorKind.FAILED, f"The call was not run: {_describe_exception(error)}")
     if fault is not None:
         return failed(call, ToolErrorKind.INVALID_ARGUMENTS, f"The call was not run: {fault}")
     return tool, arguments
@@ -115,13 +118,13 @@ def read_call(
 
 def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
     """A result that is an error."""
-    return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=kind)
+    return ToolResult(call.call_id, call.name, _to_unicode(text), is_error=True, error_kind=kind)
 
 
 async def run_tool(
     call: ToolCall, tool: Tool, arguments: dict[str, Json], context: ToolContext
 ) -> ToolResult:
-    """The result of a tool that is run now, whatever it does. Only cancelling raises."""
+    """The result of a tool that is run now, whatever it does. Only being cancelled raises."""
     spec = tool.spec
     try:
         if spec.timeout_seconds is None:
@@ -134,11 +137,25 @@ async def run_tool(
             text = f"{call.name} did not finish within {spec.timeout_seconds} s and was stopped."
             return failed(call, ToolErrorKind.TIMEOUT, text)
         return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled this call: something that the tool waited for was.
+        return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
     except Exception as error:
         return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
+    if not isinstance(content, str):
+        text = f"{call.name} returned {type(content).__name__}, and not a text."
+        return failed(call, ToolErrorKind.FAILED, text)
     if len(content) > spec.max_result_chars:
         return failed(call, ToolErrorKind.TOO_LONG, _cut_middle(content, spec.max_result_chars))
-    return ToolResult(call.call_id, call.name, content)
+    return ToolResult(call.call_id, call.name, _to_unicode(content))
+
+
+def call_ids_of(messages: Iterable[Message]) -> set[str]:
+    """The ids of all calls in a transcript."""
+    return {call.call_id for message in messages for call in message.tool_calls}
 
 
 def with_ids(completion: Completion, step: int, seen: set[str]) -> Completion:
@@ -154,7 +171,12 @@ def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
     return f"There is no tool {name!r}.{hint} The tools are: {known}."
 
 
-def _describe_exception(error: Exception) -> str:
+def _to_unicode(text: str) -> str:
+    """`text` with its lone surrogates (as in names of files that are not UTF-8) written out."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def _describe_exception(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, ToolError | SandboxError) and text:
         return text
