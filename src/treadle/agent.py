@@ -56,6 +56,7 @@ class Agent:
         self.model: Model = load("treadle.models:model")(model) if isinstance(model, str) else model
         self.instructions = instructions
         self._toolbox = Toolbox(_by_name(tools))
+        self._task_toolboxes: dict[tuple[str, ...], Toolbox] = {}
         self.policy = policy or Policy()
         self.files = files
         is_path = journal is None or isinstance(journal, str | Path)
@@ -64,7 +65,7 @@ class Agent:
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """What the model may call, by name."""
+        """What the model may call, by name. Without any, it may call what a task brings."""
         return self._toolbox.tools
 
     @property
@@ -111,14 +112,17 @@ class Agent:
         """
         state, writer = await self._open(run_id)
         try:
-            task = _load_task(state)
-            self._adopt_tools(task)
-            if state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR:
+            _check_answers(state, answers or {})
+            task = _load_task(state.started)
+            is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
+            if is_over and (task is None or state.rewards):
                 await writer.release()
                 return Run(run_id, state, self.journal)
-            driver = self._driver(state, writer, self._restore(state), on_event)
-            driver.record(e.RunResumed(at=time.time()))
-            _answer(driver, answers or {})
+            driver = self._driver(state, writer, self._restore(state), on_event, task)
+            if not is_over:
+                driver.record(e.RunResumed(at=time.time()))
+            for question_id, text in (answers or {}).items():
+                driver.record(e.QuestionAnswered(at=time.time(), question_id=question_id, text=text))
         except BaseException:
             await writer.release()
             raise
@@ -141,19 +145,19 @@ class Agent:
         Raises: `RunNotFoundError`; `ConfigError` if `at` is no event of the run, or `text` is missing or
         comes within a turn.
         """
-        prefix = self._prefix(run_id, at)
+        prefix, task = self._prefix(run_id, at)
         new_run_id = new_run_id or make_run_id()
         writer = self.journal.create(new_run_id)
         bodies = [event.body for event in prefix]
         state = fold(bodies)
         if state.is_turn_open is (text is not None):
             raise ConfigError(_explain_fork(state, prefix[-1].seq))
-        driver = self._driver(State(), writer, self._restore(state), on_event)
+        driver = self._driver(State(), writer, self._restore(state), on_event, task)
         driver.record(*bodies)
         driver.record(e.RunResumed(at=time.time()))
         if text is not None:
             driver.record(turn_started(driver.state, text))
-        return await self._drive(driver, writer, _load_task(state))
+        return await self._drive(driver, writer, task)
 
     async def replay(self, run_id: str, *, policy: Policy | None = None) -> Replay:
         """Decide a run again from its journal, without a model or a tool.
@@ -200,30 +204,29 @@ class Agent:
     ) -> tuple[Driver, RunWriter]:
         """A driver for a new run, its first events recorded."""
         instructions, text, ref = self.instructions, task, None
+        whole_task = None if isinstance(task, str) else task
         if task is not None and not isinstance(task, str):
-            self._adopt_tools(task)
             instructions = instructions if instructions is not None else task.instructions
             text, files = task.input, files if files is not None else task.files
             ref = TaskRef(task.task_set, task.task_id, task.seed)
         sandbox = _make_sandbox(files if files is not None else self.files)
         writer = self.journal.create(run_id or make_run_id())
-        driver = self._driver(State(policy=self.policy), writer, sandbox, emit)
-        now = time.time()
+        driver = self._driver(State(policy=self.policy), writer, sandbox, emit, whole_task)
         started = e.RunStarted(
-            at=now,
+            at=time.time(),
             policy=self.policy,
             version=e.VERSION,
             model=self.model.name,
             instructions=instructions,
-            tools=self._toolbox.specs,
+            tools=self._toolbox_for(whole_task).specs,
             is_session=is_session,
             task=ref,
             metadata=dict(metadata) if metadata else None,
         )
-        driver.record(started)
-        driver.record_with_snapshot()
-        if isinstance(text, str):
-            driver.record(turn_started(driver.state, text))
+        snapshot, blobs = driver.take_snapshot()
+        first_turn = (turn_started(driver.state, text),) if isinstance(text, str) else ()
+        # All or none: without its turn a run could never go on.
+        driver.record(started, *snapshot, *first_turn, blobs=blobs)
         return driver, writer
 
     async def _open(self, run_id: str) -> tuple[State, RunWriter]:
@@ -234,8 +237,15 @@ class Agent:
             await writer.release()
             raise
 
-    def _driver(self, state: State, writer: RunWriter, sandbox: Sandbox, emit: Emit | None) -> Driver:
-        return Driver(state, writer, self.model, self._toolbox, sandbox, emit)
+    def _driver(
+        self,
+        state: State,
+        writer: RunWriter,
+        sandbox: Sandbox,
+        emit: Emit | None,
+        task: "Task | None" = None,
+    ) -> Driver:
+        return Driver(state, writer, self.model, self._toolbox_for(task), sandbox, emit)
 
     async def _drive(self, driver: Driver, writer: RunWriter, task: "Task | None") -> Run:
         """Drive to the end, grade, give the lease back."""
@@ -266,32 +276,37 @@ class Agent:
         )
         return sandbox
 
-    def _adopt_tools(self, task: "Task | None") -> None:
-        """An agent without tools takes those that the task names."""
-        if task is not None and not self._toolbox.tools:
-            self._toolbox = Toolbox(_by_name(task.tools))
+    def _toolbox_for(self, task: "Task | None") -> Toolbox:
+        """An agent without tools takes those that the task names, for its runs of that task."""
+        if task is None or self._toolbox.tools:
+            return self._toolbox
+        names = tuple(task.tools)
+        if names not in self._task_toolboxes:
+            self._task_toolboxes[names] = Toolbox(_by_name(names))
+        return self._task_toolboxes[names]
 
-    def _prefix(self, run_id: str, at: int | None) -> list[e.Event]:
-        """The first `at` events, the run's own parts replaced by this agent's."""
+    def _prefix(self, run_id: str, at: int | None) -> "tuple[list[e.Event], Task | None]":
+        """The first `at` events, the run's own parts replaced by this agent's; and its task."""
         events = self.journal.read(run_id)
         at = len(events) if at is None else at
         if not 1 <= at <= len(events):
             raise ConfigError(f"run {run_id!r} has events 1 to {len(events)}; it cannot be forked at {at}")
         started = events[0].body
         assert isinstance(started, e.RunStarted)
+        task = _load_task(started)
         head = e.RunStarted(
             at=time.time(),
             policy=self.policy,
             version=e.VERSION,
             model=self.model.name,
             instructions=started.instructions,
-            tools=self._toolbox.specs or started.tools,
+            tools=self._toolbox_for(task).specs,
             is_session=started.is_session,
             task=started.task,
             parent=Parent(run_id, at),
             metadata=started.metadata,
         )
-        return [e.Event(run_id, 1, head), *events[1:at]]
+        return [e.Event(run_id, 1, head), *events[1:at]], task
 
 
 class RunStream:
@@ -355,8 +370,8 @@ def turn_started(state: State, text: str) -> e.TurnStarted:
     return e.TurnStarted(at=time.time(), turn=state.turn + 1, message=Message(Role.USER, text))
 
 
-def _load_task(state: State) -> "Task | None":
-    ref = state.started.task if state.started is not None else None
+def _load_task(started: e.RunStarted | None) -> "Task | None":
+    ref = started.task if started is not None else None
     if ref is None:
         return None
     task: Task = load("treadle.tasks:load_task")(f"{ref.task_set}:{ref.task_id}")
@@ -374,14 +389,13 @@ def _grade(driver: Driver, task: "Task") -> None:
     driver.record(e.Rewarded(at=time.time(), reward=grade.reward, detail=grade.detail))
 
 
-def _answer(driver: Driver, answers: Mapping[str, str]) -> None:
-    """Record the user's answers. Raises: `ConfigError` for one whose question is not open."""
-    questions = driver.state.questions
-    for question_id, text in answers.items():
+def _check_answers(state: State, answers: Mapping[str, str]) -> None:
+    """Raises: `ConfigError` for an answer whose question is not open."""
+    questions = state.questions
+    for question_id in answers:
         if questions.get(question_id, "") is not None:
             known = [key for key, answer in questions.items() if answer is None]
             raise ConfigError(f"no question {question_id!r} is open; open are: {known or 'none'}")
-        driver.record(e.QuestionAnswered(at=time.time(), question_id=question_id, text=text))
 
 
 def _explain_fork(state: State, at: int) -> str:

@@ -17,11 +17,12 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.decide import Action, Append, Infer, abandon_turn, decide, stop_calls
 from treadle.core.errors import ProviderError
-from treadle.core.state import CallState, State, apply
+from treadle.core.state import CallState, State, Status, apply
 from treadle.core.types import Effect, Fault, Request, StopReason, ToolResult
 from treadle.journal.protocol import RunWriter
 from treadle.models.protocol import Model, Watch
 from treadle.perform import (
+    call_ids_of,
     describe_failure,
     read_call,
     run_together,
@@ -55,7 +56,7 @@ class Driver:
         self._specs = toolbox.specs
         self.sandbox = sandbox
         self._unsent: list[e.Event] = []
-        self._call_ids = {call.call_id for message in state.messages for call in message.tool_calls}
+        self._call_ids: set[str] = set()
         self._token_ids: tuple[int, ...] = ()
         self._telling: asyncio.Future[None] | None = None
         self.listen(emit)
@@ -87,32 +88,29 @@ class Driver:
 
     async def pause(self, reason: str) -> None:
         """Note that nobody drives the run any more; what was under way is thrown away or in doubt."""
-        if self.state.is_inferring:
-            self.record(self._thrown_away(reason, StopReason.CANCELLED))
-        self.record(e.RunPaused(at=time.time(), reason=reason))
+        if self.state.status is not Status.FINISHED:
+            self._throw_away(reason, StopReason.CANCELLED)
+            self.record(e.RunPaused(at=time.time(), reason=reason))
         await self.sync()
 
     async def abandon(self, reason: str) -> None:
-        """End the turn without its answer, so that another can begin."""
-        if self.state.is_inferring:
-            self.record(self._thrown_away(reason, StopReason.CANCELLED))
-        else:
-            self._record_now(abandon_turn(self.state))
+        """End the turn without its answer, so that another can begin; one that is over stays as it is."""
+        if not self._throw_away(reason, StopReason.CANCELLED) and self.state.is_turn_open:
+            self._record_now(abandon_turn(self.state), with_files=True)
         await self.drive()
         await self.sync()
 
-    def record_with_snapshot(self, *bodies: e.DurableBody) -> None:
-        """Record `bodies` together with what changed in the sandbox: all is kept, or none."""
+    def take_snapshot(self) -> tuple[tuple[e.SnapshotTaken, ...], Mapping[str, bytes] | None]:
+        """What changed in the sandbox, to be recorded with what changed it; none if nothing did."""
         changes = self.sandbox.take_delta() if self.sandbox is not None else None
         if changes is None or self.sandbox is None:
-            self.record(*bodies)
-        else:
-            delta, blobs = changes
-            snapshot = e.SnapshotTaken(at=time.time(), snapshot_id=self.sandbox.snapshot_id, delta=delta)
-            self.record(snapshot, *bodies, blobs=blobs)
+            return (), None
+        delta, blobs = changes
+        taken = e.SnapshotTaken(at=time.time(), snapshot_id=self.sandbox.snapshot_id, delta=delta)
+        return (taken,), blobs
 
     def record(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
-        """Append events, and let the state move on."""
+        """Append events, all or none, and let the state move on."""
         self._writer.append(bodies, blobs)
         state = self.state
         for body in bodies:
@@ -130,10 +128,11 @@ class Driver:
             while self._unsent and self._unsent[0].seq <= kept_seq:
                 self._emit(self._unsent.pop(0))
 
-    def _record_now(self, bodies: Sequence[e.DurableBody]) -> None:
-        """Record what was decided, which knows no clock."""
+    def _record_now(self, bodies: Sequence[e.DurableBody], *, with_files: bool = False) -> None:
+        """Record what was decided, which knows no clock; and the files that calls changed until stopped."""
+        snapshot, blobs = self.take_snapshot() if with_files and bodies else ((), None)
         now = time.time()
-        self.record(*[replace(body, at=now) for body in bodies])
+        self.record(*snapshot, *[replace(body, at=now) for body in bodies], blobs=blobs)
 
     async def _perform(self, action: Action) -> None:
         if isinstance(action, Infer):
@@ -164,6 +163,7 @@ class Driver:
             self.record(describe_failure(error, step, time.time()))
             return
         if completion.message.tool_calls:
+            self._call_ids = self._call_ids or call_ids_of(messages)
             completion = with_ids(completion, step, self._call_ids)
         if completion.tokens is not None:
             tokens = share_prompt(completion.tokens, self._token_ids)
@@ -222,25 +222,30 @@ class Driver:
         result = await run_tool(call, tool, arguments, context)
         now = time.time()
         done = e.ToolCompleted(at=now, step=step, result=result, duration_seconds=now - begin)
-        self.record_with_snapshot(done)
+        snapshot, blobs = self.take_snapshot()
+        self.record(*snapshot, done, blobs=blobs)
         if self._emit is not None:
             await self.sync()
 
     def _on_deadline(self) -> None:
         """Settle what the deadline stopped, so that the transcript is whole."""
-        if self.state.is_inferring:
-            self.record(self._thrown_away("the deadline passed", StopReason.DEADLINE))
-        self._record_now(stop_calls(self.state))
+        self._throw_away("the deadline passed", StopReason.DEADLINE)
+        self._record_now(stop_calls(self.state), with_files=True)
 
-    def _thrown_away(self, why: str, stop_reason: StopReason) -> e.InferenceFailed:
-        return e.InferenceFailed(
-            at=time.time(),
-            step=self.state.step + 1,
-            error=why,
-            error_type="Cancelled",
-            fault=Fault.USER,
-            stop_reason=stop_reason,
-        )
+    def _throw_away(self, why: str, stop_reason: StopReason) -> bool:
+        """Record that the inference under way was stopped; whether there was one."""
+        is_inferring = self.state.is_inferring
+        if is_inferring:
+            failure = e.InferenceFailed(
+                at=time.time(),
+                step=self.state.step + 1,
+                error=why,
+                error_type="Cancelled",
+                fault=Fault.USER,
+                stop_reason=stop_reason,
+            )
+            self.record(failure)
+        return is_inferring
 
     def _on_delta(self, delta: e.Delta) -> None:
         if self._emit is not None:

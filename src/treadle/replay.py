@@ -81,6 +81,10 @@ class Replayer(Driver):
         super().__init__(State(), _Unwritten(run_id), _NoModel(), Toolbox({}))
         self._bodies = [event.body for event in events]
         self._policy = policy
+        started = self._bodies[0] if self._bodies else None
+        parent = started.parent if isinstance(started, e.RunStarted) else None
+        self._copied = 0 if parent is None else parent.seq
+        """How many events a fork began with: what was decided there, its own policy had no part in."""
 
     @property
     def _next(self) -> e.DurableBody | None:
@@ -90,6 +94,8 @@ class Replayer(Driver):
         """Decide the whole journal again. `policy`, if given, takes the place of the recorded one."""
         divergence: ReplayDivergence | None = None
         try:
+            for copied in self._bodies[: self._copied]:
+                self._take(copied)
             while (body := self._next) is not None:
                 # The files that a run begins with are an input too.
                 if not _is_input(body) and not isinstance(body, e.SnapshotTaken):

@@ -106,12 +106,15 @@ def _end_turn(
 
 def _last_text(state: State) -> str:
     """What the model said last in this turn, for a turn that ended without an answer."""
+    injected = 0 if state.limit is None else 1
     for index in range(len(state.messages) - 1, -1, -1):
         message = state.messages[index]
-        if message.role is Role.USER and state.limit is None:
-            break
         if message.role is Role.ASSISTANT:
             return message.content
+        if message.role is Role.USER:
+            if not injected:
+                break
+            injected -= 1
     return ""
 
 

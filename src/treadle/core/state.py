@@ -113,6 +113,7 @@ class State(Struct, frozen=True, gc=False):
     """Path to content hash, as of the newest snapshot."""
     snapshot_id: str | None = None
     rewards: dict[str, float] = {}
+    """Given since the newest turn began."""
 
     @property
     def work_seconds(self) -> float:
@@ -165,6 +166,7 @@ def _on_turn_started(state: State, body: e.TurnStarted) -> State:
         is_wrapped_up=False,
         spent=Spent(),
         work_began_at=body.at,
+        rewards={},
     )
 
 
@@ -334,6 +336,7 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> State:
         at=body.at,
         status=Status.RUNNING,
         failure=None,
+        is_inferring=False,
         is_turn_open=state.is_turn_open or reopened,
         work_began_at=state.work_began_at + max(0.0, body.at - state.at),
         spent=replace(state.spent, is_cost_known=True) if reopened else state.spent,
