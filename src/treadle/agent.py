@@ -148,12 +148,12 @@ class Agent:
         prefix, task = self._prefix(run_id, at)
         new_run_id = new_run_id or make_run_id()
         writer = self.journal.create(new_run_id)
-        bodies = [event.body for event in prefix]
-        state = fold(bodies)
+        state = fold([event.body for event in prefix])
         if state.is_turn_open is (text is not None):
             raise ConfigError(_explain_fork(state, prefix[-1].seq))
-        driver = self._driver(State(), writer, self._restore(state), on_event, task)
-        driver.record(*bodies)
+        # As they were read, with what a newer version may have added; listeners hear what is new.
+        writer.append_events(prefix)
+        driver = self._driver(state, writer, self._restore(state), on_event, task)
         driver.record(e.RunResumed(at=time.time()))
         if text is not None:
             driver.record(turn_started(driver.state, text))
