@@ -1,11 +1,24 @@
 """Verifying: real tools run again, and every kind of result that may not come out the same."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from treadle import Agent, ScriptedModel, open_journal, task_set, tool
+from treadle import (
+    Agent,
+    Ephemeral,
+    Event,
+    Run,
+    ScriptedModel,
+    ToolContext,
+    open_journal,
+    task_set,
+    tool,
+)
 from treadle.core.types import Message, Role, ToolCall
+from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.trajectory.transcript import check_transcript
 from treadle.trajectory.verify import verify_run
@@ -33,7 +46,7 @@ def shout(text: str) -> str:
     return text.upper()
 
 
-async def run_script(*steps: list[ToolCall], files: dict[str, str] | None = None) -> tuple[object, str]:
+async def run_script(*steps: list[ToolCall], files: dict[str, str] | None = None) -> tuple[Any, str]:
     journal = open_journal("memory:")
     agent = Agent(
         ScriptedModel([*steps, "done"]), tools=["files", count, send, shout], files=files, journal=journal
@@ -98,6 +111,95 @@ async def test_files_that_a_tool_changed_without_telling_are_found() -> None:
     found = await verify_run(journal, run_id, tools=tools)
     assert any("files after write_file" in item.call for item in found.differences)
     assert found.matched == 0
+
+
+@tool(effect="idempotent")
+async def write_slowly(context: ToolContext, name: str, rounds: int) -> str:
+    """Writes two files, and lets others run between."""
+    assert context.sandbox is not None
+    context.sandbox.write(f"{name}.1", b"x")
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    context.sandbox.write(f"{name}.2", b"x")
+    return f"wrote {name}"
+
+
+@tool(effect="pure")
+async def list_slowly(context: ToolContext, rounds: int) -> str:
+    """Looks, and lets others run before it answers."""
+    assert context.sandbox is not None
+    found = " ".join(context.sandbox.paths())
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    return found
+
+
+async def beside(*step: ToolCall) -> tuple[Any, str]:
+    journal = open_journal("memory:")
+    agent = Agent(
+        ScriptedModel([list(step), "done"]), tools=[write_slowly, list_slowly, send], journal=journal
+    )
+    return journal, (await agent.run("go")).run_id
+
+
+async def test_calls_that_ran_beside_each_other_are_compared_when_all_have_ended() -> None:
+    """The snapshot with the first result holds files of the others."""
+    step = [
+        call("write_slowly", {"name": name, "rounds": rounds})
+        for name, rounds in (("a", 3), ("b", 0), ("c", 1))
+    ]
+    journal, run_id = await beside(*step)
+    found = await verify_run(journal, run_id, tools=[write_slowly])
+    assert (found.matched, found.differences) == (3, ())
+
+
+async def test_calls_that_ran_beside_each_other_are_tried_as_they_began_too() -> None:
+    """The list was made before the files were written, and ended after."""
+    journal, run_id = await beside(
+        call("list_slowly", {"rounds": 9}), call("write_slowly", {"name": "a", "rounds": 0})
+    )
+    found = await verify_run(journal, run_id, tools=[write_slowly, list_slowly])
+    assert (found.matched, found.differences) == (2, ())
+
+
+async def test_a_skipped_call_beside_others_leaves_the_recorded_files() -> None:
+    journal, run_id = await beside(
+        call("send", {"text": "x"}), call("write_slowly", {"name": "a", "rounds": 2})
+    )
+    found = await verify_run(journal, run_id, tools=[write_slowly, send])
+    assert (found.matched, found.skipped, found.differences) == (1, 1, ())
+
+
+async def test_calls_that_were_interrupted_are_compared_once_they_were_made() -> None:
+    """A tool of the step had written half of its files when the run was cancelled."""
+    journal = open_journal("memory:")
+    step = [
+        call("write_slowly", {"name": "a", "rounds": 0}),
+        call("write_slowly", {"name": "b", "rounds": 500}),
+    ]
+    agent = Agent(ScriptedModel([step, "done"]), tools=[write_slowly], journal=journal)
+    running: asyncio.Future[Run]
+
+    def on_event(event: Event | Ephemeral) -> None:
+        if event.type == "tool_completed":
+            running.cancel()
+
+    running = asyncio.ensure_future(agent.run("go", run_id="r", on_event=on_event))
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    run = await agent.resume("r")
+    assert sorted(run.files) == ["a.1", "a.2", "b.1", "b.2"]
+    found = await verify_run(journal, "r", tools=[write_slowly])
+    assert (found.calls, found.matched, found.differences) == (2, 2, ())
+
+
+async def test_a_run_that_was_stopped_in_the_middle_is_verified_as_far_as_it_went() -> None:
+    journal, run_id = await run_script([call("write_file", {"file_path": "a.txt", "content": "1"})])
+    writer = MemoryJournal()
+    part = writer.create("r")
+    part.append_events(journal.read(run_id)[:6], journal._blobs)
+    found = await verify_run(writer, "r")
+    assert (found.calls, found.differences) == (0, ())
 
 
 @pytest.mark.parametrize("mistake_rate", [0.0, 0.5])
