@@ -1,15 +1,25 @@
 """Rows: what they hold, what is refused, and that reading them back loses nothing."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle import Agent, ConfigError, ExportError, Policy, ScriptedModel, load_task, open_journal
+from treadle import (
+    Agent,
+    ConfigError,
+    ExportError,
+    Policy,
+    RunNotFoundError,
+    ScriptedModel,
+    load_task,
+    open_journal,
+)
 from treadle.core.errors import ServerError
-from treadle.core.types import Message, Role, ToolCall, ToolSpec
+from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall, ToolSpec
 from treadle.export import FORMATS, Lineage, Row, export_rows, load_row, read_rows
 from treadle.export.formats import encode_row, find_format
 from treadle.models import call
@@ -86,7 +96,7 @@ async def test_runs_that_are_left_out_are_told() -> None:
     lines = list(export_rows(journal, [good, failed.run_id], "trl", on_skip=told.__setitem__))
     assert len(lines) == 1
     assert list(told) == [failed.run_id]
-    assert "no answer" in told[failed.run_id]
+    assert "down" in told[failed.run_id]
     assert list(export_rows(journal, [good], "trl", min_reward=0.5, on_skip=told.__setitem__)) == []
     assert "below 0.5" in told[good]
     with pytest.raises(ExportError):
@@ -102,6 +112,61 @@ async def test_a_run_at_a_limit_is_a_whole_row() -> None:
     (row,) = rows_of(journal, run.run_id, "openai")
     assert row["lineage"]["stop_reason"] == "max_steps"
     assert len(row["lineage"]["tool_errors"]) == 2
+
+
+async def test_a_run_that_failed_through_no_fault_of_its_model_is_no_row() -> None:
+    journal, run_id = await record([call("list_files")], ServerError("down"))
+    with pytest.raises(ExportError, match="through no fault of its model"):
+        load_row(journal, run_id)
+    await Agent(ScriptedModel(["up again"]), tools=["files"], journal=journal).resume(run_id)
+    assert load_row(journal, run_id).messages[-1].content == "up again"
+
+
+async def test_runs_that_did_not_complete_can_be_left_out() -> None:
+    journal, good = await record(*STEPS)
+    cut = Completion(Message(Role.ASSISTANT, "I"), FinishReason.LENGTH)
+    short = await Agent(ScriptedModel([cut]), journal=journal).run("go")
+    told: dict[str, str] = {}
+    ids = [good, short.run_id]
+    assert len(list(export_rows(journal, ids, "trl"))) == 2
+    assert len(list(export_rows(journal, ids, "trl", only_completed=True, on_skip=told.__setitem__))) == 1
+    assert told == {short.run_id: f"run {short.run_id!r} ended with max_tokens"}
+
+
+async def test_rows_are_made_one_at_a_time() -> None:
+    journal, good = await record(*STEPS)
+    asked: list[str] = []
+
+    def ids() -> Iterator[str]:
+        for run_id in (good, good, "nobody"):
+            asked.append(run_id)
+            yield run_id
+
+    rows = export_rows(journal, ids(), "openai")
+    next(rows)
+    assert asked == [good]
+    next(rows)
+    with pytest.raises(RunNotFoundError):
+        next(rows)
+
+
+async def test_arguments_of_trl_are_what_was_written() -> None:
+    text = '{\n  "file_path": "a",\n  "n": 123456789012345678901234567890,\n  "x": 1.50\n}'
+    journal, run_id = await record([call("read_file", text), call("list_files", "")], "done")
+    (line,) = export_rows(journal, [run_id], "trl")
+    assert b'{"file_path":"a","n":123456789012345678901234567890,"x":1.50}' in line
+    assert line.count(b"\n") == 1
+    (row,) = read_rows([line], "trl")
+    texts = [item.arguments for item in row.messages[2].tool_calls]
+    assert texts == ['{"file_path":"a","n":123456789012345678901234567890,"x":1.5}', "{}"]
+
+
+async def test_a_session_is_a_row_with_all_its_turns() -> None:
+    journal = open_journal("memory:")
+    async with Agent(ScriptedModel(["one", "two"]), journal=journal).session("s") as session:
+        await session.send("a")
+        await session.send("b")
+    assert [message.content for message in load_row(journal, "s").messages] == ["a", "one", "b", "two"]
 
 
 def test_an_unknown_format_names_the_nearest() -> None:

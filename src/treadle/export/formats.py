@@ -10,19 +10,19 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ExportError
-from treadle.core.types import Json, Message
+from treadle.core.types import Json, Message, StopReason
 from treadle.export.rows import Lineage, Row, load_row, read_tools, write_tools
 from treadle.journal.protocol import Journal
 
 FORMATS = {"openai": "treadle.export.openai", "trl": "treadle.export.trl"}
 """Name to module. Others may come as entry points of the group `treadle.export`."""
 
-_HAS_REASONING = frozenset(("trl",))
-"""The formats whose readers know reasoning."""
-
 
 class Format(Protocol):
     """What a format's module has."""
+
+    HAS_REASONING: bool
+    """Whether those who read the format know reasoning, so that it is written unless told otherwise."""
 
     def write_messages(self, messages: Sequence[Message], *, with_reasoning: bool) -> list[dict[str, Json]]:
         """The column `messages`. Raises: `ExportError` for what the format cannot carry."""
@@ -38,23 +38,28 @@ def export_rows(
     run_ids: Iterable[str],
     format: str,
     *,
+    only_completed: bool = False,
     min_reward: float | None = None,
     with_reasoning: bool | None = None,
     on_skip: Callable[[str, str], None] | None = None,
 ) -> Iterator[bytes]:
     """The runs as JSON lines, one at a time.
 
-    `min_reward` leaves out runs with less, or with no reward. `with_reasoning`: `None` takes the format's
-    own choice. `on_skip` is told of every run that is left out: its id and why; without it such a run raises.
+    `only_completed` leaves out runs that ended at a limit, refused or were cut off; a run that failed through
+    no fault of its model is always left out. `min_reward` leaves out runs with less, or with no reward.
+    `with_reasoning`: `None` takes the format's own choice. `on_skip` is told of every run that is left out:
+    its id and why; without it such a run raises.
 
     Raises: `ConfigError` for an unknown format; `RunNotFoundError`; `ExportError` without `on_skip`.
     """
     module = find_format(format)
-    wants_reasoning = format in _HAS_REASONING if with_reasoning is None else with_reasoning
+    wants_reasoning = module.HAS_REASONING if with_reasoning is None else with_reasoning
     for run_id in run_ids:
         try:
             row = load_row(journal, run_id)
-            reward = row.lineage.reward
+            reward, stop_reason = row.lineage.reward, row.lineage.stop_reason
+            if only_completed and stop_reason != StopReason.COMPLETED:
+                raise ExportError(f"run {run_id!r} ended with {stop_reason}")
             if min_reward is not None and (reward is None or reward < min_reward):
                 raise ExportError(f"the reward of run {run_id!r} is {reward}, below {min_reward}")
             yield encode_row(row, module, with_reasoning=wants_reasoning) + b"\n"
@@ -102,5 +107,5 @@ def find_format(name: str) -> Format:
         return found
     known = [*FORMATS, *plugins]
     near = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"there is no format {name!r}{hint} The formats are {', '.join(known)}")
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(f"there is no format {name!r}; {hint}the formats are {', '.join(known)}")

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from treadle.core.types import Json, Message, Role, ToolCall
 
 
+HAS_REASONING = False
+
+
 def write_messages(messages: Sequence[Message], *, with_reasoning: bool) -> list[dict[str, Json]]:
     """The messages of a row."""
     return [_write(message, with_reasoning) for message in messages]

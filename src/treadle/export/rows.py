@@ -9,7 +9,7 @@ from msgspec import Struct
 from treadle.core.errors import ExportError
 from treadle.core.events import VERSION
 from treadle.core.state import fold
-from treadle.core.types import Effect, Json, Message, ToolSpec
+from treadle.core.types import Effect, Fault, Json, Message, Role, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.trajectory.transcript import check_transcript
 
@@ -58,7 +58,9 @@ def load_row(journal: Journal, run_id: str) -> Row:
     messages = tuple(state.messages)
     if faults := check_transcript(messages):
         raise ExportError(f"run {run_id!r} is not a whole transcript: {'; '.join(faults[:3])}")
-    if not any(message.role == "assistant" for message in messages):
+    if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+        raise ExportError(f"run {run_id!r} failed through no fault of its model ({state.error}); resume it")
+    if not any(message.role is Role.ASSISTANT for message in messages):
         raise ExportError(f"run {run_id!r} holds no answer ({state.stop_reason}: {state.error})")
     task, parent = started.task, started.parent
     lineage = Lineage(

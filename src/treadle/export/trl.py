@@ -6,12 +6,16 @@ all rows of a column one type: a loader that infers it adds the arguments of oth
 templates print; read `messages` as JSON text, or one tool set a file, to be safe.
 """
 
+import json
 from collections.abc import Sequence
 
 import msgspec
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
+
+
+HAS_REASONING = True
 
 
 def write_messages(messages: Sequence[Message], *, with_reasoning: bool) -> list[dict[str, Json]]:
@@ -50,7 +54,8 @@ def _parse(call: ToolCall) -> Json:
             f"the arguments of {call.name} ({call.call_id}) are {arguments!r:.80}, not an object; "
             "the format openai carries them as text"
         )
-    return arguments
+    # As it was written, number for number, but on one line.
+    return msgspec.Raw(msgspec.json.format(call.arguments.encode() or b"{}", indent=-1))
 
 
 def read_messages(raw: Sequence[dict[str, Json]]) -> list[Message]:
@@ -64,7 +69,7 @@ def read_messages(raw: Sequence[dict[str, Json]]) -> list[Message]:
                     ToolCall(
                         call["id"],
                         call["function"]["name"],
-                        msgspec.json.encode(call["function"]["arguments"]).decode(),
+                        json.dumps(call["function"]["arguments"], ensure_ascii=False, separators=(",", ":")),
                     )
                     for call in item.get("tool_calls") or ()
                 ]
