@@ -151,9 +151,8 @@ class Agent:
         state = fold([event.body for event in prefix])
         if state.is_turn_open is (text is not None):
             raise ConfigError(_explain_fork(state, prefix[-1].seq))
-        # As they were read, with what a newer version may have added; listeners hear what is new.
-        writer.append_events(prefix)
-        driver = self._driver(state, writer, self._restore(state), on_event, task)
+        driver = self._driver(State(), writer, self._restore(state), on_event, task)
+        driver.adopt(prefix)
         driver.record(e.RunResumed(at=time.time()))
         if text is not None:
             driver.record(turn_started(driver.state, text))

@@ -119,6 +119,14 @@ class Driver:
                 self._unsent.append(e.Event(self._writer.run_id, state.seq, body))
         self.state = state
 
+    def adopt(self, events: Sequence[e.Event]) -> None:
+        """Begin with the events of another run, as they were read: what a newer version added is kept."""
+        self._writer.append_events(events)
+        for event in events:
+            self.state = apply(self.state, event.body)
+            if self._emit is not None:
+                self._unsent.append(replace(event, run_id=self._writer.run_id))
+
     async def sync(self) -> None:
         """Wait until what was recorded is kept, then tell it to the listener."""
         kept_seq = self.state.seq
