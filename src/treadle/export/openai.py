@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from treadle.core.types import Json, Message, Role, ToolCall
 
-
 HAS_REASONING = False
 
 

@@ -14,7 +14,6 @@ import msgspec
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
 
-
 HAS_REASONING = True
 
 
