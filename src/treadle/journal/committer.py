@@ -23,8 +23,12 @@ T = TypeVar("T")
 
 _CHUNKS = (64, 16, 4, 1)
 _INSERT_FRAMES = {
-    size: "INSERT INTO frames(run, seq, count, at, body) VALUES" + ",".join(["(?,?,?,?,?)"] * size)
+    size: "INSERT INTO frames(id, previous, run, seq, count, at, body) VALUES"
+    + ",".join(["(?,?,?,?,?,?,?)"] * size)
     for size in _CHUNKS
+}
+_MOVE_HEADS = {
+    size: "INSERT OR REPLACE INTO heads(run, frame) VALUES" + ",".join(["(?,?)"] * size) for size in _CHUNKS
 }
 """Many rows in one statement: Python gives up its lock once for each statement, not for each row."""
 
@@ -207,7 +211,9 @@ class Committer:
     def _commit(self, db: sqlite3.Connection, writes: list[Write]) -> None:
         now = time.time()
         takeovers = db.execute("SELECT takeovers FROM meta").fetchone()[0]
+        frame_id: int = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
         frames: list[object] = []
+        heads: dict[int, int] = {}
         for write in writes:
             writer = write.writer
             if writer.key and writer.epoch != takeovers:
@@ -227,7 +233,10 @@ class Committer:
             if write.blobs:
                 db.executemany("INSERT OR IGNORE INTO blobs VALUES(?,?)", list(write.blobs.items()))
             if write.bodies:
-                frames += (writer.key, write.first_seq, len(write.bodies), now, encode_lines(write.bodies))
+                frame_id += 1
+                body = encode_lines(write.bodies)
+                frames += (frame_id, writer.head, writer.key, write.first_seq, len(write.bodies), now, body)
+                heads[writer.key] = writer.head = frame_id
             if write.status is not None:
                 db.execute(
                     "UPDATE runs SET status=?, stop_reason=?, owner=? WHERE id=?",
@@ -240,11 +249,8 @@ class Committer:
                 )
             elif write.is_release:
                 db.execute("UPDATE runs SET owner=NULL WHERE id=?", (writer.key,))
-        start = 0
-        for size in _CHUNKS:
-            while len(frames) - start >= 5 * size:
-                db.execute(_INSERT_FRAMES[size], frames[start : start + 5 * size])
-                start += 5 * size
+        _execute_many(db, _INSERT_FRAMES, frames, 7)
+        _execute_many(db, _MOVE_HEADS, [value for item in heads.items() for value in item], 2)
 
     def _create(self, db: sqlite3.Connection, write: Write, now: float) -> None:
         run_id = write.writer.run_id
@@ -267,6 +273,15 @@ class Committer:
             writer.error = LeaseLostError(
                 f"run {writer.run_id!r} was taken over by another process; this one stops driving it"
             )
+
+
+def _execute_many(db: sqlite3.Connection, statements: dict[int, str], values: list[Any], width: int) -> None:
+    """Rows of `width` values each, in as few statements as there are chunks in their number."""
+    start = 0
+    for size, statement in statements.items():
+        while len(values) - start >= width * size:
+            db.execute(statement, values[start : start + width * size])
+            start += width * size
 
 
 def settle(writes: list[Write]) -> None:

@@ -19,16 +19,20 @@ MIGRATIONS = (
         created_at REAL NOT NULL, owner INTEGER, token INTEGER NOT NULL
     );
     CREATE TABLE frames(
-        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, seq INTEGER NOT NULL, count INTEGER NOT NULL,
-        at REAL NOT NULL, body BLOB NOT NULL
+        id INTEGER PRIMARY KEY, previous INTEGER NOT NULL, run INTEGER NOT NULL, seq INTEGER NOT NULL,
+        count INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL
     );
-    CREATE UNIQUE INDEX frames_by_run ON frames(run, seq);
+    CREATE TABLE heads(run INTEGER PRIMARY KEY, frame INTEGER NOT NULL);
     CREATE TABLE blobs(digest TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE meta(takeovers INTEGER NOT NULL);
     INSERT INTO meta VALUES(0);
     """,
 )
-"""The n-th brings a file from version n to n + 1, counted from 0; `user_version` says how many were run."""
+"""The n-th brings a file from version n to n + 1, counted from 0; `user_version` says how many were run.
+
+A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would
+have a page for every run or two, and every commit would write as many pages as runs are in flight.
+"""
 
 LEVELS = {"process": "NORMAL", "power": "FULL"}
 """A journal's level to SQLite's `synchronous`. In WAL mode NORMAL syncs at checkpoints alone."""

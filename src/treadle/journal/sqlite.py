@@ -43,16 +43,13 @@ class SqliteJournal:
 
     def create(self, run_id: str) -> "SqliteWriter":
         """See `Journal.create`."""
-        return SqliteWriter(self, run_id, key=0, token=0, last_seq=0)
+        return SqliteWriter(self, run_id)
 
     async def acquire(self, run_id: str) -> "SqliteWriter":
         """See `Journal.acquire`."""
         self._check_open()
         self._flush(asyncio.get_running_loop())
-        key, token, last_seq = await asyncio.wrap_future(
-            self._committer.submit(lambda db: self._take_lease(db, run_id))
-        )
-        return SqliteWriter(self, run_id, key, token, last_seq)
+        return await asyncio.wrap_future(self._committer.submit(lambda db: self._take_lease(db, run_id)))
 
     def read(self, run_id: str, after_seq: int = 0) -> list[e.Event]:
         """See `Journal.read`."""
@@ -60,7 +57,10 @@ class SqliteJournal:
         if not row:
             raise RunNotFoundError(f"run {run_id!r} not found in the journal {str(self.path)!r}")
         frames = self._query(
-            "SELECT seq, body FROM frames WHERE run=? AND seq+count>? ORDER BY seq",
+            "WITH RECURSIVE chain(id) AS ("
+            "SELECT frame FROM heads WHERE run=? UNION ALL "
+            "SELECT previous FROM frames JOIN chain USING(id) WHERE previous > 0 AND seq > ?"
+            ") SELECT seq, body FROM chain JOIN frames USING(id) ORDER BY id",
             (row[0][0], after_seq + 1),
         )
         found = []
@@ -87,8 +87,8 @@ class SqliteJournal:
         }
         rows = self._query(
             "SELECT run_id, status, stop_reason, last.seq + last.count - 1, created_at, last.at, owner "
-            "FROM runs JOIN frames last ON last.run = runs.id AND last.seq = "
-            "(SELECT max(seq) FROM frames WHERE run = runs.id) ORDER BY runs.id"
+            "FROM runs JOIN heads ON heads.run = runs.id JOIN frames last ON last.id = heads.frame "
+            "ORDER BY runs.id"
         )
         return [
             RunInfo(run_id, status, stop_reason, events, created_at, updated_at, owner in live)
@@ -117,7 +117,7 @@ class SqliteJournal:
         except sqlite3.Error as error:
             raise explain(error, self.path) from error
 
-    def _take_lease(self, db: sqlite3.Connection, run_id: str) -> tuple[int, int, int]:
+    def _take_lease(self, db: sqlite3.Connection, run_id: str) -> "SqliteWriter":
         row = db.execute("SELECT id, owner, token FROM runs WHERE run_id=?", (run_id,)).fetchone()
         if row is None:
             raise RunNotFoundError(f"run {run_id!r} not found in the journal {str(self.path)!r}")
@@ -128,10 +128,10 @@ class SqliteJournal:
             self._refuse_live(db, run_id, owner_id)
             db.execute("UPDATE meta SET takeovers = takeovers + 1")
         db.execute("UPDATE runs SET owner=?, token=? WHERE id=?", (self._committer.owner_id, token + 1, key))
-        last = db.execute(
-            "SELECT seq + count - 1 FROM frames WHERE run=? ORDER BY seq DESC LIMIT 1", (key,)
-        ).fetchone()
-        return key, token + 1, last[0] if last else 0
+        head, last_seq = db.execute(
+            "SELECT id, seq + count - 1 FROM heads JOIN frames ON id = frame WHERE heads.run=?", (key,)
+        ).fetchone() or (0, 0)
+        return SqliteWriter(self, run_id, key, token + 1, head, last_seq)
 
     def _refuse_live(self, db: sqlite3.Connection, run_id: str, owner_id: int) -> None:
         row = db.execute("SELECT host, pid, started, beat_at FROM owners WHERE id=?", (owner_id,)).fetchone()
@@ -164,14 +164,35 @@ class SqliteJournal:
 class SqliteWriter:
     """See `RunWriter`."""
 
-    __slots__ = ("_journal", "_next_seq", "_sent", "_write", "epoch", "error", "key", "run_id", "token")
+    __slots__ = (
+        "_journal",
+        "_next_seq",
+        "_sent",
+        "_write",
+        "epoch",
+        "error",
+        "head",
+        "key",
+        "run_id",
+        "token",
+    )
 
-    def __init__(self, journal: SqliteJournal, run_id: str, key: int, token: int, last_seq: int) -> None:
+    def __init__(
+        self,
+        journal: SqliteJournal,
+        run_id: str,
+        key: int = 0,
+        token: int = 0,
+        head: int = 0,
+        last_seq: int = 0,
+    ) -> None:
         self.run_id = run_id
         self.key = key
         """The run's row; 0 until it is made."""
         self.token = token
         """The fencing token: every new lease of the run has a higher one."""
+        self.head = head
+        """The run's newest frame; 0 if it has none."""
         self.epoch = -1
         """The count of takeovers in the file at which the lease was last checked."""
         self.error: JournalError | None = None
