@@ -226,6 +226,16 @@ async def test_an_unknown_cost_is_not_zero_and_unknown_tokens_are_guessed(lab: L
     assert run.usage == Usage(1, 2)
 
 
+async def test_a_guess_of_tokens_counts_what_was_said_since_the_inference_before(lab: Lab) -> None:
+    def bare(content: str, *calls: ToolCall) -> Completion:
+        return Completion(Message(Role.ASSISTANT, content, calls), FinishReason.STOP)
+
+    first = bare("", call("look", {"at": "12345678"}))
+    run = await lab.agent(first, bare("1234"), tools=[look]).run("1234")
+    # At 4 characters a token: "1234"; then all of that, the call's 21 and the result's 12.
+    assert run.usage == Usage(1 + (1 + 6) + 3, 6 + 1)
+
+
 async def test_costs_add_up(lab: Lab) -> None:
     def step(calls: tuple[ToolCall, ...], cost: float) -> Completion:
         reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
@@ -409,11 +419,19 @@ async def test_a_prompt_over_the_budget_is_not_sent(lab: Lab) -> None:
     assert (run.stop_reason, run.steps, model.requests) == ("max_tokens", 0, [])
 
 
+async def test_a_budget_with_room_for_one_inference_spends_it_with_tools(lab: Lab) -> None:
+    model = ScriptedModel(["enough"])
+    run = await lab.agent(model=model, tools=[look], max_tokens=150).run("x" * 400)
+    assert (run.stop_reason, len(model.requests[0].tools)) == ("completed", 1)
+
+
 async def test_a_cost_limit_needs_a_known_cost(lab: Lab) -> None:
     agent = lab.agent(costing(1, None, call("hush")), tools=[hush], max_cost_usd=1.0)
     run = await agent.run("go")
     assert (run.stop_reason, run.fault) == ("error", "user")
     assert "price" in (run.error or "")
+    resumed = await lab.agent(costing(1, 0.1), tools=[hush]).resume(run.run_id)
+    assert (resumed.stop_reason, resumed.cost_usd) == ("completed", None)
     answer = await lab.agent(costing(1, None), max_cost_usd=1.0).run("go")
     assert answer.stop_reason is StopReason.COMPLETED
 
@@ -439,11 +457,20 @@ async def test_the_first_of_the_order_wins_where_several_are_reached(lab: Lab, f
     assert fork.stop_reason == REACHED[first][0]
 
 
+async def test_past_its_deadline_a_run_starts_nothing_more(lab: Lab) -> None:
+    """Not even a call that would take no time."""
+    interrupted(lab, "r", *started(Policy(deadline_seconds=0.0), calls=(S1,)))
+    run = await lab.agent(tools=[send]).resume("r")
+    assert (run.stop_reason, kinds(run)) == ("deadline", [ToolErrorKind.NOT_RUN])
+
+
 async def test_limits_count_for_each_turn_of_a_session(lab: Lab) -> None:
-    agent = lab.agent([call("look")], "one", [call("look")], [call("look")], "two", tools=[look], max_steps=2)
+    once: list[Answer] = [[call("look")], "answer"]
+    agent = lab.agent(*once, *once, [call("look")], *once, tools=[look], max_steps=2)
     async with agent.session() as session:
         assert (await session.send("a")).stop_reason is StopReason.COMPLETED
-        assert (await session.send("b")).stop_reason is StopReason.MAX_STEPS
+        assert (await session.send("b")).stop_reason is StopReason.COMPLETED
+        assert (await session.send("c")).stop_reason is StopReason.MAX_STEPS
 
 
 async def test_the_deadline_stops_the_model(lab: Lab) -> None:
@@ -1316,8 +1343,9 @@ async def test_a_turn_that_fails_leaves_the_session_usable(lab: Lab) -> None:
     assert (second.stop_reason, second.output, second.error) == ("completed", "two", None)
 
 
-async def test_a_turn_without_an_answer_has_no_output_of_an_earlier_one(lab: Lab) -> None:
-    async with lab.agent("one", ServerError("down"), max_steps=0).session() as session:
+@pytest.mark.parametrize("max_steps", [0, 1])
+async def test_a_turn_without_an_answer_has_no_output_of_an_earlier_one(lab: Lab, max_steps: int) -> None:
+    async with lab.agent("one", ServerError("down"), max_steps=max_steps).session() as session:
         assert (await session.send("a")).output == "one"
         second = await session.send("b")
     assert (second.stop_reason, second.output) == ("error", "")
@@ -1337,6 +1365,17 @@ async def test_a_turn_that_was_interrupted_is_finished_before_the_next(lab: Lab)
     async with lab.agent("one", tools=[send]).session("t") as session:
         run = await session.finish_turn()
     assert (run.output, results(run)) == ("one", [("send", "sent a")])
+
+
+async def test_a_session_that_is_opened_and_closed_does_nothing_to_a_turn(lab: Lab) -> None:
+    prefix = started(Policy(), calls=())
+    session_started = e.RunStarted(at=1.0, policy=Policy(), version=e.VERSION, is_session=True)
+    interrupted(lab, "s", session_started, *prefix[1:3])
+    async with lab.agent().session("s") as session:
+        assert session.is_turn_open
+    assert lab.types("s")[-2:] == ["run_resumed", "run_paused"]
+    async with lab.agent("one").session("s") as session:
+        assert (await session.finish_turn()).output == "one"
 
 
 async def test_turns_that_are_sent_at_once_follow_each_other(lab: Lab) -> None:

@@ -135,7 +135,7 @@ def _on_answer(state: State, answer: Message) -> Append:
 
 def _on_calls(state: State) -> Action:
     open_calls = [item for item in state.calls if item.result is None]
-    if _is_past_deadline(state) or state.failure is not None or state.limit is not None:
+    if _is_past_deadline(state) or state.limit is not None:
         return _settle(state, [_unrun(item, state.limit) for item in open_calls])
     doubtful = [item for item in open_calls if item.attempt and item.effect is Effect.ONCE]
     if doubtful:
