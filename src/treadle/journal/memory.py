@@ -50,7 +50,7 @@ class MemoryJournal:
     def runs(self) -> list[RunInfo]:
         """See `Journal.runs`."""
         infos = []
-        for run_id, raws in self._runs.items():
+        for run_id, raws in list(self._runs.items()):  # other threads may add runs meanwhile
             events = self.read(run_id)
             status, stop_reason = status_of([event.body for event in events])
             infos.append(
@@ -86,22 +86,27 @@ class MemoryWriter:
 
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append`."""
+        self._keep([e.encode_body(body) for body in bodies], blobs)
+
+    def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
+        """See `RunWriter.append_events`."""
+        self._keep([event.raw or e.encode_body(event.body) for event in events], blobs)
+
+    def _keep(self, raws: list[bytes], blobs: Mapping[str, bytes] | None) -> None:
         journal = self._journal
+        if blobs:
+            journal._blobs.update(blobs)
+        if not raws:
+            return
         if self._is_new:
             if self.run_id in journal._runs:
                 raise RunExistsError(f"run {self.run_id!r} exists already in this journal")
             self._is_new = False
-            journal._runs[self.run_id] = []
             journal._created[self.run_id] = time.time()
             journal._driven.add(self.run_id)
-        if blobs:
-            journal._blobs.update(blobs)
-        journal._runs[self.run_id].extend([e.encode_body(body) for body in bodies])
-
-    def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
-        """See `RunWriter.append_events`."""
-        self.append([], blobs)
-        self._journal._runs[self.run_id].extend([event.raw or e.encode_body(event.body) for event in events])
+            journal._runs[self.run_id] = raws
+        else:
+            journal._runs[self.run_id].extend(raws)
 
     async def sync(self) -> None:
         """See `RunWriter.sync`."""
