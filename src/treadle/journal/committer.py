@@ -67,7 +67,7 @@ class Write:
 class Writes(NamedTuple):
     """What one event loop hands over at a time."""
 
-    loop: asyncio.AbstractEventLoop | None
+    loop: asyncio.AbstractEventLoop
     writes: list[Write]
 
 
@@ -86,26 +86,51 @@ class Committer:
         self._path = path
         self._lease_seconds = lease_seconds
         self._queue: queue.SimpleQueue[Writes | Task | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        """Held while something is queued, so that nothing is queued behind the end."""
+        self._is_stopped = False
         self._beat_at = 0.0
+        """By the monotonic clock, so that setting the computer's clock keeps no heartbeat back."""
         self.owner_id = 0
         """The row of this process's leases; 0 until the first is taken."""
         self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
         self._thread.start()
 
-    def put(self, loop: asyncio.AbstractEventLoop | None, writes: list[Write]) -> None:
-        """Have `writes` committed, and then settled in `loop`, or here if there is none."""
-        self._queue.put(Writes(loop, writes))
+    def put(self, loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
+        """Have `writes` committed, and then settled in `loop`."""
+        if not self._enqueue(Writes(loop, writes)):
+            self._fail(writes, self._closed())
+            _settle_in(loop, writes)
 
     def submit(self, function: Callable[[sqlite3.Connection], T]) -> "Future[T]":
         """Run `function` in a transaction of its own, after all that was put before."""
         future: Future[T] = Future()
-        self._queue.put(Task(function, future))
+        if not self._enqueue(Task(function, future)):
+            future.set_exception(self._closed())
         return future
 
     def stop(self) -> None:
         """Commit what is queued, give the leases back, and end the thread."""
-        self._queue.put(None)
-        self._thread.join()
+        with self._lock:
+            self._is_stopped = True
+            self._queue.put(None)
+        if threading.current_thread() is not self._thread:  # it is, where it lets go of the journal last
+            self._thread.join()
+
+    def _enqueue(self, item: Writes | Task) -> bool:
+        # In a process that was forked the thread is not there.
+        if not self._thread.is_alive():
+            return False
+        with self._lock:
+            if not self._is_stopped:
+                self._queue.put(item)
+            return not self._is_stopped
+
+    def _closed(self) -> JournalError:
+        return JournalError(
+            f"the journal {str(self._path)!r} is closed, or was opened before a fork; open it again with "
+            "open_journal"
+        )
 
     def _run(self) -> None:
         while True:
@@ -129,28 +154,38 @@ class Committer:
                 return
             if isinstance(item, Task):
                 self._run_task(item)
+            # They hold the journal, which nobody else may want any more.
+            del item, groups
 
     def _commit_groups(self, groups: list[Writes]) -> None:
         writes = [write for _, group in groups for write in group]
         try:
             self._in_transaction(lambda db: self._commit(db, writes))
-        except JournalError as error:
-            for write in writes:
-                write.error = write.error or error
-        by_loop: dict[asyncio.AbstractEventLoop | None, list[Write]] = {}
+        except BaseException as error:  # whatever it is, somebody waits to be told
+            self._fail(writes, self._explain(error))
+        by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
         for loop, group in groups:
             by_loop.setdefault(loop, []).extend(group)
         for loop, group in by_loop.items():
-            if loop is None:
-                settle(group)
-                continue
-            try:
-                loop.call_soon_threadsafe(settle, group)
-            except RuntimeError:  # the loop was closed; nobody waits any more
-                settle(group)
+            _settle_in(loop, group)
+
+    def _fail(self, writes: list[Write], error: JournalError) -> None:
+        for write in writes:
+            write.error = write.error or error
+            # At once: the writer's next write may be queued already, and would leave a gap.
+            write.writer.error = write.writer.error or write.error
+
+    def _explain(self, error: BaseException) -> JournalError:
+        if isinstance(error, JournalError):
+            return error
+        failure = JournalError(f"the journal {str(self._path)!r} failed: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
 
     def _run_task(self, task: Task) -> None:
         function, future = task
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             future.set_result(self._in_transaction(function))
         except BaseException as error:
@@ -160,47 +195,47 @@ class Committer:
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
-            was_registered = bool(self.owner_id)
+            owner_before, beat_before = self.owner_id, self._beat_at
             try:
-                now = time.time()
+                now = time.monotonic()
                 if not self.owner_id:
-                    self._register(db, now)
+                    self._register(db)
+                    self._beat_at = now
                 elif now - self._beat_at > self._lease_seconds / 4:
-                    db.execute("UPDATE owners SET beat_at=? WHERE id=?", (now, self.owner_id))
+                    db.execute("UPDATE owners SET beat_at=? WHERE id=?", (time.time(), self.owner_id))
                     self._beat_at = now
                 result = function(db)
                 db.execute("COMMIT")
                 return result
             except BaseException:
+                # A new owner's row is gone too, and another process may be given its id.
+                self.owner_id, self._beat_at = owner_before, beat_before
                 if db.in_transaction:
-                    db.execute("ROLLBACK")
-                if not was_registered:
-                    self.owner_id = 0  # the row is gone too, and another process may be given its id
+                    with contextlib.suppress(sqlite3.Error):
+                        db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
             raise explain(error, self._path) from error
 
-    def _register(self, db: sqlite3.Connection, now: float) -> None:
+    def _register(self, db: sqlite3.Connection) -> None:
         owner = this_owner()
         row = db.execute(
             "INSERT INTO owners(host, pid, started, beat_at) VALUES(?,?,?,?)",
-            (owner.host, owner.pid, owner.started, now),
+            (owner.host, owner.pid, owner.started, time.time()),
         )
-        self.owner_id, self._beat_at = row.lastrowid or 0, now
+        self.owner_id = row.lastrowid or 0
 
     def _beat_when_due(self) -> None:
         if not self.owner_id:
             return
-        try:
+        # Should it fail, the next write meets the same trouble, and has somebody to tell.
+        with contextlib.suppress(Exception):
             self._in_transaction(lambda db: None)
-        except JournalError:
-            # The next write meets the same trouble, and has somebody to tell.
-            return
 
     def _leave(self) -> None:
         if self.owner_id:
             # Should it fail, the leases lapse by themselves.
-            with contextlib.suppress(JournalError):
+            with contextlib.suppress(Exception):
                 self._in_transaction(self._give_all_back)
         self._db.close()
 
@@ -222,7 +257,12 @@ class Committer:
             if writer.error is not None:
                 write.error = writer.error
                 continue
-            if not writer.key:
+            body = b""
+            try:
+                body = encode_lines(write.bodies)
+            except Exception as error:
+                write.error = JournalError(f"an event of run {writer.run_id!r} cannot be kept: {error}")
+            if not writer.key and write.bodies and write.error is None:
                 self._create(db, write, now)
                 writer.epoch = takeovers
                 if write.status == "running" and not write.is_release:
@@ -234,7 +274,6 @@ class Committer:
                 db.executemany("INSERT OR IGNORE INTO blobs VALUES(?,?)", list(write.blobs.items()))
             if write.bodies:
                 frame_id += 1
-                body = encode_lines(write.bodies)
                 frames += (frame_id, writer.head, writer.key, write.first_seq, len(write.bodies), now, body)
                 heads[writer.key] = writer.head = frame_id
             if write.status is not None:
@@ -264,6 +303,9 @@ class Committer:
                 f"run {run_id!r} exists already in this journal; resume it, or take another id"
             )
             return
+        except ValueError as error:
+            write.error = JournalError(f"the id {run_id!r} cannot be kept: {error}")
+            return
         write.writer.key, write.writer.token = row.lastrowid or 0, 1
 
     def _check_lease(self, db: sqlite3.Connection, write: Write) -> None:
@@ -284,7 +326,16 @@ def _execute_many(db: sqlite3.Connection, statements: dict[int, str], values: li
             start += width * size
 
 
-def settle(writes: list[Write]) -> None:
+def _settle_in(loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
+    try:
+        loop.call_soon_threadsafe(_settle, writes)
+    except RuntimeError:  # the loop was closed; nobody waits any more
+        for write in writes:
+            write.waiters.clear()
+        _settle(writes)
+
+
+def _settle(writes: list[Write]) -> None:
     """Tell whoever waits for `writes` how they went."""
     for write in writes:
         write.is_done = True

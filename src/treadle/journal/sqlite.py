@@ -6,11 +6,13 @@ commit survives kill -9: it is in the operating system's hands. At `power` it is
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +26,9 @@ from treadle.journal.protocol import RunInfo
 from treadle.journal.schema import check_level, connect, explain
 from treadle.journal.status import LIFECYCLE, status_of
 
+_TURN_SECONDS = 5.0
+"""How long a closing journal waits for an event loop of another thread."""
+
 
 class SqliteJournal:
     """See `Journal`. Two processes may have the same file open; a run has one writer."""
@@ -32,11 +37,13 @@ class SqliteJournal:
         self.path = Path(path)
         self.level = check_level(level)
         self._lease_seconds = lease_seconds
-        self._committer = Committer(connect(self.path, level), self.path, lease_seconds)
         self._reader = connect(self.path, level)
+        self._committer = Committer(connect(self.path, level), self.path, lease_seconds)
         self._reader_lock = threading.Lock()
         self._dirty: dict[asyncio.AbstractEventLoop, list[SqliteWriter]] = {}
-        self._close = weakref.finalize(self, _close, self._committer, self._reader, self._dirty)
+        self._close = weakref.finalize(
+            self, _close, self._committer, self._reader, self._reader_lock, self._dirty
+        )
 
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self.path)!r}, level={self.level!r})"
@@ -49,7 +56,12 @@ class SqliteJournal:
         """See `Journal.acquire`."""
         self._check_open()
         self._flush(asyncio.get_running_loop())
-        return await asyncio.wrap_future(self._committer.submit(lambda db: self._take_lease(db, run_id)))
+        taken = self._committer.submit(lambda db: self._take_lease(db, run_id))
+        try:
+            return await asyncio.wrap_future(taken)
+        except asyncio.CancelledError:
+            taken.add_done_callback(self._give_back)
+            raise
 
     def read(self, run_id: str, after_seq: int = 0) -> list[e.Event]:
         """See `Journal.read`."""
@@ -133,6 +145,15 @@ class SqliteJournal:
         ).fetchone() or (0, 0)
         return SqliteWriter(self, run_id, key, token + 1, head, last_seq)
 
+    def _give_back(self, taken: "Future[SqliteWriter]") -> None:
+        """Release a lease that was taken for somebody who went away meanwhile."""
+        if taken.cancelled() or taken.exception() is not None:
+            return
+        values = taken.result().key, taken.result().token
+        self._committer.submit(
+            lambda db: db.execute("UPDATE runs SET owner=NULL WHERE id=? AND token=?", values)
+        )
+
     def _refuse_live(self, db: sqlite3.Connection, run_id: str, owner_id: int) -> None:
         row = db.execute("SELECT host, pid, started, beat_at FROM owners WHERE id=?", (owner_id,)).fetchone()
         if row is None:
@@ -157,7 +178,7 @@ class SqliteJournal:
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         dirty = self._dirty.pop(loop, None)
-        if dirty and self._close.alive:
+        if dirty:
             self._committer.put(loop, [writer.hand_over() for writer in dirty])
 
 
@@ -252,18 +273,37 @@ class SqliteWriter:
     def _open_write(self) -> Write:
         if self.error is not None:
             raise self.error
-        write = self._write = Write(self, self._next_seq)
         self._journal._mark_dirty(self)
+        write = self._write = Write(self, self._next_seq)
         return write
 
 
 def _close(
     committer: Committer,
     reader: sqlite3.Connection,
+    reader_lock: threading.Lock,
     dirty: dict[asyncio.AbstractEventLoop, list[SqliteWriter]],
 ) -> None:
-    for writers in dirty.values():
-        committer.put(None, [writer.hand_over() for writer in writers])
-    dirty.clear()
+    for loop in list(dirty):
+        if _runs_elsewhere(loop):
+            _wait_for_turn(loop)
+        elif writers := dirty.pop(loop, None):
+            committer.put(loop, [writer.hand_over() for writer in writers])
     committer.stop()
-    reader.close()
+    with reader_lock:
+        reader.close()
+
+
+def _runs_elsewhere(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return loop.is_running() and loop is not asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+
+
+def _wait_for_turn(loop: asyncio.AbstractEventLoop) -> None:
+    """Until `loop`, in its own thread, has handed over what was appended in it, unless it hangs."""
+    is_over = threading.Event()
+    with contextlib.suppress(RuntimeError):  # closed
+        loop.call_soon_threadsafe(is_over.set)
+        is_over.wait(_TURN_SECONDS)
