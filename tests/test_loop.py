@@ -53,7 +53,11 @@ from treadle.trajectory.transcript import check_transcript
 
 
 class SlowJournal(MemoryJournal):
-    """Lets whatever else is ready run before a `sync` returns."""
+    """Lets whatever else is ready run before a `sync` returns, and knows what is kept by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, int] = {}
 
     def create(self, run_id: str) -> "SlowWriter":
         return SlowWriter(self, run_id, is_new=True)
@@ -65,7 +69,11 @@ class SlowJournal(MemoryJournal):
 
 class SlowWriter(MemoryWriter):
     async def sync(self) -> None:
-        await asyncio.sleep(0)
+        assert isinstance(self._journal, SlowJournal)
+        size = len(self._journal._runs[self.run_id])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self._journal.kept[self.run_id] = max(size, self._journal.kept.get(self.run_id, 0))
 
 
 class Lab:
@@ -81,6 +89,11 @@ class Lab:
 
     def types(self, run_id: str) -> list[str]:
         return [event.type for event in self.journal.read(run_id)]
+
+    def kept(self, run_id: str) -> list[str]:
+        """The types of the events that would survive now."""
+        types = self.types(run_id)
+        return types[: self.journal.kept[run_id]] if isinstance(self.journal, SlowJournal) else types
 
     async def check(self) -> None:
         for info in self.journal.runs():
@@ -459,7 +472,7 @@ async def test_the_first_of_the_order_wins_where_several_are_reached(lab: Lab, f
 
 async def test_past_its_deadline_a_run_starts_nothing_more(lab: Lab) -> None:
     """Not even a call that would take no time."""
-    interrupted(lab, "r", *started(Policy(deadline_seconds=0.0), calls=(S1,)))
+    interrupted(lab, "r", *started(Policy(deadline_seconds=0.5), calls=(S1,)))
     run = await lab.agent(tools=[send]).resume("r")
     assert (run.stop_reason, kinds(run)) == ("deadline", [ToolErrorKind.NOT_RUN])
 
@@ -751,6 +764,12 @@ async def test_calls_without_an_id_or_with_one_that_was_used_get_their_own(lab: 
     assert [item.call_id for item in model.requests[2].messages[1].tool_calls] == ids[:2]
 
 
+async def test_an_id_that_is_made_is_not_one_that_the_model_used(lab: Lab) -> None:
+    step = [ToolCall("call_1_1", "look", ""), ToolCall("", "look", "")]
+    run = await lab.agent(step, "done", tools=[look]).run("go")
+    assert len({item.call_id for item in run.messages[1].tool_calls}) == 2
+
+
 async def test_calls_of_a_message_that_says_it_is_done_are_run(lab: Lab) -> None:
     both = cut("All done!", reason=FinishReason.STOP, calls=(call("look", {"at": "a"}),))
     run = await lab.agent(both, "now done", tools=[look]).run("go")
@@ -785,7 +804,7 @@ async def test_the_start_of_a_tool_with_an_effect_is_kept_before_it_runs(lab: La
 
     @tool(effect="once")
     async def peek(context: ToolContext) -> None:
-        seen.append(lab.types(context.run_id))
+        seen.append(lab.kept(context.run_id))
 
     await lab.agent([call("peek")], "done", tools=[peek]).run("go")
     assert seen[0][-2:] == ["inference_completed", "tool_started"]
@@ -812,20 +831,24 @@ class Retrying:
 
     name = "retrying"
 
-    def __init__(self, *answers: Answer, failures: int = 2) -> None:
-        self._inner = ScriptedModel(answers)
-        self._failures = failures
+    def __init__(self, answer: Answer, heard: list[str]) -> None:
+        self._inner = ScriptedModel([answer])
+        self._heard = heard
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        for attempt in range(1, self._failures + 1):
+        for attempt in (1, 2):
+            assert watch.on_failure is not None
             watch.on_failure(RateLimitError("slow down"), attempt, 0.5)
-            await asyncio.sleep(0)
+            for _ in range(9):
+                await asyncio.sleep(0)
+            assert self._heard.count("inference_failed") == attempt, "it is told while the next one waits"
         return await self._inner.infer(request, watch)
 
 
 async def test_attempts_that_failed_are_events_and_no_more(lab: Lab) -> None:
     heard: list[str] = []
-    run = await lab.agent(model=Retrying("done")).run("go", on_event=lambda event: heard.append(event.type))
+    model = Retrying("done", heard)
+    run = await lab.agent(model=model).run("go", on_event=lambda event: heard.append(event.type))
     assert (run.stop_reason, run.steps) == ("completed", 1)
     failed = [event.body for event in run.events if isinstance(event.body, e.InferenceFailed)]
     assert [(item.attempt, item.retry_in_seconds, item.error_type) for item in failed] == [
@@ -1173,7 +1196,7 @@ async def test_a_stream_gives_events_once_they_are_kept_and_deltas_between(lab: 
     async for item in stream:
         items.append(item)
         if isinstance(item, e.Event):
-            kept.append(len(lab.types(item.run_id)) >= item.seq)
+            kept.append(len(lab.kept(item.run_id)) >= item.seq)
     assert all(kept)
     events = [item for item in items if isinstance(item, e.Event)]
     assert [item.seq for item in events] == list(range(1, len(events) + 1))
@@ -1212,9 +1235,12 @@ async def test_several_calls_are_streamed_in_the_order_of_their_events(lab: Lab)
             await asyncio.sleep(0)
 
     step = [call("work", {"rounds": rounds}) for rounds in (3, 0, 2, 1)]
-    events = [item async for item in lab.agent(step, "done", tools=[work]).stream("go")]
-    seqs = [item.seq for item in events if isinstance(item, e.Event)]
-    assert seqs == list(range(1, len(lab.types(events[0].run_id)) + 1))
+    seqs: list[int] = []
+    async for item in lab.agent(step, "done", tools=[work]).stream("go", run_id="r"):
+        if isinstance(item, e.Event):
+            seqs.append(item.seq)
+            assert item.seq <= len(lab.kept("r"))
+    assert seqs == list(range(1, len(lab.types("r")) + 1))
 
 
 async def test_leaving_a_stream_early_cancels_the_run(lab: Lab) -> None:
@@ -1299,6 +1325,7 @@ async def test_a_turn_cancelled_in_the_model_is_over(lab: Lab) -> None:
     gate = Gate()
     async with lab.agent(model=GatedModel(gate, "two")).session() as session:
         await cancel_at(gate, asyncio.ensure_future(session.send("a")))
+        assert not session.is_turn_open
         gate.opened.set()
         run = await session.send("b")
     assert run.output == "two"
