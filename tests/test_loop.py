@@ -1006,7 +1006,7 @@ async def test_a_run_that_was_interrupted_before_its_grade_is_graded_when_resume
     interrupted(lab, "r", *bodies[:-1])
     for _ in range(2):
         assert (await lab.agent().resume("r")).reward == 1.0
-    assert lab.types("r")[-2:] == ["run_finished", "rewarded"]
+    assert lab.types("r") == lab.types(graded.run_id)
 
 
 async def test_a_resumed_run_that_is_cancelled_at_once_is_resumed_again(lab: Lab) -> None:
@@ -1423,12 +1423,18 @@ async def test_a_session_is_open_in_one_place(lab: Lab) -> None:
         await lab.agent().session("r").open()
 
 
-async def test_a_session_streams_a_turn(lab: Lab) -> None:
-    async with lab.agent("one", "two").session() as session:
+async def test_a_session_streams_a_turn_and_no_other(lab: Lab) -> None:
+    async with lab.agent("one", "two", "three").session() as session:
         for text in ("one", "two"):
             items = [item async for item in session.stream("a")]
             assert "".join(item.body.text for item in items if isinstance(item.body, e.TextDelta)) == text
-            assert [item.type for item in items][-1] == "turn_completed"
+            types = [item.type for item in items if isinstance(item, e.Event)]
+            assert types == ["turn_started", "inference_started", "inference_completed", "turn_completed"]
+        heard: list[str] = []
+        await session.send("b", on_event=lambda event: heard.append(event.type))
+        before = list(heard)
+    assert heard == before
+    assert lab.types(items[0].run_id)[-1] == "run_paused"
 
 
 # Forks
@@ -1453,8 +1459,13 @@ async def test_every_event_of_a_run_can_be_forked_with_the_files_of_that_moment(
     def answer(request: Request) -> Answer:
         return steps[sum(item.role is Role.ASSISTANT for item in request.messages)]
 
-    agent = lab.agent(model=ScriptedModel(answer), tools=["files", look, send], files={"s.txt": "s"})
-    origin = await agent.run("go")
+    agent = lab.agent(
+        model=ScriptedModel(answer),
+        tools=["files", look, send],
+        files={"s.txt": "s"},
+        instructions="Be brief.",
+    )
+    origin = await agent.run("go", metadata={"a": 1})
     events = origin.events
     for at in range(1, len(events) + 1):
         before = fold([event.body for event in events[:at]])
@@ -1471,9 +1482,21 @@ async def test_every_event_of_a_run_can_be_forked_with_the_files_of_that_moment(
         assert isinstance(head, e.RunStarted)
         assert head.parent is not None
         assert (head.parent.run_id, head.parent.seq) == (origin.run_id, at)
+        assert (head.instructions, head.metadata, head.is_session) == ("Be brief.", {"a": 1}, False)
         if not is_whole:
             assert fork.files == origin.files
     assert (await agent.replay(origin.run_id)).is_exact
+
+
+async def test_a_fork_of_a_session_is_a_session(lab: Lab) -> None:
+    async with lab.agent("one", "two").session("s") as session:
+        await session.send("a")
+        await session.send("b")
+    first_end = lab.types("s").index("turn_completed") + 1
+    fork = await lab.agent("other").fork("s", first_end, text="c")
+    async with lab.agent("more").session(fork.run_id) as session:
+        run = await session.send("d")
+    assert [item.content for item in run.messages] == ["a", "one", "c", "other", "d", "more"]
 
 
 async def test_a_fork_takes_its_own_policy_and_is_exact_in_replay(lab: Lab) -> None:

@@ -70,6 +70,7 @@ class Session:
             driver = self._open_driver()
             if driver.state.is_turn_open:
                 await self._drive(on_event)
+            driver.listen(on_event)
             driver.record(turn_started(driver.state, text))
             return await self._drive(on_event)
 
