@@ -1,6 +1,7 @@
 """The SQLite file's layout, its marks and its migrations; and what SQLite's errors mean."""
 
 import sqlite3
+import time
 from pathlib import Path
 
 from treadle.core.errors import ConfigError, JournalError
@@ -37,6 +38,9 @@ have a page for every run or two, and every commit would write as many pages as 
 LEVELS = {"process": "NORMAL", "power": "FULL"}
 """A journal's level to SQLite's `synchronous`. In WAL mode NORMAL syncs at checkpoints alone."""
 
+_LOCK_SECONDS = 30.0
+"""How long another process may hold the file's lock."""
+
 
 def connect(path: Path, level: str) -> sqlite3.Connection:
     """A connection to the journal at `path`, made and brought up to date if need be.
@@ -45,13 +49,13 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
     """
     try:
         db = sqlite3.connect(
-            path, timeout=30.0, isolation_level=None, check_same_thread=False, cached_statements=256
+            path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
         )
     except sqlite3.Error as error:
         raise explain(error, path) from error
     try:
         _refuse_foreign(db, path)
-        db.execute("PRAGMA journal_mode=WAL")
+        _use_wal(db)
         db.execute(f"PRAGMA synchronous={LEVELS[level]}")
         # Pages that many commits touch are copied into the file once for all of them.
         db.execute("PRAGMA wal_autocheckpoint=4000")
@@ -66,9 +70,11 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
 
 
 def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:
+    db.execute("BEGIN")  # one look: another process may be making the journal
     application_id = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     has_tables = db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
+    db.execute("COMMIT")
     if has_tables and application_id != APPLICATION_ID:
         raise JournalError(f"{str(path)!r} is a database of another program, not a Treadle journal")
     if version > len(MIGRATIONS):
@@ -76,6 +82,19 @@ def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:
             f"{str(path)!r} was written by a newer Treadle (file version {version}, this one reads up to "
             f"{len(MIGRATIONS)}); upgrade treadle"
         )
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """SQLite does not wait by itself where two change the mode at once."""
+    give_up_at = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up_at:
+                raise
+        time.sleep(0.005)
 
 
 def _migrate(db: sqlite3.Connection) -> None:
@@ -92,7 +111,8 @@ def _migrate(db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
         db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # a full disk ends it by itself
+            db.execute("ROLLBACK")
         raise
 
 
