@@ -84,3 +84,12 @@ async def test_a_journal_that_was_changed_is_told() -> None:
         found = await replay(changed)
         assert found.divergence is not None, (kind, changes)
         assert found.divergence.seq == seq
+
+
+async def test_what_follows_the_end_is_told() -> None:
+    events = load(Path(__file__).parent / "data" / "plain.jsonl")
+    extra = e.InferenceStarted(at=events[-1].at, step=2, messages=2)
+    found = await replay([*events, e.Event("plain", len(events) + 1, extra)])
+    assert found.divergence is not None
+    assert found.divergence.seq == len(events) + 1
+    assert found.divergence.actual == "nothing more to do"

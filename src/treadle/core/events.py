@@ -340,11 +340,12 @@ def decode_body(raw: bytes) -> DurableBody:
     Raises: `JournalError` for a newer major version, an unknown type, or what is not a body at all.
     """
     try:
-        if b'"run_started"' in raw[:64]:
-            _refuse_newer(_probe.decode(raw).version)
-        return _decoder.decode(raw)
+        body = _decoder.decode(raw)
     except msgspec.DecodeError as error:
         raise JournalError(_explain(raw, error)) from error
+    if type(body) is RunStarted:
+        _refuse_newer(body.version)
+    return body
 
 
 def decode_line(line: bytes) -> Event:
@@ -372,9 +373,12 @@ def _refuse_newer(version: str | None) -> None:
 
 def _explain(raw: bytes, error: Exception) -> str:
     try:
-        kind = _probe.decode(raw).type
+        probe = _probe.decode(raw)
     except msgspec.DecodeError:
-        kind = None
+        probe = _Probe()
+    kind = probe.type
+    if kind == RunStarted.__struct_config__.tag:
+        _refuse_newer(probe.version)
     if kind is not None and kind not in EVENT_TYPES:
         return f"unknown event type {kind!r}; it may come from a newer Treadle: upgrade, or check the file"
     return f"a damaged event ({error}): {raw[:120]!r}"

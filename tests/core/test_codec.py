@@ -1,0 +1,102 @@
+"""Every event of the vocabulary, drawn from its own annotations, is read as it was written."""
+
+import types
+import typing
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from treadle.core import events as e
+from treadle.core.policy import Policy
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+integers = st.integers(-(2**63), 2**63 - 1)
+json_values = st.recursive(
+    st.none() | st.booleans() | integers | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+policies = st.builds(
+    Policy, max_steps=st.none() | st.integers(0, 99), max_cost_usd=st.none() | st.floats(0, 9)
+)
+PLAIN: dict[Any, st.SearchStrategy[Any]] = {
+    str: texts,
+    int: integers,
+    float: numbers,
+    bool: st.booleans(),
+    type(None): st.none(),
+    Any: json_values,
+    Policy: policies,
+}
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of an annotation of the vocabulary."""
+    if kind in PLAIN:
+        return PLAIN[kind]
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([values_of(arg) for arg in args])
+    if origin is tuple:
+        return st.lists(values_of(args[0]), max_size=3).map(tuple)
+    if origin is dict:
+        return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=3)
+    if issubclass(kind, StrEnum):
+        return st.sampled_from(kind)
+    assert issubclass(kind, Struct), kind
+    return structs_of(kind)
+
+
+def structs_of(kind: type[Struct]) -> st.SearchStrategy[Any]:
+    """Values of a struct, each of its fields drawn."""
+    hints = typing.get_type_hints(kind)
+    return st.builds(kind, **{name: values_of(hints[name]) for name in kind.__struct_fields__})
+
+
+KINDS = typing.get_args(e.DurableBody)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__struct_config__.tag)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_an_event_is_read_as_it_was_written(kind: type[Struct], data: st.DataObject) -> None:
+    body = data.draw(structs_of(kind).map(as_of_this_version))
+    raw = e.encode_body(body)
+    assert raw.startswith(b'{"type":"%b"' % str(kind.__struct_config__.tag).encode())
+    assert e.decode_body(raw) == body
+    line = e.Event("run", 3, body).to_json()
+    assert b"\n" not in line
+    back = e.decode_line(line)
+    assert (back.body, back.to_json()) == (body, line)
+
+
+def as_of_this_version(body: Any) -> Any:
+    """A run's beginning says which version wrote it, which is not to be a newer one."""
+    if not isinstance(body, e.RunStarted):
+        return body
+    return e.RunStarted(
+        **{name: getattr(body, name) for name in body.__struct_fields__} | {"version": e.VERSION}
+    )
+
+
+def test_a_line_is_kept_byte_for_byte() -> None:
+    line = (
+        b'{"run_id":"r","seq":7,"type":"run_paused","at":1.50,"reason":"caf\\u00e9","later":{"z":1e2,"a":[ ]},'
+        b'"more":"\\u2028"}'
+    )
+    event = e.decode_line(line)
+    assert isinstance(event.body, e.RunPaused)
+    assert event.body.reason == "café"
+    assert event.to_json() == line
+
+
+def test_a_newer_version_is_refused_wherever_the_line_says_so() -> None:
+    """As in a file whose keys a tool has sorted."""
+    raw = b'{"at":1.0,"instructions":"%b","policy":{},"type":"run_started","version":"2.0"}' % (b"x" * 100)
+    with pytest.raises(e.JournalError, match="newer Treadle"):
+        e.decode_body(raw)
