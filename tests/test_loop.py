@@ -1394,6 +1394,30 @@ async def test_a_turn_that_was_interrupted_is_finished_before_the_next(lab: Lab)
     assert (run.output, results(run)) == ("one", [("send", "sent a")])
 
 
+async def test_a_turn_that_waits_for_an_answer_is_not_talked_over(lab: Lab) -> None:
+    policy = Policy(in_doubt=InDoubt.ASK)
+    session_started = e.RunStarted(at=1.0, policy=policy, version=e.VERSION, is_session=True)
+    interrupted(lab, "s", session_started, *started(policy, calls=(S1,))[1:], start_of(S1, "once"))
+    agent = lab.agent("one", "two", tools=[send])
+    async with agent.session("s") as session:
+        assert list((await session.finish_turn()).questions) == ["s1/1"]
+        with pytest.raises(ConfigError, match="waits for an answer"):
+            await session.send("b")
+    answered = await agent.resume("s", answers={"s1/1": "it was sent"})
+    assert (answered.output, results(answered)) == ("one", [("send", "it was sent")])
+    async with agent.session("s") as session:
+        assert (await session.send("b")).output == "two"
+
+
+async def test_a_turn_that_failed_can_be_tried_again_when_the_session_is_opened_again(lab: Lab) -> None:
+    async with lab.agent(ServerError("down")).session("s") as session:
+        await session.send("a")
+    async with lab.agent("one").session("s") as session:
+        assert session.is_turn_open
+        run = await session.finish_turn()
+    assert (run.stop_reason, [item.content for item in run.messages]) == ("completed", ["a", "one"])
+
+
 async def test_a_session_that_is_opened_and_closed_does_nothing_to_a_turn(lab: Lab) -> None:
     prefix = started(Policy(), calls=())
     session_started = e.RunStarted(at=1.0, policy=Policy(), version=e.VERSION, is_session=True)

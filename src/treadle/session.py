@@ -65,11 +65,19 @@ class Session:
         return self._open_driver().state.is_turn_open
 
     async def send(self, text: str, *, on_event: Emit | None = None) -> Run:
-        """One turn. A turn that was interrupted is finished first. Turns sent at once follow each other."""
+        """One turn. A turn that was interrupted is finished first. Turns sent at once follow each other.
+
+        Raises: `ConfigError` if the turn before waits for the user's answer to a question.
+        """
         async with self._lock:
             driver = self._open_driver()
             if driver.state.is_turn_open:
                 await self._drive(on_event)
+            if driver.state.is_turn_open:
+                raise ConfigError(
+                    f"session {self.run_id!r} waits for an answer; close it and give one with "
+                    "`agent.resume(run_id, answers=...)`"
+                )
             driver.listen(on_event)
             driver.record(turn_started(driver.state, text))
             return await self._drive(on_event)
