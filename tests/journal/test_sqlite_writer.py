@@ -180,6 +180,22 @@ async def test_an_append_that_was_refused_leaves_nothing_behind(tmp_path: Path) 
         await asyncio.wrap_future(journal._committer.submit(lambda db: None))
 
 
+async def test_a_writer_that_was_released_drives_no_more(journal: SqliteJournal) -> None:
+    old = journal.create("r")
+    old.append([note("old")])
+    await old.sync()
+    await old.release()
+    new = await journal.acquire("r")
+    new.append([note("new")])
+    await new.sync()
+    with pytest.raises(JournalError, match="acquire it again"):
+        old.append([note("stale")])
+    await old.release()
+    await old.sync()
+    assert details(journal, "r") == ["old", "new"]
+    assert [info.is_driven for info in journal.runs()] == [True]
+
+
 async def test_closing_in_the_turn_of_an_append_keeps_it_and_ends_the_wait(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "runs.db")
     writer = journal.create("r")

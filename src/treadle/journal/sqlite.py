@@ -186,6 +186,7 @@ class SqliteWriter:
     """See `RunWriter`."""
 
     __slots__ = (
+        "_is_released",
         "_journal",
         "_next_seq",
         "_sent",
@@ -217,6 +218,7 @@ class SqliteWriter:
         self.epoch = -1
         """The count of takeovers in the file at which the lease was last checked."""
         self.error: JournalError | None = None
+        self._is_released = False
         self._journal = journal
         self._next_seq = last_seq + 1
         self._write: Write | None = None
@@ -254,8 +256,9 @@ class SqliteWriter:
 
     async def release(self) -> None:
         """See `RunWriter.release`."""
-        if self.error is None and (self.key or self._write is not None):
+        if self.error is None and not self._is_released and (self.key or self._write is not None):
             (self._write or self._open_write()).is_release = True
+            self._is_released = True
 
     def hand_over(self) -> Write:
         """What was appended since the last time, for the committer."""
@@ -273,6 +276,8 @@ class SqliteWriter:
     def _open_write(self) -> Write:
         if self.error is not None:
             raise self.error
+        if self._is_released:  # somebody else may drive the run by now
+            raise JournalError(f"run {self.run_id!r} was released by this writer; acquire it again")
         self._journal._mark_dirty(self)
         write = self._write = Write(self, self._next_seq)
         return write
