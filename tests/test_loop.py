@@ -115,6 +115,14 @@ async def lab(request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
     await lab.check()
 
 
+@pytest.fixture
+async def slow_lab() -> AsyncIterator[Lab]:
+    """For what can only happen while a store takes its time."""
+    lab = Lab(SlowJournal())
+    yield lab
+    await lab.check()
+
+
 class Gate:
     """A place where a test holds a tool or a model, until it lets it go on."""
 
@@ -1319,6 +1327,25 @@ async def test_a_cancelled_turn_is_over_and_the_next_one_begins(lab: Lab) -> Non
     assert "is unknown" in results(run)[1][1]
     ends = [event.body for event in run.events if isinstance(event.body, e.TurnCompleted)]
     assert [(item.turn, item.stop_reason) for item in ends] == [(1, "cancelled"), (2, "completed")]
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+async def test_a_turn_cancelled_between_its_steps_is_over(slow_lab: Lab, limit: int) -> None:
+    """The calls are there, and what the limit makes of them is not decided yet."""
+    sending: asyncio.Future[Run]
+
+    def on_event(event: e.Event | e.Ephemeral) -> None:
+        if event.type == "inference_completed":
+            sending.cancel()
+
+    step = [call("look"), call("send"), call("look")]
+    agent = slow_lab.agent(step, "two", tools=[look, send], max_tool_calls=limit)
+    async with agent.session("s") as session:
+        sending = asyncio.ensure_future(session.send("a", on_event=on_event))
+        with contextlib.suppress(asyncio.CancelledError):
+            await sending
+        assert sending.cancelled()
+        assert (await session.send("b")).output == "two"
 
 
 async def test_a_turn_cancelled_in_the_model_is_over(lab: Lab) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.decide import Action, Append, Infer, RunCalls
+from treadle.core.decide import Action, Append, Infer, RunCalls, abandon_turn, stop_calls
 from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
 from treadle.core.state import State
@@ -149,10 +149,24 @@ class Replayer(Driver):
         return True
 
     def _interrupt(self, body: e.DurableBody, decided: str) -> bool:
-        if not _is_input(body):
+        stopped = self._stopped()
+        if not stopped and not _is_input(body):
             raise ReplayDivergence(self.state.seq + 1, _describe(body), decided)
-        self._take(body)
+        for item in stopped or [body]:
+            self._take(item)
         return False
+
+    def _stopped(self) -> Sequence[e.DurableBody]:
+        """The events to come, if they settle the open calls as being cancelled or the deadline does."""
+        if not self.state.is_turn_open:
+            return ()
+        start = self.state.seq
+        skipped = isinstance(self._bodies[start], e.SnapshotTaken)
+        for wanted in (abandon_turn(self.state), stop_calls(self.state)):
+            found = self._bodies[start : start + skipped + len(wanted)]
+            if wanted and [replace(item, at=0.0) for item in found[skipped:]] == list(wanted):
+                return found
+        return ()
 
     def _take(self, body: e.DurableBody) -> None:
         if isinstance(body, e.RunStarted) and self._policy is not None:
