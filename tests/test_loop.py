@@ -1550,6 +1550,22 @@ async def test_a_fork_of_a_session_is_a_session(lab: Lab) -> None:
     assert [item.content for item in run.messages] == ["a", "one", "c", "other", "d", "more"]
 
 
+@pytest.mark.parametrize("limit", [None, 9])
+async def test_a_fork_from_the_end_of_a_cancelled_turn_is_at_no_limit(lab: Lab, limit: int | None) -> None:
+    gate = Gate()
+
+    @tool(effect="once", concurrent=False)
+    async def wait() -> None:
+        await gate.pass_through()
+
+    agent = lab.agent([call("wait"), call("look")], "done", tools=[wait, look], max_tool_calls=limit)
+    async with agent.session("s") as session:
+        await cancel_at(gate, asyncio.ensure_future(session.send("a")))
+    fork = await agent.fork("s", lab.types("s").index("turn_completed"))
+    assert kinds(fork) == [ToolErrorKind.IN_DOUBT, ToolErrorKind.NOT_RUN]
+    assert (fork.stop_reason, fork.output) == ("completed", "done")
+
+
 async def test_a_fork_takes_its_own_policy_and_is_exact_in_replay(lab: Lab) -> None:
     origin = await lab.agent([call("look")], "cut short", tools=[look], max_steps=1).run("go")
     types = lab.types(origin.run_id)

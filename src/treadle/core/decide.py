@@ -213,8 +213,9 @@ def _on_limits(state: State) -> Append | None:
     if limit is None and policy.max_tokens is not None:
         left = policy.max_tokens - spent.tokens
         limit, is_affordable = _reserve(left, _guess_next_tokens(state), spent.steps, StopReason.MAX_TOKENS)
-    if limit is None and spent.refused_calls:
-        limit = StopReason.MAX_TOOL_CALLS
+    if limit is None and policy.max_tool_calls is not None and spent.refused_calls:
+        # Calls are also refused when a turn is cancelled, in the middle of which a fork may begin.
+        limit = StopReason.MAX_TOOL_CALLS if spent.tool_calls >= policy.max_tool_calls else None
     if limit is None and policy.max_steps is not None and spent.steps >= policy.max_steps:
         limit = StopReason.MAX_STEPS
     if limit is None:
