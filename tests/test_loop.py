@@ -1436,6 +1436,26 @@ async def test_a_turn_that_waits_for_an_answer_is_not_talked_over(lab: Lab) -> N
         assert (await session.send("b")).output == "two"
 
 
+async def test_cancelling_a_turn_that_waits_for_an_answer_leaves_it_waiting(slow_lab: Lab) -> None:
+    policy = Policy(in_doubt=InDoubt.ASK)
+    session_started = e.RunStarted(at=1.0, policy=policy, version=e.VERSION, is_session=True)
+    interrupted(slow_lab, "s", session_started, *started(policy, calls=(S1,))[1:], start_of(S1, "once"))
+    finishing: asyncio.Future[Run]
+
+    def on_event(event: e.Event | e.Ephemeral) -> None:
+        if event.type == "run_paused":
+            finishing.cancel()
+
+    async with slow_lab.agent(tools=[send]).session("s") as session:
+        finishing = asyncio.ensure_future(session.finish_turn(on_event=on_event))
+        with contextlib.suppress(asyncio.CancelledError):
+            await finishing
+        assert finishing.cancelled()
+        assert session.is_turn_open
+    run = await slow_lab.agent("one", tools=[send]).resume("s", answers={"s1/1": "sent"})
+    assert run.output == "one"
+
+
 async def test_a_turn_that_failed_can_be_tried_again_when_the_session_is_opened_again(lab: Lab) -> None:
     async with lab.agent(ServerError("down")).session("s") as session:
         await session.send("a")

@@ -94,8 +94,12 @@ class Driver:
         await self.sync()
 
     async def abandon(self, reason: str) -> None:
-        """End the turn without its answer, so that another can begin; one that is over stays as it is."""
-        if not self._throw_away(reason, StopReason.CANCELLED) and self.state.is_turn_open:
+        """End the turn without its answer, so that another can begin.
+
+        One that is over, or waits for the user, stays as it is.
+        """
+        is_working = self.state.is_turn_open and self.state.status is Status.RUNNING
+        if not self._throw_away(reason, StopReason.CANCELLED) and is_working:
             self._record_now(abandon_turn(self.state), with_files=True)
         await self.drive()
         await self.sync()

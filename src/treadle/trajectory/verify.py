@@ -111,7 +111,6 @@ class _Verifier:
         """Results, each with its seq, since a moment when no call was running."""
         self._began: list[str] = []
         """The calls of the group, in the order in which they were started."""
-        self._is_snapshot_new = False
         self._matched = 0
         self._skips: list[str] = []
         self._differences: list[Difference] = []
@@ -122,10 +121,8 @@ class _Verifier:
             self._state = apply(self._state, body)
             if isinstance(body, e.RunStarted):
                 self._tools = self._implement(body.tools)
-            elif isinstance(body, e.SnapshotTaken):
-                self._is_snapshot_new = True
-                if self._state.turn == 0:
-                    self._adopt_snapshot()
+            elif isinstance(body, e.SnapshotTaken) and self._state.turn == 0:
+                self._adopt_snapshot()
             elif isinstance(body, e.InferenceCompleted):
                 completion = body.completion
                 for call in completion.message.tool_calls:
@@ -160,7 +157,10 @@ class _Verifier:
     def _adopt_snapshot(self) -> None:
         """Take the recorded files for the sandbox's: what made them is not made again."""
         self._sandbox = MemorySandbox.restore(self._state.files, self._journal.read_blob)
-        self._is_snapshot_new = False
+
+    @property
+    def _recorded_snapshot_id(self) -> str:
+        return self._state.snapshot_id or MemorySandbox().snapshot_id
 
     async def _compare_group(self, *, is_whole: bool) -> None:
         """Make the calls of the group again; files are compared if it `is_whole`, with nothing interrupted."""
@@ -176,11 +176,9 @@ class _Verifier:
         self._matched += best.matched
         self._skips += best.skips
         self._differences += best.differences
-        if self._is_snapshot_new and (best.skips or best.differences or not is_whole):
+        self._sandbox = best.sandbox
+        if self._sandbox.snapshot_id != self._recorded_snapshot_id:
             self._adopt_snapshot()
-        else:
-            self._sandbox = best.sandbox
-        self._is_snapshot_new = False
 
     async def _attempt(self, recorded: Sequence[tuple[int, ToolResult]], *, is_whole: bool) -> _Attempt:
         """Make calls again in the order given, each after the one before, in a copy of the sandbox."""
@@ -198,8 +196,7 @@ class _Verifier:
             attempt.matched += is_same
         if is_whole and not attempt.skips:
             seq, last = recorded[-1]
-            expected = self._state.snapshot_id or MemorySandbox().snapshot_id
-            actual = attempt.sandbox.snapshot_id
+            expected, actual = self._recorded_snapshot_id, attempt.sandbox.snapshot_id
             if actual != expected:
                 name = f"files after {last.name} ({last.call_id})"
                 attempt.differences.append(Difference(seq, name, expected, actual))
