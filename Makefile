@@ -16,7 +16,7 @@ help:
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "Treadle needs Python 3.11 or newer; %s is %d.%d. Say PYTHON=/path/to/python3.11" % (sys.executable, v[0], v[1]))'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[speed,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[all,dev]"
 	@touch $@
 
 demo: $(STAMP)

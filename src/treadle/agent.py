@@ -271,7 +271,7 @@ class Agent:
 
     def _restore(self, state: State) -> Sandbox:
         sandbox: Sandbox = load("treadle.sandbox.memory:MemorySandbox").restore(
-            state.files, self.journal.read_blob
+            state.files, self.journal.read_blob, state.tool_states
         )
         return sandbox
 

@@ -32,7 +32,7 @@ from treadle.core.types import (
     ToolErrorKind,
     ToolResult,
 )
-from treadle.tools.protocol import Tool, ToolContext
+from treadle.tools.protocol import Tool, ToolContext, ToolOutput
 
 
 def describe_failure(error: Exception, step: int, at: float) -> e.InferenceFailed:
@@ -145,6 +145,8 @@ async def run_tool(
         return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
     except Exception as error:
         return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
+    if isinstance(content, ToolOutput):
+        content = content.content
     if not isinstance(content, str):
         text = f"{call.name} returned {type(content).__name__}, and not a text."
         return failed(call, ToolErrorKind.FAILED, text)

@@ -5,12 +5,24 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from treadle.core.errors import ConfigError
+
 
 @cache
 def load(reference: str) -> Any:
     """The object at `package.module:attribute`, imported now."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def require(module: str, extra: str) -> Any:
+    """A module that an extra brings. Raises: `ConfigError` with the line that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"this needs {error.name}, which is not installed: pip install 'treadle[{extra}]'"
+        ) from error
 
 
 def load_name(package: str, name: str, where: Mapping[str, str]) -> Any:

@@ -112,6 +112,8 @@ class State(Struct, frozen=True, gc=False):
     files: dict[str, str] = {}
     """Path to content hash, as of the newest snapshot."""
     snapshot_id: str | None = None
+    tool_states: dict[str, str] = {}
+    """Name of what a tool keeps beside the files to content hash, as of the newest snapshot."""
     rewards: dict[str, float] = {}
     """Given since the newest turn began."""
 
@@ -302,6 +304,7 @@ def _on_snapshot_taken(state: State, body: e.SnapshotTaken) -> State:
         at=body.at,
         files=files,
         snapshot_id=body.snapshot_id,
+        tool_states={**state.tool_states, **body.delta.states} if body.delta.states else state.tool_states,
     )
 
 

@@ -92,11 +92,15 @@ class ToolErrorKind(StrEnum):
     """The tool raised, or reported an error of its own."""
     TIMEOUT = "timeout"
     TOO_LONG = "too_long"
-    """The result was longer than the tool's limit and was cut in the middle."""
+    """The result was longer than anything that is kept; it was cut in the middle, and the rest is gone."""
     IN_DOUBT = "in_doubt"
     """The tool was started and its outcome was lost; it may or may not have taken effect."""
     NOT_RUN = "not_run"
-    """The call was not run: a limit was reached, or the turn was ended."""
+    """The call was not run: a limit of the turn was reached, or the turn was ended."""
+    OVER_LIMIT = "over_limit"
+    """The call was not run: the tool may be called only so often."""
+    REFUSED = "refused"
+    """The call was not run: the policy or the user said no."""
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -119,6 +123,19 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
         return msgspec.json.decode(self.arguments) if self.arguments.strip() else {}
 
 
+class Artifact(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Something that came with a tool result and that its text cannot hold."""
+
+    kind: str
+    """`text` (the whole of a result that was cut), `image`, `audio`, `resource` or `link`."""
+    digest: str | None = None
+    """SHA-256 of the content, hex, by which the store has it; `None` for a link."""
+    size_bytes: int | None = None
+    mime_type: str | None = None
+    uri: str | None = None
+    name: str | None = None
+
+
 class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer to one tool call, as the model sees it."""
 
@@ -128,6 +145,11 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False):
     is_error: bool = False
     error_kind: ToolErrorKind | None = None
     """Set exactly when `is_error`."""
+    is_simulated: bool = False
+    """Made up, by a mock or a model in the tool's place: nothing in the world was looked at or changed."""
+    structured: Json = None
+    """The same as JSON, in the tool's declared output schema, where the tool gives it."""
+    artifacts: tuple[Artifact, ...] = ()
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -216,7 +238,16 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     is_concurrent: bool = True
     """May run beside other calls of the same step."""
     max_result_chars: int = 100_000
-    """A longer result is cut in the middle and becomes an error."""
+    """A longer result is cut in the middle; the whole is kept as an artifact."""
+    max_calls: int | None = None
+    """In one turn; calls past it are not run, and the model is told. `None`: no limit."""
+    max_concurrent: int | None = None
+    """How many calls of one run may run at a time. `None`: as many as the policy lets."""
+    output_schema: dict[str, Json] | None = None
+    """The JSON Schema of `ToolResult.structured`, where the tool declares one."""
+    may_differ: tuple[str, ...] = ()
+    """What of a result may be otherwise when the call is made again: `timestamps`, `order`, or a regular
+    expression, each of whose matches may differ."""
 
 
 class Request(Struct, frozen=True, gc=False):
@@ -268,3 +299,5 @@ class FileDelta(Struct, frozen=True, omit_defaults=True, gc=False):
     changed: dict[str, str] = field(default_factory=dict)
     """Path to content hash (SHA-256, hex)."""
     deleted: tuple[str, ...] = ()
+    states: dict[str, str] = field(default_factory=dict)
+    """Name of a tool's state that changed to content hash; these are no files."""

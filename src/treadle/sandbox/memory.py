@@ -48,6 +48,8 @@ class MemorySandbox:
         self._before: dict[str, _Content | None] = {}
         """What the files touched since the last delta held then; `None`: the file was not there."""
         self._snapshot_id: str | None = None
+        self._states: dict[str, _Content] = {}
+        self._changed_states: dict[str, _Content] = {}
         self._lock = Lock()
         for path, content in (files or {}).items():
             name = normalize_file(path)
@@ -86,8 +88,13 @@ class MemorySandbox:
             raise SandboxError(f"cannot read the folder {os.fspath(path)!r}: {error}") from error
 
     @classmethod
-    def restore(cls, files: Mapping[str, str], read_blob: Callable[[str], bytes]) -> "MemorySandbox":
-        """The sandbox of a snapshot, from its paths and content hashes; deltas go on from there.
+    def restore(
+        cls,
+        files: Mapping[str, str],
+        read_blob: Callable[[str], bytes],
+        states: Mapping[str, str] | None = None,
+    ) -> "MemorySandbox":
+        """The sandbox of a snapshot, from its paths (and states) and content hashes; deltas go on from there.
 
         Raises: `SandboxError` if `read_blob` gives a content of another hash.
         """
@@ -102,6 +109,8 @@ class MemorySandbox:
             name = normalize_file(path)
             sandbox._check_place(name)
             sandbox._put(name, content)
+        for name, digest in (states or {}).items():
+            sandbox._states[name] = _Content(read_blob(digest), digest)
         sandbox._is_reported = True
         return sandbox
 
@@ -112,6 +121,7 @@ class MemorySandbox:
             self._is_shared = other._is_shared = True
             other._files, other._folders = self._files, self._folders
             other._snapshot_id = self._snapshot_id
+            other._states, other._changed_states = dict(self._states), dict(self._states)
         return other
 
     def read(self, path: str) -> bytes:
@@ -152,6 +162,18 @@ class MemorySandbox:
         """See `Sandbox.paths`."""
         return sorted(self._files)
 
+    def read_state(self, name: str) -> bytes | None:
+        """See `Sandbox.read_state`."""
+        content = self._states.get(name)
+        return None if content is None else content.data
+
+    def write_state(self, name: str, content: bytes) -> None:
+        """See `Sandbox.write_state`."""
+        with self._lock:
+            old = self._states.get(name)
+            if old is None or old.data != content:
+                self._states[name] = self._changed_states[name] = _Content(content)
+
     @property
     def snapshot_id(self) -> str:
         """See `Sandbox.snapshot_id`. Costs the number of files after a change, and nothing without one."""
@@ -164,10 +186,11 @@ class MemorySandbox:
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
         """See `Sandbox.take_delta`. A file that is back at what it held does not count as changed."""
-        if self._is_reported and not self._before:
+        if self._is_reported and not self._before and not self._changed_states:
             return None
         with self._lock:
             before, self._before = self._before, {}
+            states, self._changed_states = self._changed_states, {}
             if not self._is_reported:
                 self._is_reported = True
                 before = dict.fromkeys(self._files)
@@ -182,7 +205,11 @@ class MemorySandbox:
                 elif old is None or old.data != new.data:
                     changed[path] = new.digest
                     blobs[new.digest] = new.data
-            return (FileDelta(changed, tuple(deleted)), blobs) if changed or deleted else None
+            blobs.update({content.digest: content.data for content in states.values()})
+            if not (changed or deleted or states):
+                return None
+            kept = {name: content.digest for name, content in states.items()}
+            return FileDelta(changed, tuple(deleted), kept), blobs
 
     def __repr__(self) -> str:
         return f"<MemorySandbox of {len(self._files)} files>"

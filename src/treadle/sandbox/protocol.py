@@ -28,6 +28,14 @@ class Sandbox(Protocol):
         """The paths of all files, sorted."""
         ...
 
+    def read_state(self, name: str) -> bytes | None:
+        """What a tool keeps beside the files under `name`; `None` if nothing."""
+        ...
+
+    def write_state(self, name: str, content: bytes) -> None:
+        """Keep a tool's own state: it is part of the snapshot, so that a resume or a fork has it, and no file."""
+        ...
+
     @property
     def snapshot_id(self) -> str:
         """SHA-256 over the sorted (path, content hash) pairs, hex: equal files, equal id."""

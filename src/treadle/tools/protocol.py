@@ -1,18 +1,93 @@
 """What a tool is to the loop, and what a running tool is given."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+from msgspec import Struct
+
+from treadle.core.errors import ToolError
 from treadle.core.types import Json, ToolSpec
 
 if TYPE_CHECKING:
     from treadle.sandbox.protocol import Sandbox
 
+T = TypeVar("T")
+
+
+class Attachment(Struct, frozen=True):
+    """Something that a result comes with and that its text cannot hold. The loop keeps it as an `Artifact`."""
+
+    kind: str
+    """`image`, `audio`, `resource` or `link`."""
+    content: bytes | None = None
+    """`None` for a link."""
+    mime_type: str | None = None
+    uri: str | None = None
+    name: str | None = None
+
+
+class ToolOutput(Struct, frozen=True):
+    """What a tool returns that has more to say than a text."""
+
+    content: str
+    """What the model reads. Say in it what the attachments are."""
+    is_error: bool = False
+    is_simulated: bool = False
+    """Made up: nothing in the world was looked at or changed."""
+    structured: Json = None
+    """The same as JSON, in `ToolSpec.output_schema`."""
+    attachments: tuple[Attachment, ...] = ()
+
+
+class Scope:
+    """What belongs to one run while a process drives it: working folders, connections, sessions.
+
+    Everything in it is closed, last opened first, when nobody drives the run any more.
+    """
+
+    __slots__ = ("_closers", "_items", "_lock")
+
+    def __init__(self) -> None:
+        self._items: dict[Hashable, Any] = {}
+        self._closers: list[AbstractAsyncContextManager[Any]] = []
+        self._lock: asyncio.Lock | None = None
+
+    async def get(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        """The run's own item under `key`, made and entered with the first call.
+
+        It may be left in another task than it was entered in. Raises: what entering raises.
+        """
+        self._lock = self._lock or asyncio.Lock()
+        async with self._lock:
+            if key not in self._items:
+                manager = make()
+                self._items[key] = await manager.__aenter__()
+                self._closers.append(manager)
+            item: T = self._items[key]
+        return item
+
+    async def close(self) -> None:
+        """Leave everything; the scope is empty then and can be used again."""
+        while self._closers:
+            manager = self._closers.pop()
+            try:
+                await manager.__aexit__(None, None, None)
+            except Exception as error:
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "a tool failed to give back what it held for a run", "exception": error}
+                )
+        self._items.clear()
+
+
+CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
+
 
 class ToolContext:
     """What a running call knows of its run. Annotate a parameter with it to receive it."""
 
-    __slots__ = ("_report", "call_id", "run_id", "sandbox", "step")
+    __slots__ = ("_call_tool", "_report", "call_id", "run_id", "sandbox", "scope", "step", "tools")
 
     def __init__(
         self,
@@ -21,6 +96,10 @@ class ToolContext:
         step: int,
         sandbox: "Sandbox | None" = None,
         report: Callable[[str, str], None] | None = None,
+        *,
+        scope: Scope | None = None,
+        tools: Sequence[ToolSpec] = (),
+        call_tool: CallTool | None = None,
     ) -> None:
         self.run_id = run_id
         self.call_id = call_id
@@ -28,7 +107,12 @@ class ToolContext:
         """Counted from 1 over the run."""
         self.sandbox = sandbox
         """The run's files; `None` if it has none."""
+        self.scope = scope if scope is not None else Scope()
+        """What tools hold for the run, as long as it is driven."""
+        self.tools = tools
+        """All tools of the run, this one too."""
         self._report = report
+        self._call_tool = call_tool
 
     @property
     def idempotency_key(self) -> str:
@@ -39,6 +123,15 @@ class ToolContext:
         """Tell whoever watches the run. Not journalled, and safe to call from a thread."""
         if self._report is not None:
             self._report(self.call_id, text)
+
+    async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
+        """Call another tool of the run; the call is journalled as one of its own, within this one.
+
+        One that fails comes back with `is_error`. Raises: `ToolError` where there is no run to call it in.
+        """
+        if self._call_tool is None:
+            raise ToolError(f"{name!r} cannot be called from here")
+        return await self._call_tool(name, arguments)
 
 
 class Tool(Protocol):
@@ -53,7 +146,7 @@ class Tool(Protocol):
         """What in `arguments` breaks the schema, told so that the model can mend it; or `None`."""
         ...
 
-    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str | ToolOutput:
         """Run it; `arguments` have passed `find_fault`.
 
         Raises: anything; the message goes to the model. `ToolError` is for errors that are meant.
@@ -62,7 +155,7 @@ class Tool(Protocol):
 
 
 class Toolset(Protocol):
-    """Several tools that belong together."""
+    """Several tools that belong together. It may have a method `close`, for when its agent is closed."""
 
     def tools(self) -> Sequence[Tool]:
         """The tools, in the order in which the model sees them."""

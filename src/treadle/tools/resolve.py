@@ -21,19 +21,30 @@ from treadle.registry import load
 from treadle.tools.function import as_tool, check_tool_name, is_tool
 from treadle.tools.protocol import Tool, ToolLike
 
-TOOLSETS = {"files": "treadle.tools.files:files"}
+TOOLSETS = {
+    "files": "treadle.tools.files:files",
+}
 """Toolsets by name. Others come from entry points in the group `treadle.tools`; a name here wins."""
+
+MAKERS = {
+    "mcp": "treadle.tools.mcp:mcp",
+    "mock": "treadle.tools.mock:mock",
+    "openapi": "treadle.tools.openapi:openapi",
+    "spin": "treadle.tools.spin:spin",
+}
+"""Functions that make a toolset from the text behind the colon in `name:text`, as `mcp:npx some-server`."""
 
 _FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
 _REFERENCE = re.compile(r"([\w.]+):(\w+)")
-_FORMS = "'name', 'package.module:attribute', 'path/to/file.py' or 'path/to/file.py:attribute'"
+_FORMS = "'name', 'name:text', 'package.module:attribute', 'path/to/file.py' or 'path/to/file.py:attribute'"
 
 
 def resolve_tools(items: "Iterable[ToolLike] | ToolLike") -> tuple[Tool, ...]:
     """The tools of `items`, in order. A function becomes a tool of effect `once`.
 
-    A text is the name of a toolset, `package.module:attribute`, `file.py:attribute`, or `file.py`: the tools
-    and toolsets that the file defines (not those it imports), and its public functions if it has no others.
+    A text is the name of a toolset, `name:text` for one of `MAKERS`, `package.module:attribute`,
+    `file.py:attribute`, or `file.py`: the tools and toolsets that the file defines (not those it imports), and
+    its public functions if it has no others.
     Raises: `ConfigError` for what is no tool, cannot be loaded, has a name that providers refuse, or has
     the name of another.
     """
@@ -73,6 +84,9 @@ def _join_origin(origin: str, item: Any) -> str:
 
 
 def _load_text(text: str) -> Any:
+    maker, colon, rest = text.partition(":")
+    if colon and maker in MAKERS:
+        return load(MAKERS[maker])(rest)
     file = _FILE.fullmatch(text)
     if file:
         module = _load_file(Path(file[1]))

@@ -24,7 +24,7 @@ from treadle.journal.protocol import Journal
 from treadle.perform import read_call, run_tool
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Tool, ToolContext, ToolLike
-from treadle.tools.resolve import TOOLSETS, resolve_tools
+from treadle.tools.resolve import resolve_tools
 from treadle.tools.validation import ArgumentChecker
 
 _LOST = {
@@ -99,7 +99,7 @@ class _Verifier:
     def __init__(self, journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> None:
         self._journal = journal
         self._run_id = run_id
-        self._given = resolve_tools(tools if tools is not None else list(TOOLSETS))
+        self._given = resolve_tools(tools if tools is not None else ["files"])
         self._tools: Mapping[str, Tool] = {}
         self._sandbox = MemorySandbox()
         self._state = State()

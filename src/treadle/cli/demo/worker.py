@@ -24,7 +24,7 @@ from treadle.journal.open import open_journal
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, Watch
 from treadle.tasks import load_task
-from treadle.tools.protocol import Tool, ToolContext
+from treadle.tools.protocol import Tool, ToolContext, ToolOutput
 from treadle.tools.resolve import resolve_tools
 
 REPORT_SECONDS = 0.1
@@ -86,7 +86,7 @@ class _Slow:
         self.spec = inner.spec
         self.find_fault = inner.find_fault
 
-    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str | ToolOutput:
         """See `Tool.call`."""
         await asyncio.sleep(self._seconds / 2)
         content = await self._inner.call(arguments, context)
