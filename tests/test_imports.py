@@ -13,7 +13,7 @@ SOURCE = Path(treadle.__file__).parent
 RANKS = [
     ["core"],
     ["protocol", "registry"],
-    ["perform", "loop"],
+    ["perform", "calls", "loop"],
     ["run", "replay", "sync"],
     ["agent", "session"],
     ["journal", "models", "tools", "sandbox"],
@@ -23,7 +23,7 @@ RANKS = [
 ]
 """Left of what may import it. Every `protocol.py` counts as `protocol`; a package may import itself."""
 PURE = frozenset(
-    ("collections", "difflib", "enum", "typing", "msgspec", "dataclasses", "functools", "itertools", "math")
+    ("collections", "difflib", "enum", "fnmatch", "typing", "msgspec", "dataclasses", "functools", "itertools", "math")
 )
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from treadle import Agent, InDoubt, Policy, Run, ScriptedModel, tool
+from treadle import Agent, InDoubt, Policy, Run, ScriptedModel, ToolLimits, tool
 from treadle.core import events as e
 from treadle.core.errors import (
     AuthenticationError,
@@ -32,6 +32,7 @@ from treadle.core.errors import (
 from treadle.core.state import Status, fold
 from treadle.core.types import (
     Completion,
+    Effect,
     Fault,
     FinishReason,
     Message,
@@ -44,11 +45,12 @@ from treadle.core.types import (
     ToolSpec,
     Usage,
 )
+from treadle.journal.jsonl import export_run, import_lines
 from treadle.journal.memory import MemoryJournal, MemoryWriter
 from treadle.models import call
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer
-from treadle.tools.protocol import ToolContext
+from treadle.tools.protocol import Attachment, ToolContext, ToolOutput
 from treadle.trajectory.transcript import check_transcript
 
 
@@ -678,7 +680,7 @@ async def test_a_tool_that_takes_too_long_is_stopped(lab: Lab) -> None:
     assert results(run)[0][1] == "wait did not finish within 0.01 s and was stopped."
 
 
-async def test_a_result_that_is_too_long_loses_its_middle(lab: Lab) -> None:
+async def test_a_result_that_is_too_long_loses_its_middle_and_is_kept_whole(lab: Lab) -> None:
     @tool(effect="pure", max_result_chars=30)
     async def long(chars: int) -> str:
         return "a" * (chars - 5) + "zzzzz"
@@ -686,11 +688,66 @@ async def test_a_result_that_is_too_long_loses_its_middle(lab: Lab) -> None:
     run = await lab.agent([call("long", {"chars": 30}), call("long", {"chars": 31})], "ok", tools=[long]).run(
         "go"
     )
-    assert kinds(run) == [None, ToolErrorKind.TOO_LONG]
+    assert kinds(run) == [None, None]
     text = results(run)[1][1]
-    assert text.startswith("The result has 31 characters, over this tool's limit of 30")
     assert text.endswith("aaaaazzzzz")
-    assert "[… 1 characters left out …]" in text
+    assert "[… 1 of 31 characters left out; ask for less at a time …]" in text
+    whole, cut = [event.body.result for event in run.events if isinstance(event.body, e.ToolCompleted)]
+    assert whole.artifacts == ()
+    assert [(item.kind, item.size_bytes) for item in cut.artifacts] == [("text", 31)]
+    assert lab.journal.read_blob(cut.artifacts[0].digest or "") == b"a" * 26 + b"zzzzz"
+
+
+async def test_what_a_result_comes_with_is_kept_by_hash(lab: Lab) -> None:
+    picture = Attachment("image", b"\x89PNG", "image/png")
+    link = Attachment("link", uri="https://example.org/a", name="a")
+
+    class Draw:
+        spec = ToolSpec("draw", "", {"type": "object"}, Effect.PURE)
+
+        def find_fault(self, arguments: Any) -> None:
+            return None
+
+        async def call(self, arguments: Any, context: ToolContext) -> ToolOutput:
+            return ToolOutput(
+                "[image]", structured={"size": 4}, attachments=(picture, link), is_simulated=True
+            )
+
+    run = await lab.agent([call("draw")], "ok", tools=[Draw()]).run("go")
+    result = next(event.body.result for event in run.events if isinstance(event.body, e.ToolCompleted))
+    assert (result.content, result.structured, result.is_simulated) == ("[image]", {"size": 4}, True)
+    assert [(item.kind, item.uri) for item in result.artifacts] == [("image", None), ("link", link.uri)]
+    assert lab.journal.read_blob(result.artifacts[0].digest or "") == b"\x89PNG"
+    lines = list(export_run(lab.journal, run.run_id))
+    other = MemoryJournal()
+    await import_lines(other, lines)
+    assert other.read_blob(result.artifacts[0].digest or "") == b"\x89PNG"
+    assert list(export_run(other, run.run_id)) == lines
+
+
+async def test_limits_of_a_tool_are_told_to_the_model_and_kept(lab: Lab) -> None:
+    running, most = 0, 0
+
+    @tool(effect="pure")
+    async def work() -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return "x" * 50
+
+    model = ScriptedModel([[call("work")] * 3, [call("work")] * 2, "done"])
+    limits = {"wor*": ToolLimits(max_calls=4, max_concurrent=2), "work": ToolLimits(max_result_chars=20)}
+    run = await lab.agent(model=model, tools=[work], tool_limits=limits, max_result_chars=40).run("go")
+    assert most == 2
+    assert sorted(kinds(run), key=str) == [None, None, None, None, ToolErrorKind.OVER_LIMIT]
+    assert "may be called 4 times in one turn" in results(run)[-1][1]
+    assert run.stop_reason is StopReason.COMPLETED
+    told = model.requests[0].tools[0].description
+    assert "At most 4 calls in one turn." in told
+    assert "more than 20 characters" in told
+    assert "[… 31 of 50 characters" in results(run)[0][1]
 
 
 # Several calls of one step

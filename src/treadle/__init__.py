@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         TreadleError,
     )
     from treadle.core.events import Ephemeral, Event
-    from treadle.core.policy import InDoubt, Policy
+    from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
     from treadle.core.types import (
         Effect,
         Fault,
@@ -41,13 +41,17 @@ if TYPE_CHECKING:
     from treadle.session import Session
     from treadle.tasks import load_task, task_set
     from treadle.tools.function import tool
-    from treadle.tools.protocol import ToolContext
+    from treadle.tools.protocol import ApprovalRequest, Attachment, Decision, ToolContext, ToolOutput
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Agent": "treadle.agent",
+    "Approval": "treadle.core.policy",
+    "ApprovalRequest": "treadle.tools.protocol",
+    "Attachment": "treadle.tools.protocol",
     "ConfigError": "treadle.core.errors",
+    "Decision": "treadle.tools.protocol",
     "Effect": "treadle.core.types",
     "Ephemeral": "treadle.core.events",
     "Event": "treadle.core.events",
@@ -76,6 +80,8 @@ _WHERE = {
     "ToolCall": "treadle.core.types",
     "ToolContext": "treadle.tools.protocol",
     "ToolError": "treadle.core.errors",
+    "ToolLimits": "treadle.core.policy",
+    "ToolOutput": "treadle.tools.protocol",
     "ToolResult": "treadle.core.types",
     "ToolSpec": "treadle.core.types",
     "TreadleError": "treadle.core.errors",
@@ -89,7 +95,11 @@ _WHERE = {
 
 __all__ = [
     "Agent",
+    "Approval",
+    "ApprovalRequest",
+    "Attachment",
     "ConfigError",
+    "Decision",
     "Effect",
     "Ephemeral",
     "Event",
@@ -118,6 +128,8 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "ToolError",
+    "ToolLimits",
+    "ToolOutput",
     "ToolResult",
     "ToolSpec",
     "TreadleError",

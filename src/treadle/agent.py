@@ -13,20 +13,34 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from treadle.calls import approval_decided
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
 from treadle.core.state import State, Status, fold
-from treadle.core.types import Fault, Json, Message, Parent, Role, StopReason, TaskRef
+from treadle.core.types import (
+    Fault,
+    Json,
+    Message,
+    Parent,
+    Role,
+    StopReason,
+    TaskRef,
+    ToolErrorKind,
+    ToolResult,
+)
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop import Driver, Emit
 from treadle.models.protocol import Model
+from treadle.perform import read_call
 from treadle.registry import load
 from treadle.replay import Replay, Replayer
 from treadle.run import Run
 from treadle.sandbox.protocol import Sandbox
 from treadle.sync import iterate_blocking, run_blocking
-from treadle.tools.protocol import Tool, Toolbox, ToolLike
+from treadle.tools.protocol import Approver, Decision, Tool, Toolbox, ToolLike
 
 if TYPE_CHECKING:
     from treadle.session import Session
@@ -48,9 +62,12 @@ class Agent:
         policy: Policy | None = None,
         journal: Journal | str | Path | None = None,
         files: Files | None = None,
+        approver: Approver | None = None,
     ) -> None:
         """`model` may be a name for `treadle.model`, `journal` a path for `treadle.open_journal`.
 
+        `approver` is asked about the calls that the policy says to ask about. Without one, or if it says `None`,
+        such a run is paused, and goes on with `resume(run_id, approvals=...)`.
         Raises: `ConfigError` if something given by name cannot be had, or two tools share a name.
         """
         self.model: Model = load("treadle.models:model")(model) if isinstance(model, str) else model
@@ -59,6 +76,7 @@ class Agent:
         self._task_toolboxes: dict[tuple[str, ...], Toolbox] = {}
         self.policy = policy or Policy()
         self.files = files
+        self.approver = approver
         is_path = journal is None or isinstance(journal, str | Path)
         self._journal_path = journal if is_path else None
         self._opened: Journal | None = None if is_path else journal  # type: ignore[assignment]
@@ -102,17 +120,25 @@ class Agent:
         return RunStream(lambda emit: self.run(task, on_event=emit, **options))
 
     async def resume(
-        self, run_id: str, *, answers: Mapping[str, str] | None = None, on_event: Emit | None = None
+        self,
+        run_id: str,
+        *,
+        answers: Mapping[str, str] | None = None,
+        approvals: Mapping[str, Decision | bool] | None = None,
+        on_event: Emit | None = None,
     ) -> Run:
-        """Go on with a run that was interrupted, waits for an answer, or ended with an error.
+        """Go on with a run that was interrupted, waits for an answer or a yes, or ended with an error.
 
         A run that is over is returned as it is. Calls whose outcome was lost are handled by their effect.
+        `answers` are by question id, `approvals` by call id.
 
-        Raises: `RunNotFoundError`; `LeaseHeldError` if a live process drives the run.
+        Raises: `RunNotFoundError`; `LeaseHeldError` if a live process drives the run; `ConfigError` for an answer
+        or approval that nothing waits for.
         """
         state, writer = await self._open(run_id)
         try:
             _check_answers(state, answers or {})
+            decisions = _read_approvals(state, approvals or {}, self.tools)
             task = _load_task(state.started)
             is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
             if is_over and (task is None or state.rewards):
@@ -123,6 +149,8 @@ class Agent:
                 driver.record(e.RunResumed(at=time.time()))
             for question_id, text in (answers or {}).items():
                 driver.record(e.QuestionAnswered(at=time.time(), question_id=question_id, text=text))
+            for call_id, decision in decisions.items():
+                driver.record(approval_decided(call_id, decision))
         except BaseException:
             await writer.release()
             raise
@@ -151,7 +179,7 @@ class Agent:
         state = fold([event.body for event in prefix])
         if state.is_turn_open is (text is not None):
             raise ConfigError(_explain_fork(state, prefix[-1].seq))
-        driver = self._driver(State(), writer, self._restore(state), on_event, task)
+        driver = self._driver(State(policy=self.policy), writer, self._restore(state), on_event, task)
         driver.adopt(prefix)
         driver.record(e.RunResumed(at=time.time()))
         if text is not None:
@@ -217,7 +245,7 @@ class Agent:
             version=e.VERSION,
             model=self.model.name,
             instructions=instructions,
-            tools=self._toolbox_for(whole_task).specs,
+            tools=driver.toolbox.specs,
             is_session=is_session,
             task=ref,
             metadata=dict(metadata) if metadata else None,
@@ -244,7 +272,7 @@ class Agent:
         emit: Emit | None,
         task: "Task | None" = None,
     ) -> Driver:
-        return Driver(state, writer, self.model, self._toolbox_for(task), sandbox, emit)
+        return Driver(state, writer, self.model, self._toolbox_for(task), sandbox, emit, self.approver)
 
     async def _drive(self, driver: Driver, writer: RunWriter, task: "Task | None") -> Run:
         """Drive to the end, grade, give the lease back."""
@@ -258,6 +286,8 @@ class Agent:
         except BaseException:
             await writer.release()
             raise
+        finally:
+            await driver.close()
         # One commit for the run's end and its lease's.
         await writer.release()
         await driver.sync()
@@ -299,7 +329,7 @@ class Agent:
             version=e.VERSION,
             model=self.model.name,
             instructions=started.instructions,
-            tools=self._toolbox_for(task).specs,
+            tools=self._toolbox_for(task).under(self.policy).specs,
             is_session=started.is_session,
             task=started.task,
             parent=Parent(run_id, at),
@@ -395,6 +425,26 @@ def _check_answers(state: State, answers: Mapping[str, str]) -> None:
         if questions.get(question_id, "") is not None:
             known = [key for key, answer in questions.items() if answer is None]
             raise ConfigError(f"no question {question_id!r} is open; open are: {known or 'none'}")
+
+
+def _read_approvals(
+    state: State, approvals: Mapping[str, Decision | bool], tools: Mapping[str, Tool]
+) -> dict[str, Decision]:
+    """Raises: `ConfigError` for a call that waits for no decision, or arguments that it cannot be run with."""
+    waiting = {item.call.call_id: item.call for item in state.waiting_calls}
+    decisions: dict[str, Decision] = {}
+    for call_id, said in approvals.items():
+        if call_id not in waiting:
+            known = ", ".join(waiting) or "none"
+            raise ConfigError(f"no call {call_id!r} waits for a decision; waiting are: {known}")
+        decision = Decision(said) if isinstance(said, bool) else said
+        if decision.arguments is not None:
+            call = replace(waiting[call_id], arguments=decision.arguments)
+            ready = read_call(call, tools, None)
+            if isinstance(ready, ToolResult) and ready.error_kind is not ToolErrorKind.UNKNOWN_TOOL:
+                raise ConfigError(f"call {call_id!r} cannot be run with these arguments: {ready.content}")
+        decisions[call_id] = decision
+    return decisions
 
 
 def _explain_fork(state: State, at: int) -> str:

@@ -14,25 +14,33 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from treadle.calls import ask, request_approvals, run_calls
 from treadle.core import events as e
-from treadle.core.decide import Action, Append, Infer, abandon_turn, decide, stop_calls
+from treadle.core.decide import (
+    Action,
+    Append,
+    Ask,
+    Infer,
+    RequestApprovals,
+    RunCalls,
+    abandon_turn,
+    decide,
+    stop_calls,
+)
 from treadle.core.errors import ProviderError
-from treadle.core.state import CallState, State, Status, apply
-from treadle.core.types import Effect, Fault, Request, StopReason, ToolResult
+from treadle.core.state import State, Status, apply
+from treadle.core.types import Fault, Request, StopReason
 from treadle.journal.protocol import RunWriter
 from treadle.models.protocol import Model, Watch
 from treadle.perform import (
     call_ids_of,
     describe_failure,
-    read_call,
-    run_together,
-    run_tool,
     share_prompt,
     whole_prompt,
     with_ids,
 )
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Toolbox, ToolContext
+from treadle.tools.protocol import Approver, Scope, Toolbox
 
 Emit = Callable[[e.Event | e.Ephemeral], None]
 
@@ -48,13 +56,16 @@ class Driver:
         toolbox: Toolbox,
         sandbox: Sandbox | None = None,
         emit: Emit | None = None,
+        approver: Approver | None = None,
     ) -> None:
         self.state = state
         self._writer = writer
         self._model = model
-        self._tools = toolbox.tools
-        self._specs = toolbox.specs
+        self.toolbox = toolbox.under(state.policy)
         self.sandbox = sandbox
+        self.approver = approver
+        self.scope = Scope()
+        """What tools hold for the run, until `close`."""
         self._unsent: list[e.Event] = []
         self._call_ids: set[str] = set()
         self._token_ids: tuple[int, ...] = ()
@@ -66,6 +77,20 @@ class Driver:
         self._emit = emit
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def run_id(self) -> str:
+        """The run's."""
+        return self._writer.run_id
+
+    @property
+    def is_heard(self) -> bool:
+        """Somebody listens."""
+        return self._emit is not None
+
+    async def close(self) -> None:
+        """Give back what tools hold for the run; it can be driven on, and they take it anew."""
+        await self.scope.close()
+
     async def drive(self) -> State:
         """Go on until the run waits for somebody or is over; `sync` then says when all of it is kept.
 
@@ -73,7 +98,8 @@ class Driver:
         Raises: `JournalError` if the store refuses; nothing else.
         """
         while (action := decide(self.state)) is not None:
-            if self.state.policy.deadline_seconds is None:
+            # Time that somebody takes to decide is not the run's.
+            if self.state.policy.deadline_seconds is None or isinstance(action, Ask):
                 await self._perform(action)
                 continue
             left = self.state.policy.deadline_seconds - self.state.work_seconds
@@ -151,10 +177,12 @@ class Driver:
             await self._infer(action)
         elif isinstance(action, Append):
             self._record_now(action.bodies)
-        elif len(action.calls) == 1:
-            await self._run_call(action.calls[0])
+        elif isinstance(action, RunCalls):
+            await run_calls(self, action.calls)
+        elif isinstance(action, RequestApprovals):
+            await request_approvals(self, action.calls)
         else:
-            await self._run_calls(action.calls)
+            await ask(self, action.calls[0].call)
         if self._emit is not None:
             await self.sync()
 
@@ -169,7 +197,7 @@ class Driver:
         watch = Watch(self._on_delta if self._emit is not None else None, self._on_failed_attempt)
         try:
             completion = await self._model.infer(
-                Request(messages, self._specs if action.has_tools else ()), watch
+                Request(messages, self.toolbox.specs if action.has_tools else ()), watch
             )
         except Exception as error:
             self.record(describe_failure(error, step, time.time()))
@@ -185,59 +213,6 @@ class Driver:
         self.record(
             e.InferenceCompleted(at=now, step=step, completion=completion, duration_seconds=now - begin)
         )
-
-    async def _run_calls(self, calls: Sequence[CallState]) -> None:
-        """Run calls in order; neighbours that may run beside others run together."""
-        start = 0
-        while start < len(calls):
-            end = start + 1
-            if self._is_concurrent(calls[start]):
-                while end < len(calls) and self._is_concurrent(calls[end]):
-                    end += 1
-            if end - start == 1:
-                await self._run_call(calls[start])
-            else:
-                slots = asyncio.Semaphore(self.state.policy.parallel_tool_calls)
-                await run_together([self._run_in_slot(slots, item) for item in calls[start:end]])
-            start = end
-
-    def _is_concurrent(self, item: CallState) -> bool:
-        tool = self._tools.get(item.call.name)
-        return tool is None or tool.spec.is_concurrent
-
-    async def _run_in_slot(self, slots: asyncio.Semaphore, item: CallState) -> None:
-        async with slots:
-            await self._run_call(item)
-
-    async def _run_call(self, item: CallState) -> None:
-        call, step = item.call, self.state.step
-        ready = read_call(call, self._tools, self.state.finish_reason)
-        begin = time.time()
-        if isinstance(ready, ToolResult):
-            self.record(e.ToolCompleted(at=begin, step=step, result=ready))
-            return
-        tool, arguments = ready
-        effect = tool.spec.effect
-        self.record(
-            e.ToolStarted(
-                at=begin,
-                step=step,
-                call_id=call.call_id,
-                name=call.name,
-                effect=effect,
-                attempt=item.attempt + 1,
-            )
-        )
-        if effect is not Effect.PURE or self._emit is not None:
-            await self.sync()
-        context = ToolContext(self._writer.run_id, call.call_id, step, self.sandbox, self._on_progress)
-        result = await run_tool(call, tool, arguments, context)
-        now = time.time()
-        done = e.ToolCompleted(at=now, step=step, result=result, duration_seconds=now - begin)
-        snapshot, blobs = self.take_snapshot()
-        self.record(*snapshot, done, blobs=blobs)
-        if self._emit is not None:
-            await self.sync()
 
     def _on_deadline(self) -> None:
         """Settle what the deadline stopped, so that the transcript is whole."""
@@ -263,8 +238,8 @@ class Driver:
         if self._emit is not None:
             self._emit(e.Ephemeral(self._writer.run_id, delta))
 
-    def _on_progress(self, call_id: str, text: str) -> None:
-        # A tool in a thread reports from there.
+    def on_progress(self, call_id: str, text: str) -> None:
+        """Tell the listener what a tool reports, from whatever thread."""
         if self._emit is not None:
             self._loop.call_soon_threadsafe(self._on_delta, e.ToolProgress(call_id, text))
 

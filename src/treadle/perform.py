@@ -5,7 +5,9 @@ The driver in `loop` decides when; nothing here appends an event or knows the st
 
 import asyncio
 import difflib
+import hashlib
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +23,7 @@ from treadle.core.errors import (
     ToolError,
 )
 from treadle.core.types import (
+    Artifact,
     Completion,
     Fault,
     FinishReason,
@@ -31,8 +34,9 @@ from treadle.core.types import (
     ToolCall,
     ToolErrorKind,
     ToolResult,
+    ToolSpec,
 )
-from treadle.tools.protocol import Tool, ToolContext, ToolOutput
+from treadle.tools.protocol import Attachment, Tool, ToolContext, ToolOutput
 
 
 def describe_failure(error: Exception, step: int, at: float) -> e.InferenceFailed:
@@ -121,10 +125,41 @@ def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
     return ToolResult(call.call_id, call.name, _to_unicode(text), is_error=True, error_kind=kind)
 
 
+MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
+"""What is larger is not kept."""
+MAX_STRUCTURED_BYTES = 100_000
+"""What is larger is kept as an artifact, and not in the event."""
+
+Blobs: TypeAlias = dict[str, bytes]
+"""Contents by SHA-256, hex."""
+
+
 async def run_tool(
+    call: ToolCall,
+    tool: Tool,
+    arguments: dict[str, Json],
+    context: ToolContext,
+    spec: ToolSpec | None = None,
+) -> tuple[ToolResult, Blobs | None]:
+    """The result of a tool that is run now, whatever it does, and the contents of its artifacts.
+
+    `spec` is the tool's own if left out. Only being cancelled raises.
+    """
+    outcome = await _call_tool(call, tool, arguments, context)
+    if type(outcome) is ToolResult:
+        return outcome, None
+    spec = spec or tool.spec
+    if type(outcome) is str and len(outcome) <= spec.max_result_chars:
+        return ToolResult(call.call_id, call.name, _to_unicode(outcome)), None
+    assert isinstance(outcome, str | ToolOutput)
+    output = ToolOutput(outcome) if isinstance(outcome, str) else outcome
+    return to_result(call, output, spec.max_result_chars)
+
+
+async def _call_tool(
     call: ToolCall, tool: Tool, arguments: dict[str, Json], context: ToolContext
-) -> ToolResult:
-    """The result of a tool that is run now, whatever it does. Only being cancelled raises."""
+) -> str | ToolOutput | ToolResult:
+    """What the tool returned, or the result that says how it failed."""
     spec = tool.spec
     try:
         if spec.timeout_seconds is None:
@@ -145,14 +180,55 @@ async def run_tool(
         return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
     except Exception as error:
         return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
-    if isinstance(content, ToolOutput):
-        content = content.content
-    if not isinstance(content, str):
+    if not isinstance(content, str | ToolOutput):
         text = f"{call.name} returned {type(content).__name__}, and not a text."
         return failed(call, ToolErrorKind.FAILED, text)
-    if len(content) > spec.max_result_chars:
-        return failed(call, ToolErrorKind.TOO_LONG, _cut_middle(content, spec.max_result_chars))
-    return ToolResult(call.call_id, call.name, _to_unicode(content))
+    return content
+
+
+def to_result(call: ToolCall, output: ToolOutput, max_chars: int) -> tuple[ToolResult, Blobs]:
+    """The result that tells `output`, cut in the middle if it is too long, and the contents of its artifacts."""
+    blobs: Blobs = {}
+    artifacts = []
+    text = _to_unicode(output.content)
+    kind = ToolErrorKind.FAILED if output.is_error else None
+    if len(text) > max_chars:
+        whole = Attachment("text", text.encode(), "text/plain")
+        is_kept = len(whole.content or b"") <= MAX_ARTIFACT_BYTES
+        text = _cut_middle(text, max_chars)
+        if is_kept:
+            artifacts.append(_to_artifact(whole, blobs))
+        else:
+            kind = ToolErrorKind.TOO_LONG
+    structured = output.structured
+    attachments = output.attachments
+    if structured is not None and len(data := msgspec.json.encode(structured)) > MAX_STRUCTURED_BYTES:
+        structured = None
+        attachments = (*attachments, Attachment("structured", data, "application/json"))
+    for item in attachments:
+        if item.content is not None and len(item.content) > MAX_ARTIFACT_BYTES:
+            text += f"\n[{item.kind} of {len(item.content):,} bytes left out: it is too large]"
+        else:
+            artifacts.append(_to_artifact(item, blobs))
+    result = ToolResult(
+        call.call_id,
+        call.name,
+        text,
+        is_error=kind is not None,
+        error_kind=kind,
+        is_simulated=output.is_simulated,
+        structured=structured,
+        artifacts=tuple(artifacts),
+    )
+    return result, blobs
+
+
+def _to_artifact(item: Attachment, blobs: Blobs) -> Artifact:
+    if item.content is None:
+        return Artifact(item.kind, mime_type=item.mime_type, uri=item.uri, name=item.name)
+    digest = hashlib.sha256(item.content).hexdigest()
+    blobs[digest] = item.content
+    return Artifact(item.kind, digest, len(item.content), item.mime_type, item.uri, item.name)
 
 
 def call_ids_of(messages: Iterable[Message]) -> set[str]:
@@ -187,11 +263,9 @@ def _describe_exception(error: BaseException) -> str:
 
 def _cut_middle(content: str, limit: int) -> str:
     head, tail = limit * 2 // 3, limit // 3
-    return (
-        f"The result has {len(content)} characters, over this tool's limit of {limit}; its middle is left "
-        f"out. Ask for less at a time.\n{content[:head]}\n[… {len(content) - head - tail} characters left "
-        f"out …]\n{content[len(content) - tail :]}"
-    )
+    left_out = len(content) - head - tail
+    note = f"[… {left_out:,} of {len(content):,} characters left out; ask for less at a time …]"
+    return f"{content[:head]}\n{note}\n{content[len(content) - tail :]}"
 
 
 async def run_together(coroutines: Sequence[Coroutine[None, None, None]]) -> None:

@@ -10,7 +10,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.decide import Action, Append, Infer, RunCalls, abandon_turn, stop_calls
+from treadle.core.decide import (
+    Action,
+    Append,
+    Ask,
+    Infer,
+    RequestApprovals,
+    RunCalls,
+    abandon_turn,
+    stop_calls,
+)
 from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
 from treadle.core.state import State
@@ -32,10 +41,12 @@ def _is_input(body: e.DurableBody) -> bool:
         | e.RunResumed
         | e.QuestionAnswered
         | e.Rewarded
-        | e.ApprovalRequested
         | e.ApprovalDecided
         | e.ContextCompacted,
     )
+
+
+_OF_A_CALL = (e.ToolStarted, e.ToolCompleted, e.SnapshotTaken, e.ApprovalRequested, e.ApprovalDecided)
 
 
 class Replay(Struct, frozen=True):
@@ -122,10 +133,16 @@ class Replayer(Driver):
                     (e.InferenceCompleted, e.InferenceFailed), action
                 ):
                     pass
+        elif isinstance(action, Ask):
+            self._observe((e.ApprovalDecided, e.RunPaused), action)
+        elif isinstance(action, RequestApprovals):
+            for _ in action.calls:
+                if not self._observe((e.ApprovalRequested, e.ToolCompleted), action):
+                    return
         else:
             ids = {item.call.call_id for item in action.calls}
             while any(item.result is None and item.call.call_id in ids for item in self.state.calls):
-                if not self._observe((e.ToolStarted, e.ToolCompleted, e.SnapshotTaken), action):
+                if not self._observe(_OF_A_CALL, action):
                     return
 
     def _expect(self, wanted: e.DurableBody) -> bool:
@@ -175,21 +192,27 @@ class Replayer(Driver):
 
 
 def _belongs(body: e.DurableBody, action: Action) -> bool:
-    if not isinstance(action, RunCalls) or isinstance(body, e.SnapshotTaken):
+    if isinstance(action, Infer | Append) or isinstance(body, e.SnapshotTaken | e.RunPaused):
         return True
-    if isinstance(body, e.ToolStarted):
-        return any(
-            item.call.call_id == body.call_id and item.attempt + 1 == body.attempt for item in action.calls
+    calls = {item.call.call_id: item for item in action.calls}
+    if isinstance(body, e.ToolStarted) and body.parent_call_id is None:
+        return body.call_id in calls and calls[body.call_id].attempt + 1 == body.attempt
+    if isinstance(body, e.ToolStarted | e.ToolCompleted):
+        own = body.call_id if isinstance(body, e.ToolStarted) else body.result.call_id
+        return (body.parent_call_id or own) in calls
+    if isinstance(body, e.ApprovalRequested | e.ApprovalDecided):
+        # Of a call that one of these makes, the id begins with its own.
+        return body.call_id in calls or (
+            isinstance(action, RunCalls) and body.call_id.rpartition("/")[0] in calls
         )
-    return isinstance(body, e.ToolCompleted) and any(
-        item.call.call_id == body.result.call_id for item in action.calls
-    )
+    return False
 
 
 def _describe(what: e.DurableBody | Action) -> str:
     """A short text for a message: the type, and the fields but for the clock."""
-    if isinstance(what, RunCalls):
-        return f"tool_started for {', '.join(item.call.call_id for item in what.calls)}"
+    if isinstance(what, RunCalls | RequestApprovals | Ask):
+        first = "tool_started" if isinstance(what, RunCalls) else "an approval"
+        return f"{first} for {', '.join(item.call.call_id for item in what.calls)}"
     fields = {name: getattr(what, name) for name in what.__struct_fields__ if name != "at"}
     kind = what.__struct_config__.tag or type(what).__name__
     text = ", ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)

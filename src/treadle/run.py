@@ -5,7 +5,7 @@ from functools import cached_property
 
 from treadle.core.events import Event, QuestionAsked
 from treadle.core.state import State, Status
-from treadle.core.types import Fault, Message, StopReason, Usage
+from treadle.core.types import Fault, Message, StopReason, ToolCall, Usage
 from treadle.journal.protocol import Journal
 
 
@@ -82,6 +82,11 @@ class Run:
             for body in asked
             if isinstance(body, QuestionAsked) and body.question_id in open_ids
         }
+
+    @property
+    def approvals(self) -> dict[str, ToolCall]:
+        """Calls that wait for a yes, by id. Decide with `Agent.resume(run_id, approvals={id: True})`."""
+        return {item.call.call_id: item.call for item in self.state.waiting_calls}
 
     @cached_property
     def events(self) -> list[Event]:

@@ -75,8 +75,8 @@ class Session:
                 await self._drive(on_event)
             if driver.state.is_turn_open:
                 raise ConfigError(
-                    f"session {self.run_id!r} waits for an answer; close it and give one with "
-                    "`agent.resume(run_id, answers=...)`"
+                    f"session {self.run_id!r} waits for an answer or a yes; close it and give it with "
+                    "`agent.resume(run_id, answers=..., approvals=...)`"
                 )
             driver.listen(on_event)
             driver.record(turn_started(driver.state, text))
@@ -98,6 +98,7 @@ class Session:
         if driver is None or writer is None:
             return
         try:
+            await driver.close()
             await driver.pause("closed")
         except JournalError:
             # Whoever drives it now, or the store's trouble, has been met by the turn itself.

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.policy import InDoubt
+from treadle.core.policy import Approval, InDoubt
 from treadle.core.state import CallState, State, Status, guess_input_tokens
 from treadle.core.types import (
     Effect,
@@ -18,6 +18,7 @@ from treadle.core.types import (
     Message,
     Role,
     StopReason,
+    ToolCall,
     ToolErrorKind,
     ToolResult,
 )
@@ -36,13 +37,25 @@ class RunCalls(Struct, frozen=True, gc=False):
     calls: tuple[CallState, ...]
 
 
+class RequestApprovals(Struct, frozen=True, gc=False):
+    """Note that these calls wait for a yes; of those that could not be run anyway, say what is wrong."""
+
+    calls: tuple[CallState, ...]
+
+
+class Ask(Struct, frozen=True, gc=False):
+    """Ask somebody whether to run the first of these calls; if nobody is there, pause the run."""
+
+    calls: tuple[CallState, ...]
+
+
 class Append(Struct, frozen=True, gc=False):
     """Nothing touches the world; record these. Their `at` is for the driver to set."""
 
     bodies: tuple[e.DurableBody, ...]
 
 
-Action: TypeAlias = Infer | RunCalls | Append
+Action: TypeAlias = Infer | RunCalls | RequestApprovals | Ask | Append
 
 
 def decide(state: State) -> Action | None:
@@ -145,7 +158,65 @@ def _on_calls(state: State) -> Action:
         if len(open_calls) > room:
             refused = [_unrun(item, StopReason.MAX_TOOL_CALLS) for item in open_calls[room:]]
             return _settle(state, refused)
+    if state.call_limits and (over := _find_over_limit(state, open_calls)):
+        return _settle(state, over)
+    if state.policy.approve and (action := _on_approvals(state, open_calls)) is not None:
+        return action
     return RunCalls(tuple(open_calls))
+
+
+def _find_over_limit(state: State, open_calls: list[CallState]) -> list[ToolResult]:
+    """A result for each call of a tool that has been called as often as it may be."""
+    counts = dict(state.spent.calls_by_tool)
+    over = []
+    for item in open_calls:
+        name = item.call.name
+        limit = state.call_limits.get(name)
+        counts[name] = counts.get(name, 0) + 1
+        if limit is not None and counts[name] > limit:
+            over.append(refuse_over_limit(item.call, limit))
+    return over
+
+
+def refuse_over_limit(call: ToolCall, limit: int) -> ToolResult:
+    """The result of a call of a tool that has been called as often as it may be."""
+    times = "once" if limit == 1 else f"{limit} times"
+    text = f"Not run: {call.name} may be called {times} in one turn, and has been. Go on without it."
+    return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=ToolErrorKind.OVER_LIMIT)
+
+
+def refuse_unapproved(call: ToolCall, decided: e.ApprovalDecided | None) -> ToolResult:
+    """The result of a call that the user (or, without a decision, the policy) said no to."""
+    who = "the policy of this run does not allow it" if decided is None else "the user refused it"
+    reason = f" They said: {decided.reason}" if decided is not None and decided.reason else ""
+    text = f"Not run: {who}.{reason}"
+    return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=ToolErrorKind.REFUSED)
+
+
+def _on_approvals(state: State, open_calls: list[CallState]) -> Action | None:
+    """What stands between the open calls and their being run; nothing is run while one of them waits."""
+    refused: list[ToolResult] = []
+    unasked: list[CallState] = []
+    waiting: list[CallState] = []
+    for item in open_calls:
+        name, said = item.call.name, item.approval
+        approval = state.policy.approval_of(name, state.effects.get(name))
+        if isinstance(said, e.ApprovalDecided):
+            if not said.is_approved:
+                refused.append(refuse_unapproved(item.call, said))
+        elif item.attempt:
+            pass
+        elif approval is Approval.NEVER and name in state.effects:
+            refused.append(refuse_unapproved(item.call, None))
+        elif said is not None:
+            waiting.append(item)
+        elif approval is Approval.ASK:
+            unasked.append(item)
+    if refused:
+        return _settle(state, refused)
+    if unasked:
+        return RequestApprovals(tuple(unasked))
+    return Ask(tuple(waiting)) if waiting else None
 
 
 def _settle(state: State, results: list[ToolResult]) -> Append:
@@ -155,18 +226,18 @@ def _settle(state: State, results: list[ToolResult]) -> Append:
 
 def _unrun(item: CallState, limit: StopReason | None) -> ToolResult:
     if item.attempt:
-        return _unknown_outcome(item)
+        return unknown_outcome(item.call)
     why = f"the limit {limit.value} of this run was reached" if limit else "the turn was ended"
     return _error(item, ToolErrorKind.NOT_RUN, f"Not run: {why}.")
 
 
-def _unknown_outcome(item: CallState) -> ToolResult:
-    return _error(
-        item,
-        ToolErrorKind.IN_DOUBT,
+def unknown_outcome(call: ToolCall) -> ToolResult:
+    """The result of a call that was started and interrupted."""
+    text = (
         "The outcome of this call is unknown: it was started, and the process was interrupted before it "
-        "was recorded. It may or may not have taken effect. Check before you call it again.",
+        "was recorded. It may or may not have taken effect. Check before you call it again."
     )
+    return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=ToolErrorKind.IN_DOUBT)
 
 
 def _error(item: CallState, kind: ToolErrorKind, text: str) -> ToolResult:
@@ -175,7 +246,7 @@ def _error(item: CallState, kind: ToolErrorKind, text: str) -> ToolResult:
 
 def _on_doubt(state: State, doubtful: list[CallState]) -> Action:
     if state.policy.in_doubt is InDoubt.TELL:
-        return _settle(state, [_unknown_outcome(item) for item in doubtful])
+        return _settle(state, [unknown_outcome(item.call) for item in doubtful])
     bodies: list[e.DurableBody] = []
     for item in doubtful:
         if item.question_id is None:

@@ -107,6 +107,10 @@ class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):
     effect: Effect
     attempt: int = 1
     """2 and more: run again after its outcome was lost."""
+    parent_call_id: str | None = None
+    """Set: another tool made this call, while it ran."""
+    arguments: str | None = None
+    """Of a call that another tool made: its arguments as JSON, which no inference holds."""
 
 
 class ToolCompleted(Body, frozen=True, gc=False, tag="tool_completed"):
@@ -115,6 +119,10 @@ class ToolCompleted(Body, frozen=True, gc=False, tag="tool_completed"):
     step: int
     result: ToolResult
     duration_seconds: float = 0.0
+    parent_call_id: str | None = None
+    """Set: the result went to the tool that made the call, and not to the model."""
+    contents: dict[str, str] | None = None
+    """Hash to base64 of the result's artifacts, only in an exported journal."""
 
 
 class ContextCompacted(Body, frozen=True, gc=False, tag="context_compacted"):
@@ -161,6 +169,9 @@ class ApprovalDecided(Body, frozen=True, gc=False, tag="approval_decided"):
     call_id: str
     is_approved: bool
     reason: str | None = None
+    """What the model is told of a no."""
+    arguments: str | None = None
+    """Set: the arguments, as JSON, that the call is run with in place of the model's."""
 
 
 class SnapshotTaken(Body, frozen=True, gc=False, tag="snapshot_taken"):
@@ -188,7 +199,7 @@ class RunPaused(Body, frozen=True, gc=False, tag="run_paused"):
     """Nobody drives the run; it can be resumed."""
 
     reason: str
-    """`cancelled`, `question` or `closed`."""
+    """`cancelled`, `question`, `approval` or `closed`."""
 
 
 class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
@@ -308,6 +319,15 @@ class Ephemeral(Struct, frozen=True, gc=False):
     def to_json(self) -> bytes:
         """One line of a stream, without the newline."""
         return b'{"run_id":%b,%b' % (_encoder.encode(self.run_id), _encoder.encode(self.body)[1:])
+
+
+def digests_of(body: DurableBody) -> tuple[str, ...]:
+    """Hashes of the contents that `body` names and the store has."""
+    if isinstance(body, SnapshotTaken):
+        return (*body.delta.changed.values(), *body.delta.states.values())
+    if isinstance(body, ToolCompleted):
+        return tuple([item.digest for item in body.result.artifacts if item.digest is not None])
+    return ()
 
 
 class _Probe(Struct):

@@ -37,6 +37,15 @@ class Status(StrEnum):
     FINISHED = "finished"
 
 
+class InnerCall(Struct, frozen=True, gc=False):
+    """A call that a tool made of another, while it ran."""
+
+    call: ToolCall
+    effect: Effect
+    attempt: int
+    result: ToolResult | None = None
+
+
 class CallState(Struct, frozen=True, gc=False):
     """One tool call of the present step."""
 
@@ -48,6 +57,10 @@ class CallState(Struct, frozen=True, gc=False):
     result: ToolResult | None = None
     question_id: str | None = None
     """The question asked about it, when it was in doubt."""
+    approval: e.ApprovalRequested | e.ApprovalDecided | None = None
+    """The newest that was said about whether to run it."""
+    inner: tuple[InnerCall, ...] = ()
+    """What it called itself, in order."""
 
 
 class Spent(Struct, frozen=True, gc=False):
@@ -57,6 +70,8 @@ class Spent(Struct, frozen=True, gc=False):
     tool_calls: int = 0
     refused_calls: int = 0
     """Calls that were not run because `max_tool_calls` was reached."""
+    calls_by_tool: dict[str, int] = {}
+    """Of tools that may be called only so often."""
     tokens: int = 0
     cost_usd: float = 0.0
     is_cost_known: bool = True
@@ -94,6 +109,10 @@ class State(Struct, frozen=True, gc=False):
     questions: dict[str, str | None] = {}
     """Question to answer, `None` while it is open."""
     spent: Spent = Spent()
+    call_limits: dict[str, int] = {}
+    """Tool to how often it may be called in a turn; those without a limit are left out."""
+    effects: dict[str, Effect] = {}
+    """Tool to its effect, as the run began."""
     work_began_at: float = 0.0
     """When the turn began, later by as long as nobody drove it."""
     usage: Usage = Usage()
@@ -116,6 +135,17 @@ class State(Struct, frozen=True, gc=False):
     """Name of what a tool keeps beside the files to content hash, as of the newest snapshot."""
     rewards: dict[str, float] = {}
     """Given since the newest turn began."""
+
+    @property
+    def waiting_calls(self) -> tuple[CallState, ...]:
+        """The calls that wait for somebody's yes."""
+        return tuple(
+            [
+                item
+                for item in self.calls
+                if item.result is None and isinstance(item.approval, e.ApprovalRequested)
+            ]
+        )
 
     @property
     def work_seconds(self) -> float:
@@ -148,6 +178,8 @@ def _on_run_started(state: State, body: e.RunStarted) -> State:
         started=body,
         policy=body.policy,
         messages=messages,
+        call_limits={tool.name: tool.max_calls for tool in body.tools if tool.max_calls is not None},
+        effects={tool.name: tool.effect for tool in body.tools},
         unsent_chars=len(body.instructions or ""),
     )
 
@@ -196,6 +228,7 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted) -> State:
             spent.steps + 1,
             spent.tool_calls,
             spent.refused_calls,
+            spent.calls_by_tool,
             spent.tokens + usage.total_tokens,
             spent.cost_usd + (cost or 0.0),
             spent.is_cost_known and cost is not None,
@@ -224,19 +257,60 @@ def _change_call(calls: tuple[CallState, ...], call_id: str | None, **changes: A
     return calls
 
 
+def _find_call(state: State, call_id: str | None) -> CallState | None:
+    return next((item for item in state.calls if item.call.call_id == call_id), None)
+
+
+def _on_inner_started(state: State, body: e.ToolStarted) -> State:
+    parent = _find_call(state, body.parent_call_id)
+    calls = state.calls
+    if parent is not None:
+        call = ToolCall(body.call_id, body.name, body.arguments or "")
+        kept = [item for item in parent.inner if item.call.call_id != body.call_id]
+        inner = (*kept, InnerCall(call, body.effect, body.attempt))
+        calls = _change_call(calls, body.parent_call_id, inner=inner)
+    return replace(state, seq=state.seq + 1, at=body.at, calls=calls)
+
+
+def _on_inner_completed(state: State, body: e.ToolCompleted) -> State:
+    result = body.result
+    parent = _find_call(state, body.parent_call_id)
+    calls = state.calls
+    if parent is not None:
+        inner = tuple(
+            [
+                replace(item, result=result) if item.call.call_id == result.call_id else item
+                for item in parent.inner
+            ]
+        )
+        calls = _change_call(calls, body.parent_call_id, inner=inner)
+    return replace(state, seq=state.seq + 1, at=body.at, calls=calls, spent=_count_call(state, result))
+
+
+def _count_call(state: State, result: ToolResult) -> Spent:
+    spent = state.spent
+    if result.error_kind is ToolErrorKind.NOT_RUN:
+        return replace(spent, refused_calls=spent.refused_calls + 1)
+    if result.error_kind in (ToolErrorKind.REFUSED, ToolErrorKind.OVER_LIMIT):
+        return spent
+    if result.name in state.call_limits:
+        counts = {**spent.calls_by_tool, result.name: spent.calls_by_tool.get(result.name, 0) + 1}
+        return replace(spent, tool_calls=spent.tool_calls + 1, calls_by_tool=counts)
+    return replace(spent, tool_calls=spent.tool_calls + 1)
+
+
 def _on_tool_started(state: State, body: e.ToolStarted) -> State:
+    if body.parent_call_id is not None:
+        return _on_inner_started(state, body)
     calls = _change_call(state.calls, body.call_id, attempt=body.attempt, effect=body.effect)
     return replace(state, seq=state.seq + 1, at=body.at, calls=calls)
 
 
 def _on_tool_completed(state: State, body: e.ToolCompleted) -> State:
+    if body.parent_call_id is not None:
+        return _on_inner_completed(state, body)
     result = body.result
     calls = _change_call(state.calls, result.call_id, result=result)
-    spent = state.spent
-    if result.error_kind is ToolErrorKind.NOT_RUN:
-        spent = replace(spent, refused_calls=spent.refused_calls + 1)
-    else:
-        spent = replace(spent, tool_calls=spent.tool_calls + 1)
     messages, chars = state.messages, state.unsent_chars + len(result.content)
     results = [item.result for item in calls if item.result is not None]
     if len(results) == len(calls):
@@ -248,7 +322,7 @@ def _on_tool_completed(state: State, body: e.ToolCompleted) -> State:
         at=body.at,
         calls=calls,
         messages=messages,
-        spent=spent,
+        spent=_count_call(state, result),
         unsent_chars=chars,
     )
 
@@ -363,8 +437,18 @@ def _on_rewarded(state: State, body: e.Rewarded) -> State:
     return replace(state, seq=state.seq + 1, at=body.at, rewards=rewards)
 
 
-def _on_noted(state: State, body: e.DurableBody) -> State:
-    return replace(state, seq=state.seq + 1, at=body.at)
+def _on_approval_requested(state: State, body: e.ApprovalRequested) -> State:
+    calls = _change_call(state.calls, body.call_id, approval=body)
+    return replace(state, seq=state.seq + 1, at=body.at, calls=calls)
+
+
+def _on_approval_decided(state: State, body: e.ApprovalDecided) -> State:
+    calls = _change_call(state.calls, body.call_id, approval=body)
+    # Nothing is done while somebody makes up their mind.
+    waited = max(0.0, body.at - state.at)
+    return replace(
+        state, seq=state.seq + 1, at=body.at, calls=calls, work_began_at=state.work_began_at + waited
+    )
 
 
 _APPLY: dict[type, Callable[[State, Any], State]] = {
@@ -379,8 +463,8 @@ _APPLY: dict[type, Callable[[State, Any], State]] = {
     e.MessageInjected: _on_message_injected,
     e.QuestionAsked: _on_question_asked,
     e.QuestionAnswered: _on_question_answered,
-    e.ApprovalRequested: _on_noted,
-    e.ApprovalDecided: _on_noted,
+    e.ApprovalRequested: _on_approval_requested,
+    e.ApprovalDecided: _on_approval_decided,
     e.SnapshotTaken: _on_snapshot_taken,
     e.TurnCompleted: _on_turn_completed,
     e.RunPaused: _on_run_paused,

@@ -127,7 +127,8 @@ class Artifact(Struct, frozen=True, omit_defaults=True, gc=False):
     """Something that came with a tool result and that its text cannot hold."""
 
     kind: str
-    """`text` (the whole of a result that was cut), `image`, `audio`, `resource` or `link`."""
+    """`text` (the whole of a result that was cut), `structured` (JSON that is too large for an event), `image`,
+    `audio`, `resource` or `link`."""
     digest: str | None = None
     """SHA-256 of the content, hex, by which the store has it; `None` for a link."""
     size_bytes: int | None = None
@@ -150,6 +151,7 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False):
     structured: Json = None
     """The same as JSON, in the tool's declared output schema, where the tool gives it."""
     artifacts: tuple[Artifact, ...] = ()
+    """The first is the whole text, if `content` is cut."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -1,6 +1,6 @@
 """A journal as JSON lines: one event a line, its fields as they are stored, unknown ones too.
 
-The files' contents travel inside the `snapshot_taken` events that name them, each content once a run.
+Contents of files and artifacts travel inside the events that name them, each content once a run.
 Exporting, importing and exporting again gives the same bytes.
 """
 
@@ -33,8 +33,8 @@ def export_run(journal: Journal, run_id: str) -> Iterator[bytes]:
     told: set[str] = set()
     for event in journal.read(run_id):
         line = event.to_json()
-        if isinstance(event.body, e.SnapshotTaken):
-            digests = [item for item in dict.fromkeys(event.body.delta.changed.values()) if item not in told]
+        if named := e.digests_of(event.body):
+            digests = [item for item in dict.fromkeys(named) if item not in told]
             told.update(digests)
             contents = {item: base64.b64encode(journal.read_blob(item)).decode() for item in digests}
             if contents:
@@ -82,7 +82,7 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
             f"event {expected} of run {event.run_id!r} is {event.type}; a run begins with run_started"
         )
     fields = _fields.decode(event.raw or b"")
-    if isinstance(event.body, e.SnapshotTaken):
+    if isinstance(event.body, e.SnapshotTaken | e.ToolCompleted):
         fields.pop("contents", None)
         _take_contents(event.body, run.blobs)
     raw = _encode(fields)
@@ -92,8 +92,8 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
     run.events.append(msgspec.structs.replace(event, body=e.decode_body(raw), raw=raw))
 
 
-def _take_contents(body: e.SnapshotTaken, blobs: dict[str, bytes]) -> None:
-    """Add the contents that come with a snapshot to `blobs`, once they are found to be what they should."""
+def _take_contents(body: e.SnapshotTaken | e.ToolCompleted, blobs: dict[str, bytes]) -> None:
+    """Add the contents that come with an event to `blobs`, once they are found to be what they should."""
     for digest, text in (body.contents or {}).items():
         try:
             content = base64.b64decode(text, validate=True)
@@ -102,6 +102,13 @@ def _take_contents(body: e.SnapshotTaken, blobs: dict[str, bytes]) -> None:
         if hashlib.sha256(content).hexdigest() != digest:
             raise JournalError(f"the content {digest!r} is damaged: its hash is another")
         blobs[digest] = content
-    for path, digest in body.delta.changed.items():
+    for digest in e.digests_of(body):
         if digest not in blobs:
-            raise JournalError(f"the content {digest!r} of {path!r} is missing")
+            raise JournalError(f"the content {digest!r}{_describe_owner(body, digest)} is missing")
+
+
+def _describe_owner(body: e.SnapshotTaken | e.ToolCompleted, digest: str) -> str:
+    if isinstance(body, e.ToolCompleted):
+        return f" of the result of {body.result.name} ({body.result.call_id})"
+    names = {**body.delta.states, **body.delta.changed}
+    return "".join(f" of {name!r}" for name, known in names.items() if known == digest)[:200]

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -47,6 +47,12 @@ class ToolOptions(TypedDict, total=False):
     concurrent: bool
     """Whether it may run beside other calls of the same step; if left out, it may."""
     max_result_chars: int
+    max_calls: int | None
+    """In one turn."""
+    max_concurrent: int | None
+    """Of one run, at a time."""
+    may_differ: Sequence[str]
+    """What of a result may be otherwise when the call is made again: see `ToolSpec.may_differ`."""
 
 
 class FunctionTool(Generic[P, R_co]):
@@ -174,7 +180,8 @@ def _make_spec(
     except ValueError:
         known = ", ".join(repr(item.value) for item in Effect)
         raise ConfigError(f"{label}: effect is {options.get('effect')!r}; use one of {known}") from None
-    given = {key: value for key, value in options.items() if key in ("timeout_seconds", "max_result_chars")}
+    numbers = ("timeout_seconds", "max_result_chars", "max_calls", "max_concurrent")
+    given = {key: value for key, value in options.items() if key in numbers}
     for key, value in given.items():
         if value is not None and not (isinstance(value, int | float) and value > 0):
             raise ConfigError(f"{label}: {key} is {value!r}; it must be above 0")
@@ -184,8 +191,21 @@ def _make_spec(
         parameters=schema,
         effect=effect,
         is_concurrent=options.get("concurrent", True),
+        may_differ=_check_rules(label, options.get("may_differ", ())),
         **cast("Any", given),
     )
+
+
+def _check_rules(label: str, rules: Sequence[str]) -> tuple[str, ...]:
+    for rule in (rules,) if isinstance(rules, str) else rules:
+        try:
+            re.compile(rule)
+        except re.error as error:
+            raise ConfigError(
+                f"{label}: may_differ has {rule!r}, which is no regular expression ({error}); "
+                "use 'timestamps', 'order' or a pattern"
+            ) from error
+    return (rules,) if isinstance(rules, str) else tuple(rules)
 
 
 def _check_function(function: object) -> str:

@@ -6,9 +6,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ToolError
-from treadle.core.types import Json, ToolSpec
+from treadle.core.policy import Policy
+from treadle.core.types import Json, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from treadle.sandbox.protocol import Sandbox
@@ -162,14 +164,80 @@ class Toolset(Protocol):
         ...
 
 
+class Decision(Struct, frozen=True):
+    """What somebody says of a call that waits for a yes."""
+
+    is_approved: bool
+    reason: str | None = None
+    """What the model is told of a no."""
+    arguments: str | None = None
+    """Arguments, as JSON, to run the call with in place of the model's, who is told of them."""
+
+
+class ApprovalRequest(Struct, frozen=True):
+    """A call that waits for a yes."""
+
+    run_id: str
+    call: ToolCall
+    spec: ToolSpec
+
+
+Approver: TypeAlias = Callable[
+    [ApprovalRequest], "Awaitable[Decision | bool | None] | Decision | bool | None"
+]
+"""Says whether to run a call; `None` leaves it for later: the run is paused, and can be resumed with a decision."""
+
+
 class Toolbox:
     """What a model may call: the tools by name, and what it is told of them."""
 
-    __slots__ = ("specs", "tools")
+    __slots__ = ("_limited", "by_name", "specs", "tools")
 
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
+    def __init__(self, tools: Mapping[str, Tool], policy: Policy | None = None) -> None:
         self.tools = tools
-        self.specs: tuple[ToolSpec, ...] = tuple([tool.spec for tool in tools.values()])
+        self.by_name: dict[str, ToolSpec] = {
+            name: limit_spec(tool.spec, policy) for name, tool in tools.items()
+        }
+        """Each tool's definition, with the limits that count for it and are told to the model."""
+        self.specs: tuple[ToolSpec, ...] = tuple(self.by_name.values())
+        self._limited: tuple[Policy, Toolbox] | None = None
+
+    def under(self, policy: Policy) -> "Toolbox":
+        """This toolbox with the limits of `policy`."""
+        if not policy.tool_limits and policy.max_result_chars is None:
+            return self
+        if self._limited is None or self._limited[0] != policy:
+            self._limited = policy, Toolbox(self.tools, policy)
+        return self._limited[1]
+
+
+def limit_spec(spec: ToolSpec, policy: Policy | None) -> ToolSpec:
+    """`spec` with the strictest of its own limits and those of `policy`, told in the description."""
+    limits = () if policy is None else policy.limits_of(spec.name)
+    calls = _strictest(spec.max_calls, *[item.max_calls for item in limits])
+    concurrent = _strictest(spec.max_concurrent, *[item.max_concurrent for item in limits])
+    general = None if policy is None else policy.max_result_chars
+    chars = _strictest(spec.max_result_chars, general, *[item.max_result_chars for item in limits])
+    assert chars is not None
+    notes = []
+    if calls is not None:
+        notes.append(f"At most {calls} {'call' if calls == 1 else 'calls'} in one turn.")
+    if chars < DEFAULT_RESULT_CHARS:
+        notes.append(f"Results of more than {chars:,} characters are cut in the middle.")
+    note = " ".join(notes)
+    if not note or spec.description.endswith(note):
+        return replace(spec, max_calls=calls, max_concurrent=concurrent, max_result_chars=chars)
+    description = f"{spec.description}\n\n{note}" if spec.description else note
+    return replace(
+        spec, description=description, max_calls=calls, max_concurrent=concurrent, max_result_chars=chars
+    )
+
+
+def _strictest(*limits: int | None) -> int | None:
+    return min((item for item in limits if item is not None), default=None)
+
+
+DEFAULT_RESULT_CHARS: int = ToolSpec("", "", {}).max_result_chars
 
 
 ToolLike: TypeAlias = "Tool | Toolset | Callable[..., object] | str"

@@ -1,0 +1,239 @@
+"""Calls that a tool makes of the run's other tools: journalled as calls of their own, and safe to make again."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.test_loop import Lab, kinds, lab, results
+
+from treadle import Agent, Policy, ToolContext, tool
+from treadle.core import events as e
+from treadle.core.types import Effect, StopReason, ToolErrorKind
+from treadle.models import call
+from treadle.tools.resolve import resolve_tools
+from treadle.trajectory.verify import verify_run
+
+__all__ = ["lab"]
+
+
+class World:
+    """What the tools did, and where they are held."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.hold: str | None = None
+        self.held = asyncio.Event()
+
+    def tools(self) -> list[Any]:
+        @tool(effect="once")
+        async def send(to: str) -> str:
+            self.sent.append(to)
+            if self.hold == f"sent {to}":
+                self.held.set()
+                await asyncio.sleep(60)
+            return f"sent to {to}"
+
+        @tool(effect="idempotent", concurrent=False)
+        async def program(context: ToolContext, steps: list[list[str]]) -> list[str]:
+            """Call `send` for each name, noting it in a file; `stop` holds it."""
+            said = []
+            for name, argument in steps:
+                if name == "stop":
+                    if self.hold == argument:
+                        self.held.set()
+                        await asyncio.sleep(60)
+                    continue
+                arguments = {"file_path": argument} if name == "read_file" else {"to": argument}
+                if name == "write_file":
+                    arguments = {"file_path": argument, "content": argument}
+                output = await context.call_tool(name, arguments)
+                said.append(("! " if output.is_error else "") + output.content)
+            return said
+
+        return [send, program, "files"]
+
+
+def program(*steps: tuple[str, str]) -> Any:
+    return call("program", {"steps": [list(step) for step in steps]})
+
+
+async def interrupted(world: World, agent: Agent, hold: str) -> None:
+    """Begin run `r` and cut it off where it is held."""
+    world.hold = hold
+    task = asyncio.ensure_future(agent.run("go", run_id="r"))
+    await world.held.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    world.hold = None
+
+
+async def test_they_are_journalled_within_the_call_that_makes_them(lab: Lab) -> None:
+    world = World()
+    agent = lab.agent(
+        [program(("send", "a"), ("write_file", "f"), ("read_file", "f"))], "ok", tools=world.tools()
+    )
+    run = await agent.run("go", files={"seed": "s"})
+    assert results(run) == [("program", '["sent to a","wrote 1 bytes to f","f"]')]
+    started = [event.body for event in run.events if isinstance(event.body, e.ToolStarted)]
+    assert [(item.call_id, item.name, item.parent_call_id) for item in started] == [
+        ("call_1_0", "program", None),
+        ("call_1_0/1", "send", "call_1_0"),
+        ("call_1_0/2", "write_file", "call_1_0"),
+        ("call_1_0/3", "read_file", "call_1_0"),
+    ]
+    assert started[1].arguments == '{"to":"a"}'
+    assert run.state.spent.tool_calls == 4
+    # Their files are kept with the call that made them: it is run again as a whole, or not at all.
+    kinds_of = [event.type for event in run.events]
+    assert kinds_of.count("snapshot_taken") == 2
+    assert kinds_of[-6:-3] == ["snapshot_taken", "tool_completed", "inference_started"]
+    assert run.files["f"] == b"f"
+
+
+async def test_one_that_fails_is_told_to_the_code(lab: Lab) -> None:
+    world = World()
+    steps = [("nope", "a"), ("read_file", "absent"), ("program", "x")]
+    run = await lab.agent([program(*steps)], "ok", tools=world.tools()).run("go")
+    text = results(run)[0][1]
+    assert "There is no tool 'nope'" in text
+    assert "there is no file 'absent'" in text
+    assert text.count("! ") == 3
+
+
+async def test_a_tool_that_is_called_from_another_calls_no_further(lab: Lab) -> None:
+    @tool(effect="pure")
+    async def again(context: ToolContext) -> str:
+        return (await context.call_tool("again", {})).content
+
+    run = await lab.agent([call("again")], "ok", tools=[again]).run("go")
+    assert results(run) == [("again", "'again' cannot be called from here")]
+
+
+async def test_limits_and_refusals_hold_for_them(lab: Lab) -> None:
+    world = World()
+    steps = [("send", "a"), ("send", "b"), ("read_file", "f")]
+    agent = lab.agent([program(*steps)], "ok", tools=world.tools(), max_tool_calls=1, max_steps=3)
+    run = await agent.run("go", files={"f": "text"})
+    assert world.sent == ["a"]
+    assert ToolErrorKind.NOT_RUN in kinds(run)
+    world.sent.clear()
+    agent = lab.agent(
+        [program(*steps)], "ok", tools=world.tools(), approve={"send": "never", "read_file": "ask"}
+    )
+    run = await agent.run("go", files={"f": "text"})
+    assert (world.sent, run.stop_reason) == ([], StopReason.COMPLETED)
+    assert kinds(run).count(ToolErrorKind.REFUSED) == 3
+    assert "only if you call it directly" in results(run)[0][1]
+
+
+async def test_somebody_who_is_there_is_asked_about_them(lab: Lab) -> None:
+    world = World()
+    agent = lab.agent(
+        [program(("send", "a"), ("send", "b"))],
+        "ok",
+        tools=world.tools(),
+        approve={"send": "ask"},
+        approver=lambda request: request.call.parsed == {"to": "b"},
+    )
+    run = await agent.run("go")
+    assert world.sent == ["b"]
+    assert results(run) == [("program", '["! Not run: the user refused it.","sent to b"]')]
+
+
+@pytest.mark.parametrize(
+    ("hold", "expected"),
+    [
+        ("before", '["sent to a","wrote 1 bytes to f","sent to b"]'),
+        ("after a", '["sent to a","wrote 1 bytes to f","sent to b"]'),
+        ("after f", '["sent to a","wrote 1 bytes to f","sent to b"]'),
+        ("after b", '["sent to a","wrote 1 bytes to f","sent to b"]'),
+        ("sent a", "unknown"),
+    ],
+)
+async def test_a_call_that_is_made_again_repeats_no_effect_of_what_it_called(
+    lab: Lab, hold: str, expected: str
+) -> None:
+    world = World()
+    steps = [
+        ("stop", "before"),
+        ("send", "a"),
+        ("stop", "after a"),
+        ("write_file", "f"),
+        ("stop", "after f"),
+        ("send", "b"),
+        ("stop", "after b"),
+    ]
+    agent = lab.agent([program(*steps)], "ok", tools=world.tools())
+    await interrupted(world, agent, hold)
+    run = await agent.resume("r")
+    assert world.sent == ["a", "b"]
+    assert run.files == {"f": b"f"}
+    assert expected in results(run)[0][1]
+    attempts = [
+        event.body.attempt
+        for event in run.events
+        if isinstance(event.body, e.ToolStarted) and event.body.call_id == "call_1_0"
+    ]
+    assert attempts == [1, 2]
+
+
+async def test_code_that_calls_something_else_the_second_time_is_not_answered_from_the_journal(
+    lab: Lab,
+) -> None:
+    world = World()
+    names = iter(["a", "b"])
+
+    @tool(effect="idempotent")
+    async def fickle(context: ToolContext) -> str:
+        name = next(names)
+        said = await context.call_tool("send", {"to": name})
+        if name == "a":
+            world.held.set()
+            await asyncio.sleep(60)
+        return said.content
+
+    agent = lab.agent([call("fickle")], "ok", tools=[fickle, *world.tools()])
+    await interrupted(world, agent, "")
+    run = await agent.resume("r")
+    assert (world.sent, results(run)) == (["a", "b"], [("fickle", "sent to b")])
+
+
+async def test_verifying_makes_them_again_but_for_those_that_are_once(lab: Lab) -> None:
+    world = World()
+    steps = [("write_file", "f"), ("read_file", "f"), ("send", "a")]
+    run = await lab.agent([program(*steps)], "ok", tools=world.tools()).run("go")
+    done = await verify_run(lab.journal, run.run_id, world.tools())
+    assert world.sent == ["a"]
+    assert (done.matched, done.skipped, done.differences) == (3, 1, ())
+    assert done.skips == ("send (call_1_0/3): its effect is once",)
+    others = [Liar(item) if item.spec.name == "read_file" else item for item in resolve_tools(["files"])]
+    done = await verify_run(lab.journal, run.run_id, [*world.tools()[:2], *others])
+    assert {item.call for item in done.differences} == {"read_file (call_1_0/2)", "program (call_1_0)"}
+
+
+class Liar:
+    """A tool that answers otherwise than the one that it stands for."""
+
+    def __init__(self, inner: Any) -> None:
+        self.spec = inner.spec
+        self.find_fault = inner.find_fault
+
+    async def call(self, arguments: Any, context: ToolContext) -> str:
+        return "something else"
+
+
+async def test_a_policy_with_limits_counts_them_by_tool(lab: Lab) -> None:
+    from treadle import ToolLimits
+
+    world = World()
+    agent = lab.agent(
+        [program(("send", "a"), ("send", "b"))],
+        "ok",
+        tools=world.tools(),
+        tool_limits={"send": ToolLimits(max_calls=1)},
+    )
+    run = await agent.run("go")
+    assert world.sent == ["a"]
+    assert kinds(run)[1] is ToolErrorKind.OVER_LIMIT
+    assert Policy().limits_of("send") == ()
+    assert Effect.ONCE in run.state.effects.values()
