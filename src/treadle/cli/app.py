@@ -20,6 +20,7 @@ COMMANDS = {
     "runs": "treadle.cli.runs:runs",
     "show": "treadle.cli.show:show",
     "resume": "treadle.cli.resume:resume",
+    "approve": "treadle.cli.approve:approve",
     "fork": "treadle.cli.fork:fork",
     "replay": "treadle.cli.replay:replay",
     "verify": "treadle.cli.verify:verify",

@@ -37,6 +37,8 @@ def chat(
     max_cost: o.MaxCost = None,
     deadline: o.Deadline = None,
     parallel: o.Parallel = None,
+    approve: o.Approve = None,
+    tool_limit: o.ToolLimit = None,
     temperature: o.Temperature = None,
     max_output_tokens: o.MaxOutputTokens = None,
     seed: o.Seed = None,
@@ -47,7 +49,15 @@ def chat(
     from treadle.cli.chat_session import Chat
     from treadle.cli.output import exit_with
     from treadle.cli.resuming import Resuming
-    from treadle.cli.setup import Limits, ModelOptions, find_run, make_agent, open_or_make
+    from treadle.cli.setup import (
+        Limits,
+        ModelOptions,
+        find_run,
+        make_agent,
+        open_or_make,
+        read_approve,
+        read_tool_limits,
+    )
     from treadle.core.errors import ConfigError
     from treadle.core.policy import Policy
 
@@ -66,6 +76,8 @@ def chat(
         max_cost_usd=max_cost,
         deadline_seconds=deadline,
         parallel_tool_calls=parallel,
+        approve=read_approve(approve),
+        tool_limits=read_tool_limits(tool_limit),
     )
     with closing(open_or_make(journal, level)) as opened:
         if session is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.agent import Agent
+from treadle.cli.ask import make_approver
 from treadle.cli.execute import Work
 from treadle.cli.format import exit_code, join_codes
 from treadle.cli.output import clean, is_live, print_error, print_note, stdout, write_command, write_count
@@ -33,6 +34,7 @@ class Chat:
         self._path = path
         self._run_id = run_id
         self._is_person = sys.stdin.isatty()
+        self._approver = agent.approver = make_approver(None, is_json=False)
         self._codes: list[int] = []
 
     def run(self) -> int:
@@ -75,6 +77,8 @@ class Chat:
 
     def _take_turn(self, work: Work, start: Callable[[Emit], Coroutine[Any, Any, Run]]) -> None:
         view = TextView(is_live=is_live(), shows_input=not self._is_person)
+        if self._approver is not None:
+            self._approver.view = view
         begin = time.monotonic()
         try:
             run = work.run(start(view.on_event))
@@ -89,6 +93,9 @@ class Chat:
             view.close()
             raise
         view.finish(run, time.monotonic() - begin)
+        for call_id in run.approvals:
+            command = write_command("approve", run.run_id, call_id, "yes", journal=self._path)
+            print_note(f"a call waits for a yes; leave, and decide with: {command}")
         self._codes.append(exit_code(run))
 
     @staticmethod

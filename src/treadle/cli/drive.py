@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.cli.execute import execute
-from treadle.cli.format import exit_code
+from treadle.cli.format import exit_code, format_call
 from treadle.cli.output import clean, print_interrupted, print_note, stderr, write_command
 from treadle.cli.view import View
 from treadle.core.types import Json, StopReason
@@ -41,7 +41,13 @@ def say_how_to_go_on(run: Run, journal: Path | None) -> None:
     """What to do with a run that waits for an answer, or that failed through no fault of its own."""
     for text in run.questions.values():
         stderr().print(f"question: {clean(text)}", style="yellow", soft_wrap=True)
-    if run.questions:
+    for call in run.approvals.values():
+        stderr().print(f"waits for a yes: {format_call(call, 500)}", style="yellow", soft_wrap=True)
+    if run.approvals:
+        for call_id in run.approvals:
+            command = write_command("approve", run.run_id, call_id, "yes", journal=journal)
+            print_note(f"decide with: {command}   (or no, or edit JSON)")
+    elif run.questions:
         print_note("answer with: " + write_command("resume", run.run_id, "--answer", "TEXT", journal=journal))
     elif run.stop_reason is StopReason.ERROR:
         print_note("try again with: " + write_command("resume", run.run_id, journal=journal))

@@ -37,6 +37,8 @@ def fork(
     max_cost: o.MaxCost = None,
     deadline: o.Deadline = None,
     parallel: o.Parallel = None,
+    approve: o.Approve = None,
+    tool_limit: o.ToolLimit = None,
     temperature: o.Temperature = None,
     max_output_tokens: o.MaxOutputTokens = None,
     seed: o.Seed = None,
@@ -49,7 +51,7 @@ def fork(
     from treadle.cli.fork_run import fork_run
     from treadle.cli.output import exit_with
     from treadle.cli.resuming import Resuming
-    from treadle.cli.setup import Limits, ModelOptions, open_existing
+    from treadle.cli.setup import Limits, ModelOptions, open_existing, read_approve, read_tool_limits
 
     given = ModelOptions(
         model=model,
@@ -66,6 +68,8 @@ def fork(
         max_cost_usd=max_cost,
         deadline_seconds=deadline,
         parallel_tool_calls=parallel,
+        approve=read_approve(approve),
+        tool_limits=read_tool_limits(tool_limit),
     )
     with closing(open_existing(journal)) as opened:
         resuming = Resuming(opened, journal, given, api_key, limits)

@@ -1,6 +1,7 @@
 """What `treadle fork` does."""
 
 from treadle.agent import make_run_id
+from treadle.cli.ask import make_approver
 from treadle.cli.drive import drive
 from treadle.cli.resuming import Resuming
 from treadle.cli.setup import find_run
@@ -22,6 +23,7 @@ def fork_run(
     agent = resuming.agent_for(run_id)
     new_run_id = new_run_id or make_run_id()
     view = make_view(is_json=is_json, is_quiet=is_quiet)
+    agent.approver = make_approver(view, is_json=is_json)
     return drive(
         lambda emit: agent.fork(run_id, at, text=text, new_run_id=new_run_id, on_event=emit),
         view,

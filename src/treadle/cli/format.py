@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.cli.output import clean, shorten, write_cost, write_count, write_seconds, write_usage
 from treadle.core.types import Json, StopReason, ToolCall, ToolResult
@@ -68,6 +69,8 @@ def _write_value(value: Json) -> str:
 def format_result(result: ToolResult, chars: int) -> str:
     """The result in one line: its beginning, and how long it is if that is not all."""
     lines = result.content.count("\n") + 1
+    if result.is_simulated:
+        return "(simulated) " + format_result(replace(result, is_simulated=False), chars - 12)
     if not result.content.strip():
         return "(empty)"
     if result.is_error:
@@ -109,6 +112,7 @@ def summarize(run: Run, seconds: float | None = None) -> Mapping[str, Json]:
         "cost_usd": run.cost_usd,
         "reward": run.reward,
         "questions": run.questions,
+        "approvals": {call_id: [call.name, call.arguments] for call_id, call in run.approvals.items()},
         "seconds": None if seconds is None else round(seconds, 3),
     }
 

@@ -14,7 +14,7 @@ class Line(Struct, frozen=True, kw_only=True):
     run_id: str
     status: str
     """`finished`; `running` if a live process drives it; `unfinished` if nobody does and there is something
-    to do; `waiting` for an answer; `open` for a session between two turns."""
+    to do; `waiting` for an answer or a yes; `open` for a session between two turns."""
     stop_reason: str | None
     events: int
     created_at: float
@@ -92,7 +92,7 @@ def _status_of(state: State, info: RunInfo) -> str:
         return "finished"
     if info.is_driven:
         return "running"
-    if any(answer is None for answer in state.questions.values()):
+    if state.waiting_calls or any(answer is None for answer in state.questions.values()):
         return "waiting"
     is_session = state.started is not None and state.started.is_session
     return "open" if is_session and not state.is_turn_open else "unfinished"

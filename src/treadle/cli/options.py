@@ -99,6 +99,26 @@ Parallel: TypeAlias = Annotated[
 ParallelRuns: TypeAlias = Annotated[
     int, typer.Option("--parallel-runs", metavar="N", min=1, help="Runs in flight at a time.")
 ]
+Approve: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--approve",
+        metavar="RULE",
+        rich_help_panel=_MODEL,
+        help="'ask', 'never' or 'always' for calls that cannot be undone, or 'WHAT=ask' with a tool, a pattern "
+        "or an effect (pure, idempotent, once). Asks on the terminal; without one the run waits for "
+        "`treadle approve`.",
+    ),
+]
+ToolLimit: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool-limit",
+        metavar="TOOL:calls=N",
+        rich_help_panel=_MODEL,
+        help="Also concurrent=N and chars=N, with commas between. TOOL may be a pattern as 'web_*'.",
+    ),
+]
 Journal: TypeAlias = Annotated[
     Path | None,
     typer.Option(

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from treadle.cli.ask import make_approver
 from treadle.cli.drive import drive, say_how_to_go_on
 from treadle.cli.execute import execute
 from treadle.cli.format import exit_code, join_codes, summarize
@@ -51,6 +52,7 @@ def resume_one(resuming: Resuming, text: str, answer: str | None, *, is_json: bo
         )
     agent = resuming.agent_for(run_id)
     view = make_view(is_json=is_json, is_quiet=is_quiet)
+    agent.approver = make_approver(view, is_json=is_json)
     return drive(
         lambda emit: agent.resume(run_id, answers=answers, on_event=emit), view, run_id, resuming.path
     )
@@ -109,5 +111,5 @@ def _print_run(run: Run, path: Path | None, *, is_json: bool) -> None:
         print_lines([msgspec.json.encode(summarize(run))])
         return
     print_outcome(run)
-    if run.questions:
+    if run.questions or run.approvals:
         say_how_to_go_on(run, path)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from treadle.agent import Agent
@@ -26,7 +27,7 @@ class Resuming:
         self._given = given
         self._api_key = api_key
         self._limits = limits or Limits()
-        self._agents: dict[object, Agent] = {}
+        self._agents: dict[bytes, Agent] = {}
 
     def agent_for(self, run_id: str) -> Agent:
         """An agent with the model and tools of a run, or those that were given. Raises: `ConfigError`."""
@@ -38,7 +39,7 @@ class Resuming:
                 f"run {run_id!r} was not started by this command, and its tools are unknown "
                 f"({', '.join(spec.name for spec in started.tools)}); give them with --tools"
             )
-        key = (options, started.policy, started.task.task_set if started.task else None)
+        key = msgspec.json.encode((options, started.policy, started.task.task_set if started.task else None))
         if key not in self._agents:
             task = load_task_of(started)
             if task is not None and not options.tools:

@@ -50,6 +50,8 @@ def run(
     max_cost: o.MaxCost = None,
     deadline: o.Deadline = None,
     parallel: o.Parallel = None,
+    approve: o.Approve = None,
+    tool_limit: o.ToolLimit = None,
     temperature: o.Temperature = None,
     max_output_tokens: o.MaxOutputTokens = None,
     seed: o.Seed = None,
@@ -59,7 +61,7 @@ def run(
     """Run a model with tools on a text or a task, with every step kept in a journal."""
     from treadle.cli.output import exit_with
     from treadle.cli.run_once import RunRequest, run_once
-    from treadle.cli.setup import Limits, ModelOptions
+    from treadle.cli.setup import Limits, ModelOptions, read_approve, read_tool_limits
 
     request = RunRequest(
         text=text,
@@ -86,6 +88,8 @@ def run(
             max_cost_usd=max_cost,
             deadline_seconds=deadline,
             parallel_tool_calls=parallel,
+            approve=read_approve(approve),
+            tool_limits=read_tool_limits(tool_limit),
         ),
     )
     exit_with(run_once(request, is_json=is_json, is_quiet=is_quiet))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from treadle.agent import make_run_id
+from treadle.cli.ask import make_approver
 from treadle.cli.drive import drive
 from treadle.cli.files import Changes, find_changes, print_changes, refuse_folder, write_changes
 from treadle.cli.setup import Limits, ModelOptions, make_agent, open_or_make
@@ -70,7 +71,9 @@ def run_once(request: RunRequest, *, is_json: bool, is_quiet: bool) -> int:
             finished.append((run, changes))
             return {"files": changes}
 
-        code = drive(start, make_view(is_json=is_json, is_quiet=is_quiet), run_id, request.journal, describe)
+        view = make_view(is_json=is_json, is_quiet=is_quiet)
+        agent.approver = make_approver(view, is_json=is_json)
+        code = drive(start, view, run_id, request.journal, describe)
         for run, changes in finished:
             if request.out is not None:
                 write_changes(run, changes, request.out)

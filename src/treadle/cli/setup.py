@@ -1,6 +1,6 @@
 """From options to an agent, and back from a journal to the options that a run was started with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from treadle.agent import Agent, Files
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.events import RunStarted
-from treadle.core.policy import Policy
-from treadle.core.types import Json
+from treadle.core.policy import Approval, Policy, ToolLimits
+from treadle.core.types import Effect, Json
 from treadle.journal.open import open_journal
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
@@ -71,12 +71,48 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_cost_usd: float | None = None
     deadline_seconds: float | None = None
     parallel_tool_calls: int | None = None
+    approve: Mapping[str, Approval] | None = None
+    tool_limits: Mapping[str, ToolLimits] | None = None
 
     def over(self, policy: Policy) -> Policy:
         """`policy` with the limits that were given."""
         given = {name: getattr(self, name) for name in self.__struct_fields__}
         changes = {name: value for name, value in given.items() if value is not None}
         return replace(policy, **changes) if changes else policy
+
+
+def read_approve(rules: Sequence[str] | None) -> dict[str, Approval] | None:
+    """`--approve` as a policy has it; a word alone is for calls of effect `once`. Raises: `ConfigError`."""
+    found: dict[str, Approval] = {}
+    for rule in rules or ():
+        key, _, word = rule.rpartition("=")
+        try:
+            found[key or Effect.ONCE.value] = Approval(word)
+        except ValueError:
+            raise ConfigError(
+                f"--approve {rule!r}: {word!r} is none of ask, never and always; write --approve ask, or "
+                "--approve 'send_*=ask'"
+            ) from None
+    return found or None
+
+
+def read_tool_limits(texts: Sequence[str] | None) -> dict[str, ToolLimits] | None:
+    """`--tool-limit` as a policy has it. Raises: `ConfigError`."""
+    names = {"calls": "max_calls", "concurrent": "max_concurrent", "chars": "max_result_chars"}
+    found: dict[str, ToolLimits] = {}
+    for text in texts or ():
+        tool, _, rest = text.rpartition(":")
+        limits: dict[str, int] = {}
+        for part in rest.split(","):
+            name, _, number = part.strip().partition("=")
+            if not tool or name not in names or not number.isdigit():
+                raise ConfigError(
+                    f"--tool-limit {text!r}: write TOOL:calls=3, with calls, concurrent or chars, as "
+                    "'web_*:calls=3,chars=2000'"
+                )
+            limits[names[name]] = int(number)
+        found[tool] = ToolLimits(**limits)
+    return found or None
 
 
 def recorded_options(started: RunStarted) -> ModelOptions:

@@ -3,11 +3,11 @@
 import time
 
 from treadle.cli.format import format_call
-from treadle.cli.output import clean, print_lines, shorten, stdout, write_cost, write_seconds
+from treadle.cli.output import clean, print_lines, shorten, stdout, write_cost, write_count, write_seconds
 from treadle.cli.view import print_outcome
 from treadle.core import events as e
 from treadle.core.state import fold
-from treadle.core.types import Message, ToolCall, ToolResult
+from treadle.core.types import Message, ToolCall
 from treadle.journal.protocol import Journal
 from treadle.run import Run
 
@@ -85,19 +85,31 @@ class _Printer:
             self._print_inference(body)
         elif isinstance(body, e.InferenceFailed):
             self.say(f"attempt failed: {shorten(body.error, 400)}", "yellow")
+        elif isinstance(body, e.ToolStarted) and body.parent_call_id is not None:
+            self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
         elif isinstance(body, e.ToolStarted) and body.attempt > 1:
             self.say(
                 f"-- {clean(body.name)} was begun and its outcome lost; it is {body.effect}: run again",
                 "magenta",
             )
         elif isinstance(body, e.ToolCompleted):
-            self._print_result(body.result, body.duration_seconds)
+            self._print_result(body)
         elif isinstance(body, e.MessageInjected):
             self._print_message("! ", body.message, "yellow")
         elif isinstance(body, e.QuestionAsked):
             self.say(f"? {clean(body.text)}", "yellow")
         elif isinstance(body, e.QuestionAnswered):
             self.say(f"› {clean(body.text)}", "cyan")
+        elif isinstance(body, e.ApprovalRequested):
+            call = self._calls.get(body.call_id)
+            self.say(
+                "? may it be run: " + (format_call(call, self._width) if call else clean(body.call_id)),
+                "yellow",
+            )
+        elif isinstance(body, e.ApprovalDecided):
+            said = "yes" if body.is_approved else f"no{': ' + clean(body.reason) if body.reason else ''}"
+            edited = f", with {clean(body.arguments)}" if body.arguments is not None else ""
+            self.say(f"› {said}{edited}", "cyan")
         elif isinstance(body, e.RunPaused):
             self.say(f"-- paused: {body.reason}", "magenta")
         elif isinstance(body, e.RunResumed):
@@ -130,11 +142,15 @@ class _Printer:
         if message.content.strip():
             self.say(clean(message.content.strip()))
 
-    def _print_result(self, result: ToolResult, seconds: float) -> None:
+    def _print_result(self, body: e.ToolCompleted) -> None:
+        result, seconds = body.result, body.duration_seconds
         call = self._calls.get(result.call_id)
         width = 1_000_000 if self._is_full else self._width
-        self.say("● ", "red" if result.is_error else "green", end="")
+        # A call that another made while it ran stands before it.
+        indent = "  ↳ " if body.parent_call_id is not None else ""
+        self.say(f"{indent}● ", "red" if result.is_error else "green", end="")
         self.say(format_call(call, width - 10) if call else clean(result.name), "bold", end="")
+        self.say("  simulated" if result.is_simulated else "", "magenta", end="")
         self.say(f"  {write_seconds(seconds)}" if seconds >= 0.01 else "", "dim")
         lines = clean(result.content).rstrip("\n").split("\n")
         # One line more takes no more room than saying that it is left out.
@@ -142,9 +158,13 @@ class _Printer:
         shown = lines if limit is None or len(lines) <= limit + 1 else lines[:limit]
         for line in shown:
             text = line if self._is_full or len(line) <= width else line[: width - 1] + "…"
-            self.say(f"  {text}", "red" if result.is_error else "dim")
+            self.say(f"{' ' * len(indent)}  {text}", "red" if result.is_error else "dim")
         if len(shown) < len(lines):
             self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
+        for item in result.artifacts:
+            size = "" if item.size_bytes is None else f" of {write_count(item.size_bytes, 'byte')}"
+            what = item.name or item.uri or (item.digest or "")[:12]
+            self.say(f"  [{clean(item.kind)}{size}: {clean(what)}]", "dim italic")
 
 
 def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:

@@ -20,9 +20,12 @@ def print_outcome(run: Run, seconds: float | None = None) -> None:
     from rich.text import Text
 
     reason = run.stop_reason
-    outcome = (
-        str(reason) if reason else "waits for an answer" if run.questions else f"unfinished ({run.status})"
-    )
+    if reason:
+        outcome = str(reason)
+    elif run.approvals:
+        outcome = "waits for a yes"
+    else:
+        outcome = "waits for an answer" if run.questions else f"unfinished ({run.status})"
     line = Text(outcome, style=f"bold {style_of(reason)}")
     stdout().print(line.append(f" · {format_outcome(run, seconds)}", style="not bold dim default"))
 
@@ -161,6 +164,8 @@ class TextView:
             self._wait("waiting to try again")
 
     def _on_tool_started(self, body: e.ToolStarted) -> None:
+        if body.parent_call_id is not None:
+            self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
         again = " again, as its outcome was lost" if body.attempt > 1 else ""
         self._under_way[body.call_id] = self._write_call(body.call_id, body.name) + again
         self._wait_for_calls()
@@ -176,10 +181,12 @@ class TextView:
         self._under_way.pop(result.call_id, None)
         self._rest()
         self._end_line()
-        self._console.print("● ", style="red" if result.is_error else "green", end="")
+        indent = "  ↳ " if body.parent_call_id is not None else ""
+        self._console.print(f"{indent}● ", style="red" if result.is_error else "green", end="")
         self._console.print(self._write_call(result.call_id, result.name), style="bold", soft_wrap=True)
-        text = format_result(result, self._width - 2)
-        self._console.print(f"  {text}", style="red" if result.is_error else "dim", soft_wrap=True)
+        text = format_result(result, self._width - 2 - len(indent))
+        space = " " * len(indent)
+        self._console.print(f"{space}  {text}", style="red" if result.is_error else "dim", soft_wrap=True)
         self._wait_for_calls()
 
     @property

@@ -1,0 +1,201 @@
+"""Calls that wait for a yes: asked on a real terminal, or decided later by `treadle approve`."""
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.command import Cli
+from tests.cli.scripted import Script, call_once
+
+TOOLS = '''
+from treadle import tool
+
+@tool(effect="once")
+def send(to: str) -> str:
+    """Send a letter."""
+    with open("sent.txt", "a") as file:
+        print(to, file=file)
+    return f"sent to {to}"
+'''
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    cli = Cli(tmp_path)
+    cli.write("letters.py", TOOLS)
+    return cli
+
+
+def sent(cli: Cli) -> list[str]:
+    path = cli.folder / "sent.txt"
+    return path.read_text().split() if path.exists() else []
+
+
+def begin(cli: Cli, url: str, *more: str) -> list[str]:
+    options = ["--model", "m", "--base-url", url, "--api-key", "k", "--tools", "letters.py", *more]
+    return ["run", "write to a", *options]
+
+
+def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: Script) -> None:
+    server = script(call_once("send", to="a"))
+    done = cli(*begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
+    assert done.code == 1, done
+    assert "waits for a yes" in done.out
+    assert "treadle approve r call_1 yes" in done.err
+    assert sent(cli) == []
+    assert cli("runs", "--status", "waiting").out.count("r ") >= 1
+    listed = cli("approve", "r")
+    assert (listed.code, listed.out.strip()) == (0, 'call_1  send(to="a")')
+    done = cli("approve", "r", "call_1", "yes", "--api-key", "k", "-q")
+    assert (done.code, done.out.strip(), sent(cli)) == (0, "done: sent to a", ["a"]), done
+    shown = cli("show", "r").out
+    assert '? may it be run: send(to="a")' in shown
+    assert "› yes" in shown
+
+
+def test_a_no_with_a_reason_and_an_edit_are_told_to_the_model(cli: Cli, script: Script) -> None:
+    server = script(call_once("send", to="a"))
+    for run_id in ("no", "edit"):
+        cli(*begin(cli, server.url, "--approve", "send=ask", "--run-id", run_id))
+    done = cli("approve", "no", "call", "no", "--reason", "not to a", "--api-key", "k", "-q")
+    assert done.out.strip() == "done: Not run: the user refused it. They said: not to a"
+    done = cli("approve", "edit", "all", "edit", '{"to": "b"}', "--api-key", "k", "-q")
+    assert done.out.strip() == 'done: The user changed the arguments to {"to": "b"}\nsent to b'
+    assert sent(cli) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("r", "call_2", "yes"), "no call begins with 'call_2'; did you mean 'call_1'?; waiting are: call_1"),
+        (("r", "call_1", "maybe"), "'maybe' is no decision; say yes, no or edit"),
+        (("r", "call_1", "edit"), "edit needs the arguments"),
+        (("r", "call_1", "edit", "{}"), "missing parameter 'to'"),
+        (("r", "call_1", "edit", "{"), "not valid JSON"),
+        (("r", "call_1", "yes", "{}"), "arguments come with edit, not with yes"),
+        (("r", "call_1", "yes", "--reason", "x"), "--reason comes with no"),
+        (("r", "call_1"), "say yes, no or edit"),
+        (("nope", "call_1", "yes"), "there is no run 'nope'"),
+    ],
+)
+def test_what_cannot_be_decided_is_said(
+    cli: Cli, script: Script, arguments: tuple[str, ...], message: str
+) -> None:
+    server = script(call_once("send", to="a"))
+    cli(*begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
+    done = cli("approve", *arguments, "--api-key", "k")
+    assert done.code == 2, done
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert sent(cli) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--approve", "perhaps"), "'perhaps' is none of ask, never and always"),
+        (("--tool-limit", "send"), "write TOOL:calls=3"),
+        (("--tool-limit", "send:cals=3"), "write TOOL:calls=3"),
+    ],
+)
+def test_options_that_say_nothing(cli: Cli, options: tuple[str, ...], message: str) -> None:
+    done = cli(*begin(cli, "http://127.0.0.1:9/v1", *options))
+    assert (done.code, message in done.err) == (2, True), done
+
+
+def test_a_limit_of_a_tool_is_kept(cli: Cli, script: Script) -> None:
+    server = script(call_once("send", to="a"))
+    done = cli(*begin(cli, server.url, "--tool-limit", "se*:calls=0"))
+    assert "may be called 0 times" in done.out
+    assert "At most 0 calls in one turn." in server.requests[0]["tools"][0]["function"]["description"]
+    assert sent(cli) == []
+
+
+class Terminal:
+    """A command on a terminal of its own, which a test types into."""
+
+    def __init__(self, cli: Cli, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "treadle", *arguments],
+            cwd=cli.folder,
+            env={**cli.env, "TERM": "xterm"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def wait_for(self, text: str) -> None:
+        while text not in self.seen:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:
+                data = b""
+            assert data, self.seen
+            self.seen += data.decode(errors="replace")
+
+    def type(self, text: str) -> None:
+        self.seen = ""
+        os.write(self._master, text.encode())
+
+    def close(self) -> int:
+        deadline = time.monotonic() + 60
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                self.seen += os.read(self._master, 65536).decode(errors="replace")
+            except OSError:
+                break
+        code = self.process.wait(timeout=60)
+        os.close(self._master)
+        return code
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    started: list[Terminal] = []
+    yield started
+    for item in started:
+        if item.process.poll() is None:
+            item.process.kill()
+            item.process.wait()
+
+
+def test_the_person_at_the_terminal_is_asked(cli: Cli, script: Script, terminals: list[Terminal]) -> None:
+    server = script(call_once("send", to="a"))
+    terminal = Terminal(cli, *begin(cli, server.url, "--approve", "ask"))
+    terminals.append(terminal)
+    terminal.wait_for("[l]ater")
+    assert "it cannot be undone" in terminal.seen
+    terminal.type("what\n")
+    terminal.wait_for("[l]ater")
+    terminal.type("e\n")
+    terminal.wait_for("as JSON")
+    terminal.type("[1]\n")
+    terminal.wait_for("no object")
+    terminal.wait_for("as JSON")
+    terminal.type('{"to": "b"}\n')
+    terminal.wait_for("completed")
+    assert terminal.close() == 0
+    assert sent(cli) == ["b"]
+
+
+def test_a_ctrl_c_at_the_question_leaves_the_run_waiting(
+    cli: Cli, script: Script, terminals: list[Terminal]
+) -> None:
+    server = script(call_once("send", to="a"))
+    terminal = Terminal(cli, *begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
+    terminals.append(terminal)
+    terminal.wait_for("[l]ater")
+    terminal.process.send_signal(2)
+    assert terminal.close() == 130
+    assert sent(cli) == []
+    done = cli("approve", "r", "call_1", "no", "--api-key", "k", "-q")
+    assert done.out.strip() == "done: Not run: the user refused it."
