@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from treadle import Agent, InDoubt, Policy, Run, ToolContext, open_journal, tool
+from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, open_journal, tool
 from treadle.core.errors import RunNotFoundError
 from treadle.core.events import DurableBody, Event
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
@@ -129,7 +129,21 @@ def make_tools(boundary: Boundary) -> list[Any]:
             return act(effect, context, text)
 
         tools += [in_thread, inline]
-    return [*tools, "files"]
+
+    @tool(effect="idempotent", concurrent=False)
+    async def program(names: list[str], context: ToolContext) -> str:
+        """Calls others, and writes a file of its own before and after each."""
+        assert context.sandbox is not None
+        said = []
+        for number, name in enumerate(names):
+            path = "program.log"
+            before = context.sandbox.read(path) if path in context.sandbox.paths() else b""
+            context.sandbox.write(path, before + b"%d\n" % number)
+            arguments = {"file_path": "c.txt", "content": "c"} if name == "write_file" else {"text": "p"}
+            said.append((await context.call_tool(name, arguments)).content)
+        return "; ".join(said)
+
+    return [*tools, program, "files"]
 
 
 def one(name: str, **arguments: str) -> ToolCall:
@@ -149,7 +163,17 @@ SCENARIOS: dict[str, list[list[ToolCall]]] = {
         [one("once_async", text="7"), one("read_file", file_path="a.txt")],
         [one("delete_file", file_path="b.txt")],
     ],
+    "inner": [
+        [call("program", {"names": ["once_async", "write_file", "once_sync", "idempotent_async"]})],
+        [one("read_file", file_path="program.log"), one("read_file", file_path="c.txt")],
+    ],
+    "approved": [
+        [one("once_async", text="1"), one("pure_async", text="2"), one("once_sync", text="3")],
+        [call("program", {"names": ["once_async"]})],
+    ],
 }
+APPROVE = {"approved": {"once": Approval.ASK}}
+"""Scenario to what the policy asks about; somebody always says yes."""
 
 
 async def drive(
@@ -158,10 +182,17 @@ async def drive(
     """Resume the run, or begin it if nothing of it was kept; the run and the number of boundaries."""
     boundary = Boundary(crash_at, path.with_suffix(".witness"))
     journal = CrashingJournal(path, level, boundary)
+
+    async def approve(request: ApprovalRequest) -> bool:
+        boundary.witness(f"approved {request.call.call_id}")
+        boundary()
+        return True
+
     agent = Agent(
         Script(SCENARIOS[scenario], boundary),
         tools=make_tools(boundary),
-        policy=Policy(in_doubt=in_doubt),
+        policy=Policy(in_doubt=in_doubt, approve=APPROVE.get(scenario, {})),
+        approver=approve,
         journal=journal,  # type: ignore[arg-type]
         files={"a.txt": "seed\n"},
     )

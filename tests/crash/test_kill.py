@@ -69,7 +69,7 @@ def check_kept(path: Path, asked_before: list[str]) -> None:
     started = {body.call_id for body in bodies if isinstance(body, ToolStarted)}
     for line in witnessed(path, "effect"):
         effect, key = line.split(" ")
-        assert effect == "pure" or key.split("/")[1] in started, f"{key} acted before it was kept"
+        assert effect == "pure" or key.split("/", 1)[1] in started, f"{key} acted before it was kept"
     answered = {body.step for body in bodies if isinstance(body, InferenceCompleted)}
     asked = [int(step) for step in witnessed(path, "asked")]
     assert set(range(1, max(asked, default=1))) <= answered, "asked again before the last answer was kept"
@@ -93,6 +93,8 @@ def check_end(
 def blur(message: Message, like: Message | None = None) -> Message:
     """A result in doubt, and what stands in its place without a crash, made equal."""
     other = like or message
+    if message.name == "program" and "outcome of this call is unknown" in other.content:
+        return replace(message, content="a call within it in doubt")
     if other.is_error and "outcome of this call is unknown" in other.content:
         assert message.name is not None
         assert message.name.startswith("once")
@@ -199,10 +201,9 @@ def test_replay_of_a_run_that_was_killed_is_exact(tmp_path: Path) -> None:
 
 def test_in_doubt_is_the_kind_of_the_result() -> None:
     """The transcript is compared by its text; this pins that text to the kind."""
-    from treadle.core.decide import _unknown_outcome
-    from treadle.core.state import CallState
+    from treadle.core.decide import unknown_outcome
     from treadle.core.types import ToolCall
 
-    result = _unknown_outcome(CallState(ToolCall("c", "once", "{}"), 1))
+    result = unknown_outcome(ToolCall("c", "once", "{}"))
     assert result.error_kind is ToolErrorKind.IN_DOUBT
     assert "outcome of this call is unknown" in result.content
