@@ -1,11 +1,24 @@
-"""Makes the golden journals anew: `python tests/data/regenerate.py`. Only for a change that was meant."""
+"""Makes the golden journals anew: `python tests/data/regenerate.py [NAME ...]`. Only if a change was meant."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from treadle import Agent, InDoubt, Policy, ScriptedModel, open_journal, tool
+from treadle import (
+    Agent,
+    Attachment,
+    Decision,
+    Event,
+    InDoubt,
+    Policy,
+    ScriptedModel,
+    ToolContext,
+    ToolOutput,
+    open_journal,
+    tool,
+)
 from treadle.core.errors import RateLimitError, ServerError
 from treadle.core.types import Message, Role
 from treadle.journal.jsonl import export_run
@@ -119,16 +132,77 @@ async def fork() -> None:
     await agent("otherwise").fork("origin", 6, new_run_id="fork")
 
 
+async def approved() -> None:
+    policy = Policy(approve={"once": "ask", "echo": "never"})
+    steps: list[Answer] = [[call("charge"), call("charge", {"wait": 0.01}), say("a")], "done"]
+    asking = agent(*steps, policy=policy, approver=lambda _: True)
+    await asking.run("go", run_id="said_yes")
+    waiting = agent(*steps, policy=policy)
+    await waiting.run("go", run_id="approved")
+    await waiting.resume("approved", approvals={"call_1_1": Decision(False, "too slow")})
+    edit = Decision(True, arguments='{"wait": 0.0}')
+    await agent("done", policy=policy).resume("approved", approvals={"call_1_0": edit})
+
+
+async def inner() -> None:
+    @tool(effect="idempotent", concurrent=False)
+    async def program(context: ToolContext, names: list[str], wait: bool = False) -> str:
+        """Calls others."""
+        said = []
+        for name in names:
+            arguments = {"text": "x"} if name == "echo" else {}
+            said.append((await context.call_tool(name, arguments)).content)
+        if wait and not IS_SECOND:
+            await asyncio.sleep(60)
+        return ", ".join(said)
+
+    names = {"names": ["charge", "echo", "absent"], "wait": True}
+    tools = [program, echo, charge]
+    first = agent([call("program", names)], "done", tools=tools)
+    started = asyncio.ensure_future(first.run("go", run_id="inner"))
+    while sum(event.type == "tool_completed" for event in _read("inner")) < 3:
+        await asyncio.sleep(0.01)
+    started.cancel()
+    await asyncio.gather(started, return_exceptions=True)
+    IS_SECOND.append(True)
+    await first.resume("inner")
+
+
+IS_SECOND: list[bool] = []
+
+
+def _read(run_id: str) -> list[Event]:
+    return JOURNAL.read(run_id) if run_id in [info.run_id for info in JOURNAL.runs()] else []
+
+
+async def artifacts() -> None:
+    @tool(effect="pure", max_result_chars=40, max_calls=2)
+    async def page(size: int) -> ToolOutput:
+        """A page with a picture."""
+        picture = Attachment("image", b"\x89PNG", "image/png")
+        return ToolOutput("x" * size, structured={"size": size}, attachments=(picture,), is_simulated=True)
+
+    steps: list[Answer] = [
+        [call("page", {"size": 41}), call("page", {"size": 1})],
+        [call("page", {"size": 2})],
+        "ok",
+    ]
+    await agent(*steps, tools=[page]).run("go", run_id="artifacts")
+
+
 ALL: list[Callable[[], Awaitable[None]]] = [
     plain, tools, max_steps, max_tool_calls, retried, failed, cancelled_model, in_doubt, asked, session, fork,
+    approved, inner, artifacts,
 ]  # fmt: skip
 
 
 async def main() -> None:
-    """Write one file a run."""
+    """Write one file a run: all, or those that are named."""
     for make in ALL:
-        await make()
         name = make.__name__
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
+        await make()
         (FOLDER / f"{name}.jsonl").write_bytes(b"".join(line + b"\n" for line in export_run(JOURNAL, name)))
 
 
