@@ -112,7 +112,7 @@ async def test_a_tool_that_is_called_from_another_calls_no_further(lab: Lab) -> 
 async def test_limits_and_refusals_hold_for_them(lab: Lab) -> None:
     world = World()
     steps = [("send", "a"), ("send", "b"), ("read_file", "f")]
-    agent = lab.agent([program(*steps)], "ok", tools=world.tools(), max_tool_calls=1, max_steps=3)
+    agent = lab.agent([program(*steps)], "ok", tools=world.tools(), max_tool_calls=2, max_steps=3)
     run = await agent.run("go", files={"f": "text"})
     assert world.sent == ["a"]
     assert ToolErrorKind.NOT_RUN in kinds(run)

@@ -255,7 +255,9 @@ class _InnerCalls:
         """What stands in the way of the call, less a question to somebody."""
         state = self._driver.state
         most = state.policy.max_tool_calls
-        if most is not None and state.spent.tool_calls >= most:
+        # The calls of the model that are open, of which one makes this call, have their place already.
+        open_calls = sum(item.result is None for item in state.calls)
+        if most is not None and state.spent.tool_calls + open_calls >= most:
             return failed(call, ToolErrorKind.NOT_RUN, f"Not run: the turn has made its {most} tool calls.")
         limit = state.call_limits.get(call.name)
         if limit is not None and state.spent.calls_by_tool.get(call.name, 0) >= limit:

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.decide import Append, Infer, decide
-from treadle.core.policy import InDoubt, Policy
+from treadle.core.decide import Append, Ask, Infer, RequestApprovals, decide
+from treadle.core.policy import Approval, InDoubt, Policy
 from treadle.core.state import State, Status, apply
 from treadle.core.types import (
     Completion,
@@ -18,6 +18,7 @@ from treadle.core.types import (
     ToolCall,
     ToolErrorKind,
     ToolResult,
+    ToolSpec,
     Usage,
 )
 
@@ -29,6 +30,7 @@ policies = st.builds(
     max_cost_usd=st.none() | st.floats(0, 1),
     deadline_seconds=st.none() | st.floats(0, 30),
     in_doubt=st.sampled_from(InDoubt),
+    approve=st.dictionaries(st.sampled_from(["t", "u", "*", "once"]), st.sampled_from(Approval), max_size=2),
 )
 steps_of_time = st.sampled_from([0.0, 0.5, 4.0, -1.0])
 costs = st.none() | st.floats(0, 0.3)
@@ -47,7 +49,14 @@ class History:
         self.interruptions = 4
         self.add(
             e.RunStarted(
-                at=self.at, version=e.VERSION, policy=policy, instructions="x", is_session=is_session
+                at=self.at,
+                version=e.VERSION,
+                policy=policy,
+                instructions="x",
+                is_session=is_session,
+                tools=tuple(
+                    [ToolSpec(name, "", {}, max_calls=draw(st.none() | st.integers(0, 3))) for name in "tu"]
+                ),
             )
         )
         self.open_turn()
@@ -89,6 +98,8 @@ class History:
                 self.add(e.RunResumed(at=0.0))
                 for key in open_ids:
                     self.add(e.QuestionAnswered(at=0.0, question_id=key, text="it was done"))
+                for item in self.state.waiting_calls:
+                    self.decide_about(item.call)
             elif isinstance(action, Append):
                 for body in action.bodies:
                     self.add(body)
@@ -96,12 +107,24 @@ class History:
                 self.interrupt()
             elif isinstance(action, Infer):
                 self.infer(action)
+            elif isinstance(action, RequestApprovals):
+                for item in action.calls:
+                    self.add(e.ApprovalRequested(at=0.0, call_id=item.call.call_id))
+            elif isinstance(action, Ask):
+                if self.draw(st.booleans()):
+                    self.decide_about(action.calls[0].call)
+                else:
+                    self.add(e.RunPaused(at=0.0, reason="approval"))
             else:
                 for item in action.calls:
                     if self.is_interrupted():
                         self.interrupt()
                         break
                     self.call(item.call, item.attempt + 1)
+
+    def decide_about(self, call: ToolCall) -> None:
+        is_approved = self.draw(st.booleans())
+        self.add(e.ApprovalDecided(at=0.0, call_id=call.call_id, is_approved=is_approved))
 
     def infer(self, action: Infer) -> None:
         self.inferences += 1
@@ -120,7 +143,10 @@ class History:
         calls: tuple[ToolCall, ...] = ()
         if kind == "calls" and self.inferences < 6:
             count = self.draw(st.integers(1, 3))
-            calls = tuple(ToolCall(f"c{self.inferences}_{i}", "t", "{}") for i in range(count))
+            calls = tuple(
+                ToolCall(f"c{self.inferences}_{i}", self.draw(st.sampled_from("tu")), "{}")
+                for i in range(count)
+            )
         reason = self.draw(st.sampled_from(FinishReason))
         message = Message(Role.ASSISTANT, self.draw(texts), calls)
         usage = self.draw(st.none() | st.builds(Usage, st.integers(0, 80), st.integers(0, 80)))
@@ -141,17 +167,41 @@ class History:
         effect = self.draw(st.sampled_from(Effect))
         self.add(
             e.ToolStarted(
-                at=0.0, step=self.state.step, call_id=call.call_id, name="t", effect=effect, attempt=attempt
+                at=0.0,
+                step=self.state.step,
+                call_id=call.call_id,
+                name=call.name,
+                effect=effect,
+                attempt=attempt,
             )
         )
+        for number in range(self.draw(st.integers(0, 2))):
+            self.call_within(call, f"{call.call_id}/{number + 1}")
         if self.is_interrupted():
             self.add(e.RunResumed(at=0.0))
             return
         is_error = self.draw(st.booleans())
         result = ToolResult(
-            call.call_id, "t", self.draw(texts), is_error, ToolErrorKind.FAILED if is_error else None
+            call.call_id, call.name, self.draw(texts), is_error, ToolErrorKind.FAILED if is_error else None
         )
         self.add(e.ToolCompleted(at=0.0, step=self.state.step, result=result))
+
+    def call_within(self, parent: ToolCall, call_id: str) -> None:
+        most, open_calls = (
+            self.state.policy.max_tool_calls,
+            sum(item.result is None for item in self.state.calls),
+        )
+        if most is not None and self.state.spent.tool_calls + open_calls >= most:
+            return
+        step, parent_id = self.state.step, parent.call_id
+        if self.draw(st.booleans()):
+            self.add(
+                e.ToolStarted(
+                    at=0.0, step=step, call_id=call_id, name="u", effect=Effect.ONCE, parent_call_id=parent_id
+                )
+            )
+        result = ToolResult(call_id, "u", "inner")
+        self.add(e.ToolCompleted(at=0.0, step=step, result=result, parent_call_id=parent_id))
 
 
 @st.composite

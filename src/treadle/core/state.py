@@ -275,16 +275,21 @@ def _on_inner_started(state: State, body: e.ToolStarted) -> State:
 def _on_inner_completed(state: State, body: e.ToolCompleted) -> State:
     result = body.result
     parent = _find_call(state, body.parent_call_id)
-    calls = state.calls
+    calls, spent = state.calls, state.spent
     if parent is not None:
-        inner = tuple(
-            [
-                replace(item, result=result) if item.call.call_id == result.call_id else item
-                for item in parent.inner
-            ]
-        )
+        known = next((item for item in parent.inner if item.call.call_id == result.call_id), None)
+        if known is None:
+            # It was not started: there was something wrong with it.
+            known = InnerCall(ToolCall(result.call_id, result.name, ""), Effect.PURE, 0)
+            inner = (*parent.inner, replace(known, result=result))
+            is_first = True
+        else:
+            inner = tuple([replace(known, result=result) if item is known else item for item in parent.inner])
+            is_first = known.attempt == 1
         calls = _change_call(calls, body.parent_call_id, inner=inner)
-    return replace(state, seq=state.seq + 1, at=body.at, calls=calls, spent=_count_call(state, result))
+        # A call that is made again is no second one.
+        spent = _count_call(state, result) if is_first else spent
+    return replace(state, seq=state.seq + 1, at=body.at, calls=calls, spent=spent)
 
 
 def _count_call(state: State, result: ToolResult) -> Spent:
