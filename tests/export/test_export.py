@@ -24,7 +24,8 @@ from treadle.export import FORMATS, Lineage, Row, export_rows, load_row, read_ro
 from treadle.export.formats import encode_row, find_format
 from treadle.models import call
 from treadle.models.scripted import Answer
-from treadle.tools.protocol import ToolLike
+from treadle.tools.protocol import ToolLike, ToolOutput
+from treadle.trajectory.verify import verify_run
 
 
 async def record(*answers: Answer, tools: list[ToolLike] | None = None) -> tuple[Any, str]:
@@ -223,3 +224,22 @@ async def test_load_row_refuses_a_run_that_is_not_over() -> None:
         assert session.run_id is not None
     with pytest.raises(ExportError, match="not finished"):
         load_row(journal, session.run_id)
+
+
+async def test_a_row_says_which_results_were_made_up() -> None:
+    class Pretend:
+        spec = ToolSpec("pretend", "", {"type": "object"})
+
+        def find_fault(self, arguments: Any) -> None:
+            return None
+
+        async def call(self, arguments: Any, context: Any) -> ToolOutput:
+            return ToolOutput("made up", is_simulated=True)
+
+    journal, run_id = await record([call("pretend")], "done", tools=[Pretend()])
+    for name in FORMATS:
+        (row,) = rows_of(journal, run_id, name)
+        assert row["lineage"]["simulated"] == ["call_1_0"]
+    assert (await verify_run(journal, run_id, [Pretend()])).skips == (
+        "pretend (call_1_0): its result was simulated",
+    )

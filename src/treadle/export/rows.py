@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ExportError
-from treadle.core.events import VERSION
+from treadle.core.events import VERSION, ToolCompleted
 from treadle.core.state import fold
 from treadle.core.types import Effect, Fault, Json, Message, Role, ToolSpec
 from treadle.journal.protocol import Journal
@@ -31,6 +31,8 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
     """`RUN:SEQ` of the run that it was forked from."""
     tool_errors: tuple[str, ...] = ()
     """Ids of the calls whose result is an error, which the row's messages cannot say."""
+    simulated: tuple[str, ...] = ()
+    """Ids of the calls whose result was made up: the row is no record of tools that ran."""
     event_version: str = ""
     treadle_version: str = ""
 
@@ -51,7 +53,8 @@ def load_row(journal: Journal, run_id: str) -> Row:
     """
     import treadle
 
-    state = fold([event.body for event in journal.read(run_id)])
+    bodies = [event.body for event in journal.read(run_id)]
+    state = fold(bodies)
     started = state.started
     if started is None or state.stop_reason is None or state.is_turn_open:
         raise ExportError(f"run {run_id!r} is not finished; resume it first")
@@ -73,6 +76,13 @@ def load_row(journal: Journal, run_id: str) -> Row:
         reward=state.rewards.get("check"),
         parent=None if parent is None else f"{parent.run_id}:{parent.seq}",
         tool_errors=tuple([item.call_id for item in messages if item.is_error and item.call_id]),
+        simulated=tuple(
+            [
+                body.result.call_id
+                for body in bodies
+                if isinstance(body, ToolCompleted) and body.result.is_simulated
+            ]
+        ),
         event_version=VERSION,
         treadle_version=treadle.__version__,
     )
