@@ -1,0 +1,75 @@
+"""The one background thread on whose event loop all sessions with servers live.
+
+A session's scopes must be left in the task that entered them, and one server serves runs of any event loop; so
+callers hop over here for each call.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_closers: list[Callable[[], Coroutine[Any, Any, None]]] = []
+"""What ends the sessions that are open."""
+
+
+def submit(coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
+    """Run a coroutine there."""
+    return asyncio.run_coroutine_threadsafe(coroutine, _running_loop())
+
+
+async def hop(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that runs there. Being cancelled cancels it."""
+    return await asyncio.wrap_future(submit(coroutine))
+
+
+def remember(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Call `close` there before the process ends, unless it is forgotten."""
+    _closers.append(close)
+
+
+def forget(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """It was closed already."""
+    if close in _closers:
+        _closers.remove(close)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="treadle-mcp", daemon=True).start()
+            atexit.register(_close_all)
+        return _loop
+
+
+def _close_all() -> None:
+    if _loop is None:
+        return
+
+    async def close() -> None:
+        await asyncio.gather(*[item() for item in list(_closers)], return_exceptions=True)
+
+    try:
+        asyncio.run_coroutine_threadsafe(close(), _loop).result(timeout=10)
+    except (TimeoutError, RuntimeError):
+        return
+
+
+def _start_anew() -> None:
+    # The thread does not survive a fork; what it held belongs to the parent.
+    global _loop, _lock
+    _loop, _lock = None, threading.Lock()
+    _closers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
