@@ -22,7 +22,7 @@ _IGNORED = ("type", "transport", "description", "name", "disabled", "autoApprove
 
 
 def mcp(text: str) -> MCPServers:
-    """The servers that `text` names: a path of a JSON file with `mcpServers`, such JSON itself, a URL, or a command.
+    """The servers that `text` names: a JSON file with `mcpServers`, such JSON itself, a URL, or a command.
 
     A command may begin with assignments, as `KEY=value npx some-server`. `${NAME}` and `${NAME:-default}` are
     taken from the environment. Raises: `ConfigError`.

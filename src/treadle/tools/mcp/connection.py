@@ -20,7 +20,7 @@ STDERR_LINES = 20
 _SECRET = "***"
 
 
-class Unreachable(TreadleError):
+class UnreachableError(TreadleError):
     """A server could not be connected to, or did not answer as one should."""
 
 
@@ -66,7 +66,7 @@ class Connection:
         """The server ended it, or it was closed."""
 
     async def open(self) -> None:
-        """Connect. Raises: `Unreachable`."""
+        """Connect. Raises: `UnreachableError`."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = asyncio.ensure_future(self._own(ready))
         seconds = self._target.start_timeout_seconds
@@ -75,7 +75,7 @@ class Connection:
                 await asyncio.shield(ready)
         except TimeoutError:
             await self.close()
-            raise Unreachable(
+            raise UnreachableError(
                 self._describe(f"did not answer within {seconds:g} s of being started")
             ) from None
         except asyncio.CancelledError:
@@ -95,7 +95,7 @@ class Connection:
             await asyncio.wait([self._owner], timeout=10)
 
     async def list_tools(self) -> list[Any]:
-        """All pages of the server's tools. Raises: `Unreachable`."""
+        """All pages of the server's tools. Raises: `UnreachableError`."""
         tools: list[Any] = []
         cursor: str | None = None
         seen: set[str] = set()
@@ -111,7 +111,7 @@ class Connection:
                 seen.add(cursor)
         except Exception as error:
             raise self._explain(error) from error
-        raise Unreachable(
+        raise UnreachableError(
             self._describe(f"lists its tools without an end (the cursor {cursor!r} came again)")
         )
 
@@ -170,7 +170,8 @@ class Connection:
 
     def _on_end(self) -> None:
         self.is_over = True
-        self._stop.set()
+        # Answers that came just before the end have still to reach those who wait for them.
+        asyncio.get_running_loop().call_later(0.05, self._stop.set)
 
     async def _on_message(self, message: Any) -> None:
         if type(message).__name__ == "ToolListChangedNotification":
@@ -196,20 +197,20 @@ class Connection:
         tail = f"; its standard error ends with:\n{said}" if said else ""
         return self._target.hide(f"the MCP server {self._target.name!r} {what}{tail}")
 
-    def _explain(self, error: Exception) -> Unreachable:
+    def _explain(self, error: Exception) -> UnreachableError:
         """What went wrong, in words that say what to do."""
         leaf = first_leaf(error)
-        if isinstance(leaf, Unreachable):
+        if isinstance(leaf, UnreachableError):
             return leaf
         if isinstance(leaf, FileNotFoundError) and self._target.command is not None:
             place = f" in {self._target.cwd!r}" if self._target.cwd else ""
-            return Unreachable(
+            return UnreachableError(
                 f"the command {self._target.command!r} of the MCP server {self._target.name!r} is not "
                 f"there{place}; install it, or give its whole path"
             )
         if is_closed(leaf):
-            return Unreachable(self._describe("ended before it answered"))
-        return Unreachable(self._describe(f"cannot be used: {describe(leaf)}"))
+            return UnreachableError(self._describe("ended before it answered"))
+        return UnreachableError(self._describe(f"cannot be used: {describe(leaf)}"))
 
 
 class _Watched:
@@ -264,11 +265,13 @@ class Link:
         self.target = target
         self.is_listing_old = False
         """The server said that its tools have changed."""
+        self.listing: list[Any] = []
+        """The server's tools, as it said last."""
         self._connection: Connection | None = None
         self._lock = asyncio.Lock()
 
     async def get(self) -> Connection:
-        """An open session. Raises: `Unreachable`."""
+        """An open session. Raises: `UnreachableError`."""
         async with self._lock:
             found = self._connection
             if found is None or found.is_over or found.client is None:
@@ -276,8 +279,20 @@ class Link:
                     await found.close()
                 found = Connection(self.target, self._on_tools_changed)
                 await found.open()
+                try:
+                    # The SDK would ask for them after the first call, to know how to check its result.
+                    self.listing = await found.list_tools()
+                except BaseException:
+                    await found.close()
+                    raise
+                self.is_listing_old = False
                 self._connection = found
             return found
+
+    async def list_again(self, connection: Connection) -> None:
+        """Ask for the tools anew. Raises: `UnreachableError`."""
+        self.listing = await connection.list_tools()
+        self.is_listing_old = False
 
     async def drop(self, connection: Connection) -> None:
         """It is of no use any more."""

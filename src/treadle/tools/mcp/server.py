@@ -15,7 +15,7 @@ from treadle.tools.mcp.connection import (
     Connection,
     Link,
     Target,
-    Unreachable,
+    UnreachableError,
     describe,
     first_leaf,
     is_closed,
@@ -90,7 +90,7 @@ class MCPServer:
         if self._tools is None:
             try:
                 self._tools = worker.submit(self._list()).result()
-            except Unreachable as error:
+            except UnreachableError as error:
                 raise ConfigError(str(error)) from error
         return self._tools
 
@@ -99,7 +99,7 @@ class MCPServer:
         if self._tools is None:
             try:
                 self._tools = await worker.hop(self._list())
-            except Unreachable as error:
+            except UnreachableError as error:
                 raise ConfigError(str(error)) from error
         return self
 
@@ -140,9 +140,8 @@ class MCPServer:
         return await worker.hop(_call(link, tool, arguments, context.idempotency_key, report))
 
     async def _list(self) -> "tuple[MCPTool, ...]":
-        connection = await self._link.get()
-        listed = await connection.list_tools()
-        self._link.is_listing_old = False
+        await self._link.get()
+        listed = self._link.listing
         tools: dict[str, MCPTool] = {}
         for item in listed:
             name = _safe_name(item.name)
@@ -152,7 +151,7 @@ class MCPServer:
         unknown = self._effects.keys() - {item.name for item in listed}
         if unknown:
             known = ", ".join(item.name for item in listed) or "none"
-            raise Unreachable(
+            raise UnreachableError(
                 f"the MCP server {self.name!r} has no tool {min(unknown)!r}; its tools are: {known}"
             )
         if self.is_per_run:
@@ -266,9 +265,10 @@ async def _call(
         try:
             connection = await link.get()
             if link.is_listing_old:
-                await _check_listing(link, connection, tool)
-        except Unreachable as error:
+                await link.list_again(connection)
+        except UnreachableError as error:
             raise ToolError(str(error)) from error
+        _check_listing(link, tool)
         try:
             result = await connection.client.call_tool(
                 tool.remote_name, arguments, progress_callback=progress, meta={KEY: key}
@@ -284,17 +284,13 @@ async def _call(
             continue
         output = to_output(result)
         if output.is_error and "unknown tool" in output.content.lower():
-            await _check_listing(link, connection, tool)
+            await _list_and_check(link, connection, tool)
         return output
 
 
-async def _check_listing(link: Link, connection: Connection, tool: MCPTool) -> None:
+def _check_listing(link: Link, tool: MCPTool) -> None:
     """Raises: `ToolError` if the server has the tool no more."""
-    try:
-        names = [item.name for item in await connection.list_tools()]
-    except Unreachable as error:
-        raise ToolError(str(error)) from error
-    link.is_listing_old = False
+    names = [item.name for item in link.listing]
     if tool.remote_name not in names:
         raise ToolError(
             f"the MCP server {link.target.name!r} has no tool {tool.remote_name!r} any more; now it has: "
@@ -302,11 +298,19 @@ async def _check_listing(link: Link, connection: Connection, tool: MCPTool) -> N
         )
 
 
+async def _list_and_check(link: Link, connection: Connection, tool: MCPTool) -> None:
+    try:
+        await link.list_again(connection)
+    except UnreachableError as error:
+        raise ToolError(str(error)) from error
+    _check_listing(link, tool)
+
+
 async def _refused(link: Link, connection: Connection, tool: MCPTool, error: BaseException) -> ToolError:
     """What to tell the model of a request that was answered with an error, or with nonsense."""
     if getattr(error, "code", None) in (-32601, -32602):
         try:
-            await _check_listing(link, connection, tool)
+            await _list_and_check(link, connection, tool)
         except ToolError as gone:
             return gone
     text = link.target.hide(describe(error))

@@ -1,0 +1,109 @@
+"""A server that misbehaves as its arguments say, written from the protocol alone."""
+
+import json
+import os
+import sys
+import time
+
+MODE = sys.argv[1]
+STATE = sys.argv[2] if len(sys.argv) > 2 else os.devnull
+
+
+def send(message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def note(text):
+    with open(STATE, "a") as file:
+        file.write(text + "\n")
+
+
+def tool(name, **more):
+    return {"name": name, "inputSchema": {"type": "object"}, **more}
+
+
+TOOLS = [
+    tool("once"),
+    tool("look", annotations={"readOnlyHint": True}),
+    tool("set", annotations={"idempotentHint": True, "readOnlyHint": False}),
+]
+
+
+def list_tools(cursor):
+    if MODE == "pages":
+        number = int(cursor or 0)
+        page = {"tools": [tool(f"t{number}")]}
+        return page if number == 4 else {**page, "nextCursor": str(number + 1)}
+    if MODE == "endless":
+        return {"tools": [tool("t")], "nextCursor": "again"}
+    if MODE == "schema":
+        bad = {"type": "object", "properties": {"a": {"type": "nonsense"}}}
+        return {"tools": [{"name": "bad", "inputSchema": bad}, tool("good")]}
+    if MODE == "changes" and os.path.exists(STATE):
+        return {"tools": [tool("other")]}
+    return {"tools": TOOLS}
+
+
+def call(number, name):
+    lives = 0
+    if os.path.exists(STATE):
+        with open(STATE) as file:
+            lives = file.read().count("call")
+    note(f"call {name}")
+    if MODE == "dies" and lives == 0:
+        sys.stderr.write("about to die\n")
+        sys.stderr.flush()
+        os._exit(1)
+    if MODE == "hangs":
+        time.sleep(60)
+    if MODE == "changes":
+        send({"method": "notifications/tools/list_changed"})
+    if MODE == "error":
+        send({"id": number, "error": {"code": -32603, "message": "the disk is full, secret=hunter22"}})
+        return
+    if MODE == "nonsense":
+        send({"id": number, "result": {"content": "no list"}})
+        return
+    if MODE == "noisy":
+        sys.stdout.write("debug: here I am\n{not json\n\n")
+        sys.stdout.flush()
+    if MODE == "large":
+        send({"id": number, "result": {"content": [{"type": "text", "text": "x" * 5_000_000}]}})
+        return
+    text = [{"type": "text", "text": f"did {name} in {os.getpid()}"}]
+    send({"id": number, "result": {"content": text, "isError": MODE == "iserror"}})
+    if MODE == "dies after":
+        os._exit(0)
+
+
+def main():
+    if MODE == "exits":
+        sys.stderr.write("no such database: /nowhere\n")
+        sys.exit(2)
+    if MODE == "silent":
+        time.sleep(60)
+    if MODE == "slow":
+        time.sleep(1.0)
+    if MODE == "noisy":
+        print("Welcome to the server!")
+    for line in sys.stdin:
+        message = json.loads(line)
+        method, number = message.get("method"), message.get("id")
+        if method == "initialize":
+            version = message["params"]["protocolVersion"]
+            result = {
+                "protocolVersion": version,
+                "capabilities": {"tools": {"listChanged": True}},
+                "serverInfo": {"name": "odd", "version": "1"},
+            }
+            send({"id": number, "result": result})
+        elif method == "tools/list":
+            send({"id": number, "result": list_tools((message.get("params") or {}).get("cursor"))})
+        elif method == "tools/call":
+            call(number, message["params"]["name"])
+        elif number is not None:
+            send({"id": number, "error": {"code": -32601, "message": f"no method {method}"}})
+
+
+main()

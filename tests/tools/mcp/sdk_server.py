@@ -1,0 +1,106 @@
+"""A server made with the official SDK: `python sdk_server.py [stdio | PORT_FILE]`."""
+
+import base64
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp_types import ToolAnnotations
+
+app = MCPServer("sdk")
+log = Path(os.environ.get("CALLS", os.devnull))
+
+
+@app.tool(annotations=ToolAnnotations(read_only_hint=True))
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@app.tool(annotations=ToolAnnotations(idempotent_hint=True, destructive_hint=True))
+def put(value: str) -> str:
+    """Note a value."""
+    with log.open("a") as file:
+        file.write(f"put {value} {os.getpid()}\n")
+    return f"put {value}"
+
+
+@app.tool()
+async def report(ctx: Context[Any, Any], steps: int) -> str:
+    """Report progress."""
+    for step in range(steps):
+        await ctx.report_progress(step + 1, steps, f"step {step + 1}")
+    return "reported"
+
+
+@app.tool()
+def show(what: str) -> Any:
+    """Show a thing."""
+    if what == "image":
+        return Image(data=b"\x89PNG", format="png")
+    if what == "link":
+        return types.ResourceLink(
+            type="resource_link", name="page", uri="file:///page.txt", mime_type="text/plain"
+        )
+    if what == "resource":
+        blob = base64.b64encode(b"\x00\x01").decode()
+        inner = types.BlobResourceContents(uri="file:///blob", mime_type="application/x", blob=blob)
+        return types.EmbeddedResource(type="resource", resource=inner)
+    if what == "text resource":
+        text = types.TextResourceContents(uri="file:///t", mime_type="text/plain", text="inside")
+        return types.EmbeddedResource(type="resource", resource=text)
+    raise ValueError(f"there is no {what}")
+
+
+@app.tool(name="odd.name/with spaces")
+def odd() -> str:
+    """Has a name that providers refuse."""
+    return "odd"
+
+
+@app.tool()
+async def wait(seconds: float) -> str:
+    """Wait, and note it when that is over or cancelled."""
+    import anyio
+
+    try:
+        await anyio.sleep(seconds)
+    except BaseException:
+        with log.open("a") as file:
+            file.write("cancelled\n")
+        raise
+    return "waited"
+
+
+@app.tool()
+def key(ctx: Context[Any, Any]) -> str:
+    """The idempotency key that came with the request."""
+    meta = ctx.request_context.meta
+    extra = meta if isinstance(meta, dict) else getattr(meta, "model_extra", None) or {}
+    return str(extra.get("treadle/idempotency_key"))
+
+
+@app.tool()
+def end() -> str:
+    """End the server without an answer."""
+    with log.open("a") as file:
+        file.write("end\n")
+    os._exit(3)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] in ([], ["stdio"]):
+        app.run("stdio")
+    else:
+        import socket
+
+        import uvicorn
+
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(app.streamable_http_app(), log_level="error")
+        Path(sys.argv[1]).write_text(str(listener.getsockname()[1]))
+        uvicorn.Server(config).run(sockets=[listener])

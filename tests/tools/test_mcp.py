@@ -1,0 +1,397 @@
+"""MCP servers as toolsets, over real processes and sockets: the official SDK's, and ones that misbehave."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import Agent, ScriptedModel
+from treadle.core.errors import ConfigError, ToolError
+from treadle.core.types import Effect, ToolCall
+from treadle.journal.memory import MemoryJournal
+from treadle.models import call
+from treadle.perform import run_tool
+from treadle.tools.mcp import MCPServer, MCPServers, mcp
+from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+
+HERE = Path(__file__).parent / "mcp"
+SDK = str(HERE / "sdk_server.py")
+ODD = str(HERE / "odd_server.py")
+
+
+def context(run_id: str = "r", scope: Scope | None = None, heard: list[str] | None = None) -> ToolContext:
+    report = None if heard is None else (lambda _, text: heard.append(text))
+    return ToolContext(run_id, "c1", 1, report=report, scope=scope)
+
+
+def named(server: MCPServer, name: str) -> Any:
+    return next(tool for tool in server.tools() if tool.spec.name == name)
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    return tmp_path / "calls"
+
+
+@pytest.fixture
+def sdk(calls: Path) -> Iterator[MCPServer]:
+    server = MCPServer(sys.executable, args=[SDK], env={"CALLS": str(calls)}, name="sdk")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Iterator[Any]:
+    started: list[MCPServer] = []
+
+    def start(mode: str, **options: Any) -> MCPServer:
+        server = MCPServer(sys.executable, args=[ODD, mode, str(tmp_path / "state")], name="odd", **options)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def over_http(tmp_path: Path, calls: Path) -> Iterator[str]:
+    port = tmp_path / "port"
+    process = subprocess.Popen([sys.executable, SDK, str(port)], env={**os.environ, "CALLS": str(calls)})
+    deadline = time.monotonic() + 30
+    while not port.exists() or not port.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port.read_text()}/mcp"
+    process.kill()
+    process.wait()
+
+
+def children() -> set[int]:
+    """This process's live children."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == os.getpid() and fields[0] != "Z":
+            found.add(int(folder.name))
+    return found
+
+
+async def test_tools_schemas_and_effects_come_from_the_server(sdk: MCPServer) -> None:
+    specs = {tool.spec.name: tool.spec for tool in sdk.tools()}
+    assert specs["add"].parameters["properties"]["a"]["type"] == "integer"
+    assert specs["add"].output_schema is not None
+    assert (specs["add"].effect, specs["put"].effect, specs["end"].effect) == (
+        Effect.PURE,
+        Effect.IDEMPOTENT,
+        Effect.ONCE,
+    )
+    assert "missing parameter 'b'" in (named(sdk, "add").find_fault({"a": 1}) or "")
+    assert await named(sdk, "odd_name_with_spaces").call({}, context()) == ToolOutput(
+        "odd", structured={"result": "odd"}
+    )
+
+
+async def test_effects_may_be_given_by_name() -> None:
+    with MCPServer(sys.executable, args=[SDK], effects={"wait": "pure", "add": "once"}) as server:
+        assert (named(server, "wait").spec.effect, named(server, "add").spec.effect) == ("pure", "once")
+    with pytest.raises(ConfigError, match="has no tool 'wiat'; its tools are: add"):
+        MCPServer(sys.executable, args=[SDK], effects={"wiat": "pure"}).tools()
+
+
+async def test_results_of_every_kind(sdk: MCPServer) -> None:
+    show = named(sdk, "show")
+    image = await show.call({"what": "image"}, context())
+    assert image.content == "[image image/png, 4 bytes]"
+    assert [(item.kind, item.content, item.mime_type) for item in image.attachments] == [
+        ("image", b"\x89PNG", "image/png")
+    ]
+    link = await show.call({"what": "link"}, context())
+    assert (link.content, link.attachments[0].uri) == ("[link page: file:///page.txt]", "file:///page.txt")
+    blob = await show.call({"what": "resource"}, context())
+    assert blob.content == "[resource application/x file:///blob, 2 bytes]"
+    assert (await show.call({"what": "text resource"}, context())).content == "[resource file:///t]\ninside"
+    failed = await show.call({"what": "cake"}, context())
+    assert failed.is_error
+    assert "show" in failed.content
+
+
+async def test_progress_and_the_idempotency_key_are_passed_on(sdk: MCPServer) -> None:
+    heard: list[str] = []
+    assert (await named(sdk, "report").call({"steps": 2}, context(heard=heard))).content == "reported"
+    assert heard == ["1/2 step 1", "2/2 step 2"]
+    assert (await named(sdk, "key").call({}, context("run7"))).content == "run7/c1"
+
+
+async def test_cancelling_a_call_cancels_it_on_the_server(sdk: MCPServer, calls: Path) -> None:
+    task = asyncio.ensure_future(named(sdk, "wait").call({"seconds": 60}, context()))
+    await asyncio.sleep(0.3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for _ in range(200):
+        if calls.exists():
+            break
+        await asyncio.sleep(0.02)
+    assert calls.read_text() == "cancelled\n"
+    assert (await named(sdk, "add").call({"a": 1, "b": 2}, context())).content == "3"
+
+
+async def test_one_process_serves_many_runs_at_once_and_is_gone_when_closed(sdk: MCPServer) -> None:
+    before = children()
+    add = named(sdk, "add")
+    results = await asyncio.gather(*[add.call({"a": n, "b": n}, context(f"r{n}")) for n in range(50)])
+    assert [item.content for item in results] == [str(2 * n) for n in range(50)]
+    assert len(children() - before) == 1
+    sdk.close()
+    assert children() == before
+
+
+async def test_each_run_may_have_a_process_of_its_own(odd: Any) -> None:
+    before = children()
+    server = odd("plain", per_run=True)
+    once = named(server, "once")
+    assert children() == before
+    scopes = [Scope(), Scope()]
+    said = [(await once.call({}, context(scope=scope))).content for scope in (*scopes, *scopes)]
+    assert said[0] != said[1]
+    assert said[:2] == said[2:]
+    assert len(children() - before) == 2
+    for scope in scopes:
+        await scope.close()
+    assert children() == before
+
+
+def test_it_works_on_one_event_loop_after_another(sdk: MCPServer) -> None:
+    add = named(sdk, "add")
+    for _ in range(2):
+        assert asyncio.run(add.call({"a": 1, "b": 1}, context())).content == "2"
+
+
+async def test_over_http_with_a_session_that_the_server_forgets(over_http: str, calls: Path) -> None:
+    async with MCPServer(url=over_http, headers={"x-key": "secret99"}) as server:
+        assert (await named(server, "add").call({"a": 1, "b": 2}, context())).content == "3"
+        assert (await named(server, "put").call({"value": "x"}, context())).content == "put x"
+        with pytest.raises(ToolError) as ended:
+            await named(server, "end").call({}, context())
+        assert calls.read_text().count("end") == 1
+        assert "secret99" not in str(ended.value)
+        with pytest.raises(ToolError) as absent:
+            await named(server, "add").call({"a": 1, "b": 2}, context())
+        assert "secret99" not in str(absent.value)
+
+
+def test_a_server_that_is_not_there_or_refuses() -> None:
+    with pytest.raises(ConfigError, match=r"the command 'no-such-command' of the MCP server .* is not there"):
+        MCPServer("no-such-command").tools()
+    with pytest.raises(ConfigError, match=r"cannot be used|ended"):
+        MCPServer(url="http://127.0.0.1:9/mcp").tools()
+
+
+async def test_a_server_in_this_process() -> None:
+    from mcp.server.mcpserver import MCPServer as Made
+
+    made = Made("here")
+
+    @made.tool()
+    def double(n: int) -> int:
+        """Double."""
+        return 2 * n
+
+    async with MCPServer(server=made) as server:
+        assert (await named(server, "double").call({"n": 4}, context())).content == "8"
+
+
+# Misbehaviour
+
+
+def test_a_server_that_exits_at_once_shows_what_it_said(odd: Any) -> None:
+    with pytest.raises(ConfigError, match=r"ended before it answered(.|\n)*no such database: /nowhere"):
+        odd("exits").tools()
+
+
+def test_a_server_that_never_answers_is_given_up(odd: Any) -> None:
+    before = children()
+    with pytest.raises(ConfigError, match=r"did not answer within 0.3 s of being started"):
+        odd("silent", start_timeout_seconds=0.3).tools()
+    assert children() == before
+
+
+async def test_slow_starts_noise_pages_and_large_answers_do_no_harm(odd: Any) -> None:
+    assert len(odd("slow").tools()) == 3
+    noisy = odd("noisy")
+    assert "did once" in (await named(noisy, "once").call({}, context())).content
+    assert [tool.spec.name for tool in odd("pages").tools()] == ["t0", "t1", "t2", "t3", "t4"]
+    assert len((await named(odd("large"), "once").call({}, context())).content) == 5_000_000
+
+
+def test_a_listing_without_an_end_is_told(odd: Any) -> None:
+    with pytest.raises(ConfigError, match="lists its tools without an end"):
+        odd("endless").tools()
+
+
+def test_a_schema_that_cannot_be_read_is_left_to_the_server(odd: Any) -> None:
+    bad, good = odd("schema").tools()
+    assert bad.find_fault({"a": 1}) is None
+    assert bad.find_fault([]) is not None
+    assert good.find_fault({}) is None
+
+
+async def test_a_server_that_dies_under_a_call(odd: Any, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    server = odd("dies")
+    with pytest.raises(ToolError, match="ended while 'once' was running, so its outcome is unknown"):
+        await named(server, "once").call({}, context())
+    assert state.read_text() == "call once\n"
+    assert "did once" in (await named(server, "once").call({}, context())).content
+    for name in ("look", "set"):
+        state.unlink()
+        assert f"did {name}" in (await named(server, name).call({}, context())).content
+        assert state.read_text() == f"call {name}\n" * 2
+
+
+async def test_a_server_that_died_between_two_calls_is_started_again(odd: Any, tmp_path: Path) -> None:
+    server = odd("dies after")
+    first = (await named(server, "once").call({}, context())).content
+    await asyncio.sleep(0.2)
+    second = (await named(server, "once").call({}, context())).content
+    assert first != second
+    assert (tmp_path / "state").read_text() == "call once\n" * 2
+
+
+async def test_a_server_that_is_killed_is_started_again(odd: Any) -> None:
+    before = children()
+    server = odd("plain")
+    once = named(server, "once")
+    (pid,) = children() - before
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.sleep(0.2)
+    assert "did once" in (await once.call({}, context())).content
+
+
+async def test_a_call_that_hangs_is_ended_by_its_timeout(odd: Any) -> None:
+    once = named(odd("hangs", timeout_seconds=0.3), "once")
+    result, _ = await run_tool(ToolCall("c1", "once", "{}"), once, {}, context())
+    assert result.is_error
+    assert "did not finish within 0.3 s" in result.content
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("error", "once of the MCP server 'odd' failed: the disk is full"),
+        ("nonsense", "once of the MCP server 'odd' failed"),
+    ],
+)
+async def test_an_answer_that_is_an_error_or_nonsense(odd: Any, mode: str, message: str) -> None:
+    server = odd(mode, env={"KEY": "hunter22"})
+    with pytest.raises(ToolError, match=message) as failed:
+        await named(server, "once").call({}, context())
+    assert "hunter22" not in str(failed.value)
+    assert "hunter22" not in repr(server) + repr(server.target)
+    said = await named(odd("iserror"), "once").call({}, context())
+    assert said.is_error
+
+
+async def test_a_tool_that_the_server_has_no_more(odd: Any) -> None:
+    server = odd("changes")
+    once = named(server, "once")
+    assert "did once" in (await once.call({}, context())).content
+    with pytest.raises(ToolError, match="has no tool 'once' any more; now it has: other"):
+        await once.call({}, context())
+
+
+# Configuration
+
+
+def config(tmp_path: Path, **servers: Any) -> str:
+    path = tmp_path / "servers.json"
+    path.write_text(json.dumps({"mcpServers": servers}))
+    return str(path)
+
+
+async def test_the_usual_file_and_prefixes_only_where_names_clash(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": [ODD, "plain"], "type": "stdio", "env": {"A": "${HOME}"}}
+    path = config(
+        tmp_path,
+        one=entry,
+        two={**entry, "args": [ODD, "pages"]},
+        three={"command": "${PYTHON:-" + sys.executable + "}", "args": [ODD, "plain"]},
+        off={"command": "no-such-command", "disabled": True},
+    )
+    servers = mcp(path)
+    names = [tool.spec.name for tool in servers.tools()]
+    assert names == [
+        *("one_once", "one_look", "one_set"),
+        *("t0", "t1", "t2", "t3", "t4"),
+        *("three_once", "three_look", "three_set"),
+    ]
+    run = await Agent(
+        ScriptedModel([[call("three_once")], "ok"]), tools=[servers], journal=MemoryJournal()
+    ).run("go")
+    assert "did once" in run.messages[-2].content
+    servers.close()
+
+
+def test_a_command_line_json_and_a_url() -> None:
+    (one,) = mcp(f"KEY=v {sys.executable} {ODD} plain").servers
+    assert (one.target.args, one.target.env, one.name) == ((ODD, "plain"), {"KEY": "v"}, "odd_server")
+    (two,) = mcp(
+        json.dumps({"mcpServers": {"x": {"url": "https://h.example/mcp", "headers": {"A": "b"}}}})
+    ).servers
+    assert (two.target.url, two.target.headers, two.name) == ("https://h.example/mcp", {"A": "b"}, "x")
+    (three,) = mcp("https://h.example/mcp").servers
+    assert three.name == "h_example"
+    assert [item.name for item in mcp("npx -y @scope/server-files@1.2 /data").servers] == ["server-files"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"comand": "x"}, "server 'x' has an unknown key 'comand'; did you mean 'command'"),
+        ({}, "needs either a 'command' or a 'url'"),
+        ({"command": "x", "url": "y"}, "needs either a 'command' or a 'url'"),
+        ({"command": "x", "args": "y"}, "'args' must be a list of texts"),
+        ({"command": "x", "env": {"A": 1}}, "'env' must be an object of texts"),
+        ({"command": "x", "env": {"A": "${NO_SUCH_VAR}"}}, "the environment has no NO_SUCH_VAR"),
+        ({"command": "x", "effects": {"a": "twice"}}, "'twice' is not a valid Effect"),
+        ({"command": "x", "timeout": -1}, "timeout_seconds is -1; it must be above 0"),
+        ("x", "is no object"),
+    ],
+)
+def test_entries_that_cannot_be_used(tmp_path: Path, entry: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace("$", r"\$")):
+        mcp(config(tmp_path, x=entry))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "say which server"),
+        ("absent.json", "cannot read the MCP servers of 'absent.json'"),
+        ("{", "not valid JSON"),
+        ('{"a": 1}', "there is no object 'mcpServers' in it, but 'a'"),
+        ("A=b", "no command after the assignments"),
+        ("'", "is no command line"),
+    ],
+)
+def test_texts_that_name_no_server(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        mcp(text)
+
+
+async def test_servers_are_joined_though_given_one_by_one() -> None:
+    servers = MCPServers([MCPServer(sys.executable, args=[ODD, "plain"], name=name) for name in ("a", "b")])
+    async with servers:
+        assert servers.tools()[0].spec.name == "a_once"
