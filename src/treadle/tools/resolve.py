@@ -23,6 +23,7 @@ from treadle.tools.protocol import Tool, ToolLike
 
 TOOLSETS = {
     "files": "treadle.tools.files:files",
+    "python": "treadle.tools.python:python",
 }
 """Toolsets by name. Others come from entry points in the group `treadle.tools`; a name here wins."""
 

@@ -1,0 +1,286 @@
+"""The tool `python`.
+
+Code runs in Monty, an interpreter in a process of its own that has no files, network or environment: whatever it
+asks for is answered here, from the run's sandbox and the run's other tools. Its variables are kept between the
+calls of a run, as part of the snapshot.
+"""
+
+import contextlib
+import hashlib
+import keyword
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+from treadle.core.errors import ConfigError, ToolError
+from treadle.core.types import Effect, Json, ToolSpec
+from treadle.registry import require
+from treadle.tools.protocol import ToolContext, ToolOutput
+from treadle.tools.python import workers
+from treadle.tools.validation import ArgumentChecker
+
+STATE = "python"
+"""Under which the sandbox keeps the session."""
+MAX_CODE_CHARS = 1_000_000
+
+_DESCRIPTION = (
+    "Run Python code in a sandbox, and read what it prints and the value of its last expression.\n\n"
+    "Variables, functions and imports are kept for the next call. The working folder is the run's files: open(), "
+    "os and pathlib work on them. The other tools can be called as functions with keyword arguments; they return "
+    "the tool's result and raise RuntimeError if it fails; call them one after another. There is no network, no "
+    "subprocess, no environment and no third-party package. Of the standard library there are only: asyncio, "
+    "base64, bisect, collections, copy, csv, dataclasses, datetime, decimal, functools, hashlib, itertools, json, "
+    "math, os, pathlib, random, re, sys, time, tomllib, typing and unicodedata."
+)
+
+
+class Python:
+    """A tool that runs Python. One instance serves any number of runs."""
+
+    def __init__(
+        self,
+        *,
+        name: str = "python",
+        max_seconds: float = 10.0,
+        max_memory_bytes: int = 256 * 1024 * 1024,
+        max_recursion: int = 500,
+        max_output_bytes: int = 1_000_000,
+        max_state_bytes: int = 8 * 1024 * 1024,
+        max_files_bytes: int = 64 * 1024 * 1024,
+        max_tool_calls: int = 1000,
+    ) -> None:
+        """`max_seconds` is of the code's own work in one call, without what it waits for.
+
+        `max_output_bytes` and `max_tool_calls` are of one call too, the others of a run.
+        """
+        for option, value in (("max_seconds", max_seconds), ("max_memory_bytes", max_memory_bytes)):
+            if value <= 0:
+                raise ConfigError(f"Python: {option} is {value!r}; it must be above 0")
+        parameters: dict[str, Json] = {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "The code, of any number of lines."}},
+            "required": ["code"],
+            "additionalProperties": False,
+        }
+        self.spec = ToolSpec(
+            name=name,
+            description=_DESCRIPTION,
+            parameters=parameters,
+            effect=Effect.IDEMPOTENT,
+            is_concurrent=False,
+        )
+        self.find_fault = ArgumentChecker(parameters).find_fault
+        self._limits = {
+            "max_feed_duration_secs": max_seconds,
+            "max_memory": max_memory_bytes,
+            "max_recursion_depth": max_recursion,
+            "max_suspensions": 1_000_000,
+            "max_total_sleep_secs": 60.0,
+        }
+        self._max_output_bytes = max_output_bytes
+        self._max_state_bytes = max_state_bytes
+        self._max_files_bytes = max_files_bytes
+        self._max_tool_calls = max_tool_calls
+
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
+        """See `Tool.call`. Raises: `ToolError`; `ConfigError` if Monty is not installed."""
+        monty = require("pydantic_monty", "python")
+        code = arguments["code"]
+        if len(code) > MAX_CODE_CHARS:
+            raise ToolError(f"the code has {len(code):,} characters; at most {MAX_CODE_CHARS:,} are taken")
+        state = context.sandbox.read_state(STATE) if context.sandbox is not None else None
+        key = (context.run_id, id(context.scope))
+        await context.scope.get((id(self), "python"), lambda: _forgetting(key))
+        seed = int.from_bytes(hashlib.sha256(context.idempotency_key.encode()).digest()[:8], "big")
+        options = {
+            "limits": self._limits,
+            "os_policy": {"random_start": {"seed": seed}, "sleep_system_max": 10.0},
+        }
+        try:
+            session = await workers.take(key, state, options)
+        except monty.MontyError as error:
+            raise ToolError(f"the state of Python could not be restored: {error}") from error
+        run = _Run(self, monty, session, context)
+        try:
+            output = await run.run(code)
+            kept = await _dump(session) if run.is_whole else None
+        except BaseException:
+            await workers.drop(session)
+            raise
+        if kept is not None:
+            return await self._put_away(key, session, kept, output, context)
+        await workers.drop(session)
+        note = "[the variables are as they were before this call]"
+        return ToolOutput(f"{output.content}\n{note}".strip(), is_error=True)
+
+    async def _put_away(
+        self, key: tuple[str, int], session: Any, state: bytes, output: ToolOutput, context: ToolContext
+    ) -> ToolOutput:
+        if len(state) > self._max_state_bytes:
+            await workers.drop(session)
+            text = (
+                f"[the variables take {len(state):,} bytes, over the limit of {self._max_state_bytes:,}: they are "
+                "as they were before this call. Write large data to files]"
+            )
+            return ToolOutput(f"{output.content}\n{text}".strip(), is_error=True)
+        if context.sandbox is not None:
+            context.sandbox.write_state(STATE, state)
+        await workers.keep(key, session, state)
+        return output
+
+    def __repr__(self) -> str:
+        return f"<tool {self.spec.name!r}>"
+
+
+class _Run:
+    """One call: drives the code from one question to the host to the next."""
+
+    def __init__(self, tool: Python, monty: Any, session: Any, context: ToolContext) -> None:
+        from treadle.tools.python.files import SandboxFiles
+
+        self._tool = tool
+        self._monty = monty
+        self._session = session
+        self._context = context
+        self._files = SandboxFiles(context.sandbox, tool._max_files_bytes)
+        self._printed = monty.CollectString(max_bytes=tool._max_output_bytes)
+        self._functions = {
+            _identifier(spec.name): spec for spec in context.tools if spec.name != tool.spec.name
+        }
+        self._calls = 0
+        self._futures: dict[int, dict[str, Any]] = {}
+        self.is_whole = True
+        """The session is in order, and its state is to be kept."""
+
+    async def run(self, code: str) -> ToolOutput:
+        monty = self._monty
+        try:
+            step = await self._session.feed_start(code, print_callback=self._printed)
+            while not isinstance(step, monty.MontyComplete):
+                step = await self._answer(step)
+        except monty.MontySyntaxError as error:
+            return self._fail(error.display())
+        except monty.MontyRuntimeError as error:
+            return self._explain(error)
+        except monty.MontyCrashedError:
+            self.is_whole = False
+            return self._fail(
+                "[Python ended without an answer; its variables are as they were before this call]"
+            )
+        except monty.MontyConversionError as error:
+            return self._fail(f"[the value of the last expression cannot be shown: {error}]")
+        shown = "" if step.output is None else _shorten(repr(step.output), self._tool._max_output_bytes)
+        printed = self._printed.output
+        if shown and printed and not printed.endswith("\n"):
+            printed += "\n"
+        return ToolOutput(printed + shown)
+
+    async def _answer(self, step: Any) -> Any:
+        """Answer what the code asks for; the next question, or the end."""
+        monty = self._monty
+        if isinstance(step, monty.AsyncNameLookupSnapshot):
+            return await self._look_up(step)
+        if isinstance(step, monty.AsyncFutureSnapshot):
+            return await step.resume({number: self._futures.pop(number) for number in step.pending_call_ids})
+        if step.is_os_function:
+            return await self._ask_host(step)
+        result = await self._call_tool(step.function_name, step.args, step.kwargs)
+        if step.allow_eager_await:
+            # The code awaits it, as if the function were a coroutine function.
+            self._futures[step.call_id] = result
+            return await step.resume({"future": ...})
+        return await step.resume(result)
+
+    async def _look_up(self, step: Any) -> Any:
+        name = step.variable_name
+        if step.object_id is None and name in self._functions:
+
+            def function(*args: Any, **kwargs: Any) -> None: ...
+
+            function.__name__ = function.__qualname__ = name
+            return await step.resume(value=function)
+        return await step.resume()
+
+    async def _ask_host(self, step: Any) -> Any:
+        from treadle.tools.python.files import answer
+
+        if step.function_name in ("system.sleep", "system.async_sleep"):
+            return await step.resume_auto()
+        try:
+            value = answer(self._files, step.function_name, step.args, step.kwargs)
+        except Exception as error:
+            return await step.resume({"exception": error})
+        if value is self._monty.NOT_HANDLED:
+            return await step.resume_not_handled()
+        return await step.resume({"return_value": value})
+
+    async def _call_tool(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        spec = self._functions.get(name)
+        if spec is None:
+            return {"exception": NameError(f"name {name!r} is not defined")}
+        self._calls += 1
+        if self._calls > self._tool._max_tool_calls:
+            return {
+                "exception": RuntimeError(f"more than {self._tool._max_tool_calls} tool calls in one call")
+            }
+        names = list(spec.parameters.get("properties", {}))
+        if len(args) > len(names):
+            return {
+                "exception": TypeError(f"{name}() takes {len(names)} arguments but {len(args)} were given")
+            }
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        try:
+            output = await self._context.call_tool(spec.name, arguments)
+        except (ToolError, TypeError) as error:
+            return {"exception": RuntimeError(str(error))}
+        if output.is_error:
+            return {"exception": RuntimeError(output.content)}
+        return {"return_value": output.content if output.structured is None else output.structured}
+
+    def _explain(self, error: Any) -> ToolOutput:
+        text = error.display("traceback")
+        cause = error.exception()
+        if isinstance(cause, TimeoutError | MemoryError) and "limit exceeded" in str(cause):
+            # What was stopped in the middle is in no order.
+            self.is_whole = False
+            text += "\n[stopped]"
+        elif isinstance(cause, ModuleNotFoundError):
+            text += "\n[this Python has only a part of the standard library, and no other packages]"
+        return self._fail(text)
+
+    def _fail(self, text: str) -> ToolOutput:
+        printed = self._printed.output
+        if printed and not printed.endswith("\n"):
+            printed += "\n"
+        return ToolOutput(printed + text, is_error=True)
+
+
+async def _dump(session: Any) -> bytes | None:
+    """The session's state; `None` if its worker is gone."""
+    try:
+        state: bytes = await session.dump()
+    except RuntimeError:
+        return None
+    return state
+
+
+@contextlib.asynccontextmanager
+async def _forgetting(key: tuple[str, int]) -> AsyncIterator[None]:
+    """Gives the run's worker back when nobody drives it any more."""
+    try:
+        yield
+    finally:
+        await workers.forget(key)
+
+
+def _identifier(name: str) -> str:
+    """A name by which code can call a tool."""
+    made = re.sub(r"\W", "_", name)
+    return f"_{made}" if made[:1].isdigit() or keyword.iskeyword(made) else made
+
+
+def _shorten(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+python = Python()

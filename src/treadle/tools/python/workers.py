@@ -1,0 +1,92 @@
+"""The worker processes that code runs in: one pool for the process, and sessions that are kept warm in it.
+
+A warm session is never the truth: it is used only if what it held when it was put away is what the run's sandbox
+says that the state is. Otherwise the state is loaded into a fresh one.
+"""
+
+import asyncio
+import os
+from collections import OrderedDict
+from typing import Any
+
+from treadle.registry import require
+
+MAX_WARM = 16
+MAX_WORKERS = 48
+
+_pool: Any = None
+_warm: "OrderedDict[tuple[str, int], _Warm]" = OrderedDict()
+
+
+class _Warm:
+    """A session between two calls."""
+
+    def __init__(self, session: Any, state: bytes) -> None:
+        self.session = session
+        self.state = state
+
+
+async def take(key: tuple[str, int], state: bytes | None, options: dict[str, Any]) -> Any:
+    """An open session that holds `state`. Raises: `ConfigError` if Monty is not installed."""
+    warm = _warm.pop(key, None)
+    if warm is not None:
+        if warm.state is state or warm.state == state:
+            return warm.session
+        await drop(warm.session)
+    pool = await _running_pool()
+    session = await pool.checkout(**options).__aenter__()
+    if state is not None:
+        try:
+            await session.load_session(state)
+        except BaseException:
+            await drop(session)
+            raise
+    return session
+
+
+async def keep(key: tuple[str, int], session: Any, state: bytes) -> None:
+    """Put a session away, for the next call of the same run."""
+    _warm[key] = _Warm(session, state)
+    while len(_warm) > MAX_WARM:
+        _, oldest = _warm.popitem(last=False)
+        await drop(oldest.session)
+
+
+async def forget(key: tuple[str, int]) -> None:
+    """The run makes no more calls."""
+    warm = _warm.pop(key, None)
+    if warm is not None:
+        await drop(warm.session)
+
+
+async def drop(session: Any) -> None:
+    """Give a session's worker back. Never raises: a worker that is gone is replaced by the pool."""
+    try:
+        await session.__aexit__(None, None, None)
+    except Exception:
+        await asyncio.sleep(0)
+
+
+async def _running_pool() -> Any:
+    global _pool
+    if _pool is None:
+        monty = require("pydantic_monty", "python")
+        pool = monty.AsyncMonty(min_processes=0, max_processes=MAX_WORKERS)
+        await pool.__aenter__()
+        if _pool is not None:
+            # Another run was faster.
+            await pool.__aexit__(None, None, None)
+        else:
+            _pool = pool
+    return _pool
+
+
+def _start_anew() -> None:
+    # The workers belong to the parent.
+    global _pool
+    _pool = None
+    _warm.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
