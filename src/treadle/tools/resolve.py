@@ -23,6 +23,8 @@ from treadle.tools.protocol import Tool, ToolLike
 
 TOOLSETS = {
     "files": "treadle.tools.files:files",
+    "shell": "treadle.tools.shell:shell",
+    "shell-unprotected": "treadle.tools.shell:shell_unprotected",
     "python": "treadle.tools.python:python",
 }
 """Toolsets by name. Others come from entry points in the group `treadle.tools`; a name here wins."""
