@@ -89,6 +89,7 @@ class Driver:
 
     async def close(self) -> None:
         """Give back what tools hold for the run; it can be driven on, and they take it anew."""
+        self.scope.is_run_over = self.state.status is Status.FINISHED
         await self.scope.close()
 
     async def drive(self) -> State:

@@ -26,11 +26,15 @@ COMMANDS = {
     "verify": "treadle.cli.verify:verify",
     "export": "treadle.cli.export:export",
     "import": "treadle.cli.import_:import_",
+    "tools": "treadle.cli.tools:tools",
     "tasks": "treadle.cli.tasks:tasks",
     "mock": "treadle.cli.mock:mock",
     "demo": "treadle.cli.demo.command:demo",
 }
-"""Name to `module:function`, in the order of the help. The module's `EXAMPLES` are two command lines."""
+"""Name to `module:function`, in the order of the help. The module's `EXAMPLES` are two command lines.
+
+What stands behind the colon may also be a `typer.Typer`: a group of commands.
+"""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -38,21 +42,24 @@ _SETTINGS = {"help_option_names": ["-h", "--help"]}
 class Commands(TyperGroup):
     """Loads a command's module when the command is asked for."""
 
+    commands_by_name = COMMANDS
+
     def list_commands(self, ctx: object) -> list[str]:
         """The names, in the order of the help."""
-        return list(COMMANDS)
+        return list(self.commands_by_name)
 
     def get_command(self, ctx: object, cmd_name: str) -> Any:
         """The command, or `None` if there is none of this name."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.commands_by_name:
             return None
-        module_name, _, function = COMMANDS[cmd_name].partition(":")
+        module_name, _, function = self.commands_by_name[cmd_name].partition(":")
         module = import_module(module_name)
+        group = getattr(module, function)
+        if isinstance(group, typer.Typer):
+            return typer.main.get_command(group)
         single = typer.Typer(add_completion=False)
         examples = ["Examples:", *[f"  {line}" for line in module.EXAMPLES]]
-        single.command(cmd_name, epilog="\n\n".join(examples), context_settings=_SETTINGS)(
-            getattr(module, function)
-        )
+        single.command(cmd_name, epilog="\n\n".join(examples), context_settings=_SETTINGS)(group)
         return typer.main.get_command(single)
 
 

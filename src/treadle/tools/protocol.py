@@ -49,9 +49,11 @@ class Scope:
     Everything in it is closed, last opened first, when nobody drives the run any more.
     """
 
-    __slots__ = ("_closers", "_items", "_lock")
+    __slots__ = ("_closers", "_items", "_lock", "is_run_over")
 
     def __init__(self) -> None:
+        self.is_run_over = False
+        """Set before it is closed for good: the run is finished, and will not be driven again."""
         self._items: dict[Hashable, Any] = {}
         self._closers: list[AbstractAsyncContextManager[Any]] = []
         self._lock: asyncio.Lock | None = None

@@ -1,0 +1,242 @@
+"""Tools of a service that speaks DeepFabric's Spin protocol.
+
+Each run has a session there, whose id follows from the run's, so that a resume finds it again. It begins with the
+run's files, which are written to it before the first call; it is ended when the run is over, not when it pauses.
+Source: DeepFabric 4.13, Spin tools protocol.
+"""
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from treadle.core.errors import ConfigError, ToolError
+from treadle.core.types import Effect, Json, ToolSpec
+from treadle.sync import run_blocking
+from treadle.tools.definitions import parse_definitions
+from treadle.tools.http import GuardedHttp, HttpAnswer, host_of
+from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+from treadle.tools.validation import ArgumentChecker
+
+STATE = "spin"
+_NAMESPACE = uuid.UUID("8b0f4c9a-6a55-4d0b-9f0e-0c3c7be2c5a1")
+_JSON = {"content-type": "application/json", "accept": "application/json"}
+_PATH: dict[str, Json] = {"type": "string", "description": "Path of the file."}
+
+
+def _vfs_tool(name: str, about: str, effect: Effect, **properties: Json) -> ToolSpec:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return ToolSpec(name, about, parameters, effect, is_concurrent=effect is Effect.PURE)
+
+
+VFS_TOOLS = (
+    _vfs_tool("read_file", "Read a file's content.", Effect.PURE, file_path=_PATH),
+    _vfs_tool(
+        "write_file",
+        "Create a file, or replace all of its content.",
+        Effect.IDEMPOTENT,
+        file_path=_PATH,
+        content={"type": "string", "description": "The whole content."},
+    ),
+    _vfs_tool("list_files", "List the paths of all files, as a JSON array.", Effect.PURE),
+    _vfs_tool("delete_file", "Delete a file.", Effect.ONCE, file_path=_PATH),
+)
+
+
+class Spin:
+    """A toolset of one component of a service."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        component: str | None = "vfs",
+        tools: Sequence[ToolSpec] | None = None,
+        tool_execute_path: str | None = None,
+        timeout_seconds: float = 30.0,
+        has_seed: bool = True,
+        max_response_bytes: int = 16_000_000,
+    ) -> None:
+        """`tools` are those that the component has; of `vfs` and `mock` they are known.
+
+        With `tool_execute_path` each call is posted there as name and arguments, without a session. With
+        `has_seed` the run's files are written to the session's `vfs` before the first call.
+        Raises: `ConfigError` for an endpoint that is no URL.
+        """
+        self.endpoint = endpoint.rstrip("/")
+        self.component = component
+        self.execute_path = tool_execute_path
+        if component == "mock" and tool_execute_path is None:
+            self.execute_path = "/mock/execute"
+        self._specs = tuple(tools) if tools is not None else None
+        self._has_seed = has_seed and self.execute_path is None
+        self._http = GuardedHttp(
+            [],
+            named_by_user=[host_of(self.endpoint)],
+            allow_private=True,
+            timeout_seconds=timeout_seconds,
+            max_response_bytes=max_response_bytes,
+        )
+        self._tools: tuple[SpinTool, ...] | None = None
+
+    def tools(self) -> "tuple[SpinTool, ...]":
+        """See `Toolset.tools`. Those of a mock component are asked for, which blocks. Raises: `ConfigError`."""
+        if self._tools is None:
+            specs = self._specs
+            if specs is None and self.component == "vfs":
+                specs = VFS_TOOLS
+            if specs is None and self.component == "mock":
+                specs = run_blocking(self._list())
+            if not specs:
+                raise ConfigError(
+                    f"the tools of the Spin component {self.component!r} at {self.endpoint} are not known; give them "
+                    "with Spin(..., tools=...)"
+                )
+            self._tools = tuple([SpinTool(self, spec) for spec in specs])
+        return self._tools
+
+    async def health(self) -> Json:
+        """What the service says of itself. Raises: `ToolError` if it says nothing good."""
+        said = []
+        for path in ("/health", "/vfs/health"):
+            answer = await self._http.request("GET", self.endpoint + path)
+            if answer.status == 200:
+                return _decode(answer)
+            said.append(f"{path}: HTTP {answer.status}")
+        raise ToolError(f"the Spin service at {self.endpoint} is not healthy ({', '.join(said)})")
+
+    async def execute(self, name: str, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
+        """Make one call for a run. Raises: `ToolError`."""
+        if self.execute_path is not None:
+            body = {"name": name, "arguments": arguments}
+            answer = await self._post(self.execute_path, body)
+            return _read_custom(answer)
+        session_id = session_of(context.run_id)
+        await context.scope.get((id(self), "spin"), lambda: self._ending(session_id, context.scope))
+        if self._has_seed:
+            await self._seed(session_id, context)
+        route = f"/{self.component}/execute" if self.component else "/execute"
+        answer = await self._post(route, {"session_id": session_id, "tool": name, "args": arguments})
+        return _read_executed(answer)
+
+    async def end(self, session_id: str) -> bool:
+        """Free a session's state, by whichever of the two addresses the service knows; whether it did."""
+        for path in (f"/session/{session_id}", f"/vfs/session/{session_id}"):
+            with contextlib.suppress(ToolError):
+                answer = await self._http.request("DELETE", self.endpoint + path)
+                if answer.status in (200, 202, 204):
+                    return True
+        return False
+
+    async def _seed(self, session_id: str, context: ToolContext) -> None:
+        """Write the run's files to the session, once in the run's life."""
+        sandbox = context.sandbox
+        if sandbox is None or sandbox.read_state(STATE) is not None:
+            return
+        for path in sandbox.paths():
+            try:
+                content = sandbox.read(path).decode()
+            except UnicodeError:
+                raise ToolError(f"the file {path!r} is not text, and Spin sessions hold only texts") from None
+            arguments = {"file_path": path, "content": content}
+            body = {"session_id": session_id, "tool": "write_file", "args": arguments}
+            output = _read_executed(await self._post("/vfs/execute", body))
+            if output.is_error:
+                raise ToolError(
+                    f"the run's file {path!r} could not be written to the session: {output.content}"
+                )
+        sandbox.write_state(STATE, session_id.encode())
+
+    async def _post(self, path: str, body: Json) -> HttpAnswer:
+        return await self._http.request("POST", self.endpoint + path, _JSON, msgspec.json.encode(body))
+
+    async def _list(self) -> tuple[ToolSpec, ...]:
+        try:
+            answer = await self._http.request("GET", f"{self.endpoint}/mock/list-tools")
+            value = _decode(answer)
+        except ToolError as error:
+            raise ConfigError(str(error)) from error
+        origin = f"{self.endpoint}/mock/list-tools"
+        items = value.get("tools") if isinstance(value, dict) else value
+        if not items:
+            raise ConfigError(f"{origin} lists no tools; post their definitions to /mock/load-schema first")
+        return parse_definitions({"tools": items}, origin).tools
+
+    @contextlib.asynccontextmanager
+    async def _ending(self, session_id: str, scope: Scope) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            if scope.is_run_over:
+                await self.end(session_id)
+
+
+class SpinTool:
+    """One tool of a service."""
+
+    def __init__(self, spin: Spin, spec: ToolSpec) -> None:
+        self.spec = spec
+        self.find_fault = ArgumentChecker(spec.parameters).find_fault
+        self._spin = spin
+
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
+        """See `Tool.call`. Raises: `ToolError`."""
+        return await self._spin.execute(self.spec.name, arguments, context)
+
+
+def spin(text: str) -> Spin:
+    """The toolset at `spin:http://host:port`, with a component as its path if it is not `vfs`.
+
+    Raises: `ConfigError`.
+    """
+    path = urlsplit(text).path.strip("/")
+    endpoint = text.rstrip("/").removesuffix(f"/{path}") if path else text
+    return Spin(endpoint, component=path or "vfs")
+
+
+def session_of(run_id: str) -> str:
+    """The id of a run's session, a UUID that follows from the run's id."""
+    return str(uuid.uuid5(_NAMESPACE, run_id))
+
+
+def _read_executed(answer: HttpAnswer) -> ToolOutput:
+    value = _decode(answer, is_strict=answer.status == 200)
+    if answer.status != 200:
+        said = value.get("error") or value.get("result") if isinstance(value, dict) else None
+        kind = value.get("error_type", "HTTPError") if isinstance(value, dict) else "HTTPError"
+        raise ToolError(f"{kind}: {said or f'HTTP {answer.status}'}")
+    if not isinstance(value, dict) or not isinstance(value.get("success"), bool):
+        raise ToolError(f"the service answered something else than a result: {answer.body[:200]!r}")
+    result: Any = value.get("result")
+    text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
+    structured = None if isinstance(result, str) else result
+    if value["success"]:
+        return ToolOutput(text, structured=structured)
+    return ToolOutput(f"{value.get('error_type') or 'Error'}: {text}", is_error=True)
+
+
+def _read_custom(answer: HttpAnswer) -> ToolOutput:
+    value = _decode(answer, is_strict=answer.status == 200)
+    if answer.status != 200:
+        said = value.get("error") if isinstance(value, dict) else None
+        raise ToolError(str(said or f"HTTP {answer.status}"))
+    if not isinstance(value, dict) or "result" not in value:
+        raise ToolError(f"the service answered something else than a result: {answer.body[:200]!r}")
+    result = value["result"]
+    if isinstance(result, str):
+        return ToolOutput(result)
+    return ToolOutput(msgspec.json.encode(result).decode(), structured=result)
+
+
+def _decode(answer: HttpAnswer, *, is_strict: bool = True) -> Any:
+    try:
+        return msgspec.json.decode(answer.body)
+    except msgspec.DecodeError:
+        if is_strict:
+            raise ToolError(
+                f"the service answered no JSON (HTTP {answer.status}): {answer.body[:200]!r}"
+            ) from None
+        return None
