@@ -70,6 +70,8 @@ class Folder:
         self._held: dict[str, _Held] = {}
         self._state: bytes | None = None
         self._is_fresh = True
+        self.links: frozenset[str] = frozenset()
+        """The paths of the links in it."""
 
     def clear(self) -> None:
         """Forget all; the next `push` begins anew. Raises: `OSError`."""
@@ -90,6 +92,7 @@ class Folder:
             paths = sandbox.paths()
             for path in self._held.keys() - set(paths):
                 writer.remove(path)
+                writer.remove_empty(path.rpartition("/")[0])
                 del self._held[path]
             for path in paths:
                 content = sandbox.read(path)
@@ -108,10 +111,12 @@ class Folder:
                     writer.link(path, target)
         finally:
             writer.close()
+        if self._is_fresh:
+            self.links = frozenset(extras.links)
         self._is_fresh = False
 
     def pull(self, sandbox: Sandbox, max_files: int, max_bytes: int) -> list[str]:
-        """Bring what changed in the folder to the sandbox; what was left out and removed, and why.
+        """Bring what changed in the folder to the sandbox; what it cannot hold and was removed, and why.
 
         Raises: `TooMuchError` if the folder holds more than it may, with the sandbox as it was; `OSError`.
         """
@@ -126,6 +131,7 @@ class Folder:
         for path, content in change.written.items():
             sandbox.write(path, content)
         self._held = change.held
+        self.links = frozenset(change.links)
         if change.left_out:
             writer = _Writer(self.path, self._owner)
             try:
@@ -152,7 +158,7 @@ class _Change:
         """Path to reason; what is in a folder that is left out goes with it."""
         self._last_left_out = "\0"
         self._empty: dict[str, None] = {}
-        self._links: dict[str, str] = {}
+        self.links: dict[str, str] = {}
 
     def take(self, found: Found) -> None:
         """Note one thing."""
@@ -163,11 +169,11 @@ class _Change:
         if reason is None and stat.S_ISLNK(mode):
             target = os.readlink(found.name, dir_fd=found.folder_fd)
             reason = None if _is_text(target) else "a link to a name that is not UTF-8"
-            self._links[path] = target
+            self.links[path] = target
         if reason is not None:
             self.left_out[path] = reason
             self._last_left_out = f"{path}/"
-            self._links.pop(path, None)
+            self.links.pop(path, None)
             return
         self._empty.pop(path.rpartition("/")[0], None)
         if stat.S_ISDIR(mode):
@@ -196,7 +202,7 @@ class _Change:
         return Extras(
             executable=tuple(sorted(path for path, held in self.held.items() if held.is_executable)),
             folders=tuple(sorted(self._empty)),
-            links=dict(sorted(self._links.items())),
+            links=dict(sorted(self.links.items())),
         )
 
 
@@ -252,6 +258,16 @@ class _Writer:
         except (FileNotFoundError, NotADirectoryError):
             return
         self._make_room(path, name, fd)
+
+    def remove_empty(self, path: str) -> None:
+        """Remove a folder, and those that it is in, as far as nothing is in them: so a sandbox has it."""
+        while path:
+            folder, _, name = path.rpartition("/")
+            try:
+                os.rmdir(name, dir_fd=self._enter(folder, may_make=False))
+            except OSError:
+                return
+            path = folder
 
     def _make_room(self, path: str, name: str, fd: int) -> None:
         try:

@@ -7,10 +7,11 @@ changes there comes back into the sandbox after it, and so into the next snapsho
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from functools import cache
+from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from treadle.sandbox.bubblewrap import FOLDERS, OUTER_ID, WRITABLE, is_root, mak
 from treadle.sandbox.command import Command, Limits, Outcome, Stop
 from treadle.sandbox.doctor import find_fault
 from treadle.sandbox.folder import Folder
-from treadle.sandbox.home import make_root
+from treadle.sandbox.home import is_open_to_all, make_root
 from treadle.sandbox.protocol import Sandbox
 from treadle.sandbox.tree import TooMuchError, clear_folder, remove_tree
 from treadle.tools.protocol import Tool, ToolContext, ToolOutput
@@ -123,6 +124,7 @@ class _Workplace:
             self._is_spoiled = True
             try:
                 self._folder.push(sandbox)
+                links = self._folder.links
                 outcome = command.run()
                 for name in ("tmp", "shm"):
                     clear_folder(self.root / name)
@@ -137,6 +139,10 @@ class _Workplace:
                 if isinstance(error, SandboxError):
                     raise
                 raise SandboxError(f"the folder for commands cannot be used: {error}") from error
+        if notes:
+            notes = [f"[removed, since the run's files cannot hold it: {_list(notes)}]"]
+        if more := sorted(self._folder.links - links):
+            notes.append(f"[commands alone see these links, other tools do not: {_list(map(repr, more))}]")
         return _tell(outcome, notes, limits)
 
     def close(self) -> None:
@@ -195,15 +201,18 @@ def _tell(outcome: Outcome, notes: list[str], limits: Limits) -> ToolOutput:
         lines.append(f"[stopped: {outcome.reason or outcome.stop}]")
     elif outcome.exit_code:
         lines.append(f"[exit code {outcome.exit_code}{_signal_of(outcome.exit_code)}]")
-    if notes:
-        shown = ", ".join(notes[:MAX_NOTES])
-        more = f" and {len(notes) - MAX_NOTES} more" if len(notes) > MAX_NOTES else ""
-        lines.append(f"[removed, since the run's files cannot hold it: {shown}{more}]")
+    lines += notes
     text = outcome.text
     if lines and text and not text.endswith("\n"):
         text += "\n"
     has_failed = outcome.exit_code != 0 or outcome.stop is not None
     return ToolOutput(text + "\n".join(lines), is_error=has_failed)
+
+
+def _list(items: Iterable[str]) -> str:
+    shown = list(items)
+    more = f" and {len(shown) - MAX_NOTES} more" if len(shown) > MAX_NOTES else ""
+    return f"{', '.join(shown[:MAX_NOTES])}{more}"
 
 
 def _signal_of(exit_code: int) -> str:
@@ -233,6 +242,11 @@ def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:
     for outer, inner in binds.items():
         if not os.path.exists(outer):
             raise ConfigError(f"read_only_binds: there is no {outer!r}")
+        if is_root() and not is_open_to_all(Path(outer)):
+            raise ConfigError(
+                f"read_only_binds: only root gets to {outer!r}, and commands run as another user; put it where all "
+                "may enter, or start as a user of its own"
+            )
         normal = os.path.normpath(inner)
         if not normal.startswith("/") or normal in ("/", "/dev", "/proc", "/etc", *WRITABLE.values()):
             raise ConfigError(
