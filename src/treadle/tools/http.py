@@ -51,9 +51,10 @@ class GuardedHttp:
         timeout_seconds: float = 30.0,
         resolver: Resolver | None = None,
     ) -> None:
-        """A host may have a port (`host:8080`), and then only this is allowed. Private, link-local and other special
-        addresses are refused, but for a host in `named_by_user` that is such an address or `localhost`, or with
-        `allow_private`.
+        """A host may have a port (`host:8080`), and then only this is allowed.
+
+        Private, link-local and other special addresses are refused, but for a host in `named_by_user` that is such
+        an address or `localhost`, or with `allow_private`.
         """
         named = [item.lower().rstrip(".") for item in named_by_user]
         self._hosts = {*(item.lower().rstrip(".") for item in allowed_hosts), *named}
@@ -68,8 +69,8 @@ class GuardedHttp:
     ) -> HttpAnswer:
         """The answer after at most five redirects.
 
-        Raises: `ToolError` for a host or address that is not allowed, an answer that is too large, takes too long or
-        does not come. No header is quoted in it.
+        Raises: `ToolError` for a host or address that is not allowed, an answer that is too large, takes too long
+        or does not come. No header is quoted in it.
         """
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -174,7 +175,7 @@ def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IP
     """The IPv4 address that an IPv6 address stands for."""
     if isinstance(ip, ipaddress.IPv4Address):
         return None
-    if ip in _NAT64 or int(ip) >> 32 == 0 and int(ip) > 1:
+    if ip in _NAT64 or (int(ip) >> 32 == 0 and int(ip) > 1):
         return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
     return ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
 

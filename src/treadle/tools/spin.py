@@ -92,8 +92,8 @@ class Spin:
                 specs = run_blocking(self._list())
             if not specs:
                 raise ConfigError(
-                    f"the tools of the Spin component {self.component!r} at {self.endpoint} are not known; give them "
-                    "with Spin(..., tools=...)"
+                    f"the tools of the Spin component {self.component!r} at {self.endpoint} are not known; give "
+                    "them with Spin(..., tools=...)"
                 )
             self._tools = tuple([SpinTool(self, spec) for spec in specs])
         return self._tools

@@ -1,0 +1,5 @@
+"""The operations of an OpenAPI document as tools: `OpenAPI`, and `openapi` from text."""
+
+from treadle.tools.openapi.toolset import OpenAPI, openapi
+
+__all__ = ["OpenAPI", "openapi"]
