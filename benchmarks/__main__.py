@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from benchmarks import common, growth, power, resume, steps, streaming
+from benchmarks import common, growth, power, resume, shell, steps, streaming
 
 BENCHMARKS = {
     "steps": steps.measure,
@@ -12,6 +12,8 @@ BENCHMARKS = {
     "streaming": streaming.measure,
     "power": power.measure,
     "resume": resume.measure,
+    "shell": shell.measure,
+    "sandboxes": shell.measure_memory,
 }
 
 

@@ -1,5 +1,6 @@
 """Whether commands can be shut in on the machine that the tests run on."""
 
+import re
 import sys
 
 import pytest
@@ -7,8 +8,12 @@ import pytest
 from treadle.sandbox.bubblewrap import blocking_sysctls, find_bwrap
 from treadle.sandbox.doctor import find_fault
 
-_CANNOT = sys.platform != "linux" or (find_bwrap() is not None and bool(blocking_sysctls()))
-needs_sandbox = pytest.mark.skipif(
-    _CANNOT and find_fault() is not None, reason=f"no sandbox can be made here: {find_fault()}"
+_FAULT = find_fault()
+_FORBIDDEN = re.compile(r"namespace|uid map|mount proc", re.IGNORECASE)
+_IS_HOPELESS = sys.platform != "linux" or (
+    _FAULT is not None
+    and find_bwrap() is not None
+    and bool(blocking_sysctls() or _FORBIDDEN.search(_FAULT.partition(";")[0]))
 )
-"""Skips where the system forbids user namespaces. On a Linux that allows them, missing programs are a failure."""
+needs_sandbox = pytest.mark.skipif(_IS_HOPELESS, reason=f"no sandbox can be made here: {_FAULT}")
+"""Skips where the system forbids user namespaces. On a Linux that allows them a missing program is a failure."""

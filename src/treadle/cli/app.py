@@ -30,6 +30,7 @@ COMMANDS = {
     "tasks": "treadle.cli.tasks:tasks",
     "mock": "treadle.cli.mock:mock",
     "demo": "treadle.cli.demo.command:demo",
+    "doctor": "treadle.cli.doctor:doctor",
 }
 """Name to `module:function`, in the order of the help. The module's `EXAMPLES` are two command lines.
 

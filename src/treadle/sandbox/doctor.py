@@ -27,30 +27,31 @@ def find_fault() -> str | None:
         return MISSING
     if is_root() and shutil.which("setpriv") is None:
         return "root needs the program `setpriv` for it; install it, for example with: apt install util-linux"
-    return _try()
+    try:
+        _prove()
+    except (SandboxError, OSError) as error:
+        return f"{error}; {_advice()}"
+    return None
 
 
 @cache
-def _try() -> str | None:
+def _prove() -> None:
+    """Run a command. Raises: `SandboxError`, `OSError`; what failed is tried again when it is next asked for."""
+    root = make_root(FOLDERS, OUTER_ID if is_root() else None)
     try:
-        root = make_root(FOLDERS, OUTER_ID if is_root() else None)
-        try:
-            make_etc(root)
-            outcome = Command("exit 7", root, Limits(seconds=30)).run()
-        finally:
-            remove_tree(root)
-    except (SandboxError, OSError) as error:
-        return f"{error}{_advice()}"
+        make_etc(root)
+        outcome = Command("exit 7", root, Limits(seconds=30)).run()
+    finally:
+        remove_tree(root)
     if outcome.exit_code != 7:
-        return f"a command in the sandbox ended with exit code {outcome.exit_code}: {outcome.text.strip()}"
-    return None
+        raise SandboxError(f"a command in the sandbox gave {outcome.exit_code} for 7: {outcome.text.strip()}")
 
 
 def _advice() -> str:
     sysctls = blocking_sysctls()
     if sysctls:
-        return f"; the kernel forbids user namespaces; allow them, as root: sysctl -w {' '.join(sysctls)}"
+        return f"the kernel forbids user namespaces; allow them, as root: sysctl -w {' '.join(sysctls)}"
     return (
-        "; if this is a container, start it so that user namespaces can be made in it (Docker: --security-opt "
+        "if this is a container, start it so that user namespaces can be made in it (Docker: --security-opt "
         "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined)"
     )

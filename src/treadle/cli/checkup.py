@@ -1,0 +1,209 @@
+"""What `treadle doctor` looks at. Each check tries what it speaks of. Of keys only names are told, never values."""
+
+import asyncio
+import os
+import platform
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from treadle.cli.output import clean, print_lines, stdout
+from treadle.journal.open import DEFAULT_PATH
+from treadle.sandbox.bubblewrap import blocking_sysctls, find_bwrap, is_root
+from treadle.sandbox.doctor import find_fault
+
+_NEEDED = ("msgspec", "pydantic", "pyreqwest", "jsonschema-rs", "tenacity", "typer", "rich")
+_KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
+
+
+class Check(Struct, frozen=True, omit_defaults=True):
+    """What was seen of one thing."""
+
+    name: str
+    is_ok: bool
+    seen: str
+    """What there is, or why it does not work."""
+    advice: str | None = None
+    """What to do about it."""
+    is_needed: bool = False
+    """Without it nothing works."""
+
+
+def print_checks(journal: Path | None, *, is_json: bool) -> bool:
+    """Look, and tell it; whether all that is needed is there."""
+    can_work = True
+    for check in _look(journal or Path(DEFAULT_PATH)):
+        can_work = can_work and (check.is_ok or not check.is_needed)
+        if is_json:
+            print_lines([msgspec.json.encode(check)])
+        else:
+            _print(check)
+    return can_work
+
+
+def _print(check: Check) -> None:
+    console = stdout()
+    mark, style = ("ok     ", "green") if check.is_ok else ("missing", "red" if check.is_needed else "yellow")
+    console.print(mark, style=style, end="  ")
+    console.print(f"{check.name:<16} {clean(check.seen)}", soft_wrap=True)
+    if check.advice is not None:
+        console.print(f"{'':<26}{clean(check.advice)}", style="dim", soft_wrap=True)
+
+
+def _look(journal: Path) -> Iterator[Check]:
+    yield _check_python()
+    yield from (_check_package(name, None) for name in _NEEDED)
+    yield Check("sqlite", True, sqlite3.sqlite_version, is_needed=True)
+    yield _check_journal(journal)
+    yield _check_package("uvloop", "speed")
+    yield _check_package("mcp", "mcp")
+    yield _check_monty()
+    yield _check_package("starlette", "serve")
+    yield _check_package("uvicorn", "serve")
+    yield _check_package("pyyaml", "yaml", module="yaml")
+    yield _check_bubblewrap()
+    yield _check_namespaces()
+    yield _check_shell()
+    yield _check_cgroups()
+    yield _check_keys()
+
+
+def _check_python() -> Check:
+    seen = f"{platform.python_version()} at {sys.executable}, on {platform.system()} {platform.machine()}"
+    return Check("python", sys.version_info >= (3, 11), seen, is_needed=True)
+
+
+def _check_package(name: str, extra: str | None, module: str | None = None) -> Check:
+    is_needed = extra is None
+    what = "treadle" if extra is None else f"treadle[{extra}]"
+    try:
+        import_module(module or name.replace("-", "_"))
+        return Check(name, True, version(name), is_needed=is_needed)
+    except (ImportError, PackageNotFoundError) as error:
+        return Check(name, False, f"not installed ({error})", f"pip install '{what}'", is_needed)
+    except Exception as error:
+        seen = f"installed, but cannot be loaded: {_tell(error)}"
+        return Check(name, False, seen, f"pip install --force-reinstall '{what}'", is_needed)
+
+
+def _check_journal(path: Path) -> Check:
+    """Whether a journal can be made and written where `path` is; what is there is left alone."""
+    folder = path.parent
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryDirectory(prefix=".treadle-doctor-", dir=folder) as place:
+            database = sqlite3.connect(Path(place) / "runs.db")
+            try:
+                (mode,) = database.execute("PRAGMA journal_mode=WAL").fetchone()
+                database.execute("CREATE TABLE t (a)")
+                database.commit()
+            finally:
+                database.close()
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(f"{str(path)!r} may not be read and written by this user")
+    except (OSError, sqlite3.Error) as error:
+        seen = f"runs cannot be kept in {str(folder.absolute())!r}: {error}"
+        return Check("journal", False, seen, "give another path with --journal or TREADLE_JOURNAL", True)
+    if mode != "wal":
+        seen = f"the file system of {str(folder.absolute())!r} cannot share memory, as SQLite's WAL asks"
+        return Check("journal", False, seen, "give a path on a local disk with --journal", True)
+    return Check("journal", True, f"{str(path)!r} can be written", is_needed=True)
+
+
+def _check_monty() -> Check:
+    found = _check_package("pydantic-monty", "python")
+    if not found.is_ok:
+        return found
+    try:
+        answer = asyncio.run(_ask_monty())
+    except Exception as error:
+        advice = "pip install --force-reinstall 'treadle[python]'"
+        return Check(found.name, False, f"{found.seen}, but no worker starts: {_tell(error)}", advice)
+    return Check(found.name, answer == 42, f"{found.seen}, a worker starts")
+
+
+async def _ask_monty() -> object:
+    monty = import_module("pydantic_monty")
+    async with (
+        asyncio.timeout(60),
+        monty.AsyncMonty(min_processes=0, max_processes=1) as pool,
+        pool.checkout() as session,
+    ):
+        return await session.feed_run("6 * 7")
+
+
+def _check_bubblewrap() -> Check:
+    program = find_bwrap()
+    if program is None:
+        advice = "install it, for example with: apt install bubblewrap"
+        return Check("bubblewrap", False, "there is no program 'bwrap' on PATH or beside Python", advice)
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("bubblewrap", False, f"{program} cannot be started: {_tell(error)}")
+    return Check(
+        "bubblewrap", done.returncode == 0, f"{done.stdout.strip() or done.stderr.strip()} at {program}"
+    )
+
+
+def _check_namespaces() -> Check:
+    sysctls = blocking_sysctls()
+    if sysctls:
+        seen = "the kernel forbids user namespaces to this user"
+        return Check("user namespaces", False, seen, f"as root: sysctl -w {' '.join(sysctls)}")
+    if not Path("/proc/self/ns/user").exists():
+        return Check(
+            "user namespaces", False, "this system has none", "run Treadle on Linux, or in a container"
+        )
+    return Check("user namespaces", True, "no setting of the kernel forbids them")
+
+
+def _check_shell() -> Check:
+    fault = find_fault()
+    if fault is None:
+        who = "another user than root" if is_root() else "this user"
+        return Check("shell", True, f"a command was run in a sandbox, as {who}")
+    seen, _, advice = fault.partition("; ")
+    return Check("shell", False, seen, advice or None)
+
+
+def _check_cgroups() -> Check:
+    """Told only: limits are kept without them."""
+    note = "not used: memory and processes of commands are limited without them"
+    with suppress(OSError):
+        own = Path("/proc/self/cgroup").read_text().split("\n")
+        unified = next((line[3:] for line in own if line.startswith("0::")), None)
+        if unified is not None and Path("/sys/fs/cgroup/cgroup.controllers").exists():
+            folder = Path("/sys/fs/cgroup") / unified.lstrip("/")
+            access = "may be" if os.access(folder, os.W_OK) else "may not be"
+            return Check("cgroups", True, f"version 2, which {access} written by this user; {note}")
+        if Path("/sys/fs/cgroup/memory").exists():
+            return Check("cgroups", True, f"version 1; {note}")
+    return Check("cgroups", True, f"none; {note}")
+
+
+def _check_keys() -> Check:
+    names = sorted({*_KEYS, *(name for name in os.environ if name.endswith("_API_KEY"))} & set(os.environ))
+    names = [name for name in names if os.environ[name]]
+    if any(name in _KEYS for name in names):
+        return Check("keys", True, f"set: {', '.join(names)}")
+    seen = f"set, but of no use to 'openai': {', '.join(names)}" if names else "no key for a model is set"
+    advice = (
+        "set OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own; the model 'oracle' needs neither, "
+        "and `treadle demo` shows it"
+    )
+    return Check("keys", False, seen, advice)
+
+
+def _tell(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

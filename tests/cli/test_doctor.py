@@ -1,0 +1,82 @@
+"""`treadle doctor`."""
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.cli.command import Cli
+from tests.sandbox.here import needs_sandbox
+
+
+def checks_of(cli: Cli, *arguments: str, **env: str) -> dict[str, dict[str, object]]:
+    """What was seen, by name."""
+    result = cli("doctor", "--json", *arguments, env=env)
+    return {line["name"]: line for line in result.lines} | {"": {"code": result.code}}
+
+
+def test_what_runs_need_is_here(cli: Cli) -> None:
+    checks = checks_of(cli)
+    assert checks[""]["code"] == 0
+    for name in ("python", "msgspec", "pydantic", "pyreqwest", "jsonschema-rs", "sqlite", "journal"):
+        assert checks[name]["is_ok"]
+        assert checks[name]["is_needed"]
+    for name in ("uvloop", "mcp", "pydantic-monty", "starlette", "uvicorn"):
+        assert checks[name]["is_ok"], checks[name]
+    assert "a worker starts" in str(checks["pydantic-monty"]["seen"])
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_people_read_the_same(cli: Cli) -> None:
+    result = cli("doctor")
+    assert result.code == 0
+    lines = [line for line in result.out.splitlines() if not line.startswith(" ")]
+    assert [line.split()[0] for line in lines] == [
+        "ok" if line["is_ok"] else "missing" for line in cli("doctor", "--json").lines
+    ]
+
+
+def test_of_keys_only_the_names_are_told(cli: Cli) -> None:
+    missing = checks_of(cli, OPENAI_API_KEY="", OTHER_API_KEY="hidden-1")
+    assert not missing["keys"]["is_ok"]
+    assert "OPENAI_API_KEY" in str(missing["keys"]["advice"])
+    assert missing[""]["code"] == 0
+    result = cli("doctor", env={"OPENAI_API_KEY": "hidden-2", "OTHER_API_KEY": "hidden-1"})
+    assert "OPENAI_API_KEY, OTHER_API_KEY" in result.out
+    assert "hidden" not in result.out + result.err
+
+
+def test_a_journal_that_cannot_be_written(cli: Cli) -> None:
+    checks = checks_of(cli, "--journal", "/proc/runs.db")
+    assert not checks["journal"]["is_ok"]
+    assert "--journal" in str(checks["journal"]["advice"])
+    assert checks[""]["code"] == 1
+    assert not Path("/proc/runs.db").exists()
+
+
+@needs_sandbox
+def test_the_sandbox_was_tried(cli: Cli) -> None:
+    checks = checks_of(cli)
+    assert checks["bubblewrap"]["is_ok"]
+    assert checks["shell"]["is_ok"], checks["shell"]
+    assert "was run" in str(checks["shell"]["seen"])
+
+
+def test_a_bubblewrap_that_fails_is_told(cli: Cli, tmp_path: Path) -> None:
+    program = tmp_path / "bin/bwrap"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
+    program.chmod(0o755)
+    checks = checks_of(cli, PATH=f"{program.parent}:{os.environ['PATH']}")
+    assert not checks["shell"]["is_ok"]
+    assert "No permissions" in str(checks["shell"]["seen"])
+    assert checks["shell"]["advice"]
+    assert checks[""]["code"] == 0
+
+
+@pytest.mark.parametrize("variable", ["PYTHONPATH"])
+def test_an_extra_that_is_missing_names_what_installs_it(cli: Cli, variable: str) -> None:
+    cli.write("uvloop.py", "raise ModuleNotFoundError('No module named uvloop', name='uvloop')\n")
+    checks = checks_of(cli, **{variable: str(cli.folder)})
+    assert not checks["uvloop"]["is_ok"]
+    assert checks["uvloop"]["advice"] == "pip install 'treadle[speed]'"
+    assert checks[""]["code"] == 0

@@ -1,0 +1,225 @@
+"""What a sandbox is made of: the command line, the filter of system calls, and what is told where none can be."""
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.sandbox.here import needs_sandbox
+
+from treadle.core.errors import SandboxError
+from treadle.sandbox.bubblewrap import FOLDERS, INNER_ID, OUTER_ID, make_etc, wrap
+from treadle.sandbox.command import Command, Limits
+from treadle.sandbox.home import make_root
+from treadle.sandbox.output import Output
+from treadle.sandbox.processes import measure_tree
+from treadle.sandbox.seccomp import make_filter
+from treadle.sandbox.tree import remove_tree
+
+ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
+X86, ARM = 0xC000003E, 0xC00000B7
+
+
+def judge(program: bytes, number: int, architecture: int, *arguments: int) -> int:
+    """What the filter answers to a system call. Source: linux/filter.h, the instructions that are used."""
+    data = struct.pack("=iIQ6Q", number, architecture, 0, *(list(arguments) + [0] * 6)[:6])
+    lines = list(struct.iter_unpack("=HBBI", program))
+    accumulator = position = 0
+    while True:
+        code, is_true, is_false, value = lines[position]
+        position += 1
+        if code == 0x20:
+            accumulator = struct.unpack_from("=I", data, value)[0]
+        elif code == 0x06:
+            return value
+        else:
+            holds = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: bool(accumulator & value)}[
+                code
+            ]
+            position += is_true if holds else is_false
+
+
+class TestFilter:
+    @pytest.mark.parametrize(
+        ("machine", "architecture", "read", "mount", "clone", "clone3", "socket", "ioctl"),
+        [("x86_64", X86, 0, 165, 56, 435, 41, 16), ("aarch64", ARM, 63, 40, 220, 435, 198, 29)],
+    )
+    def test_what_it_answers(
+        self,
+        machine: str,
+        architecture: int,
+        read: int,
+        mount: int,
+        clone: int,
+        clone3: int,
+        socket: int,
+        ioctl: int,
+    ) -> None:
+        program = make_filter(machine)
+        assert program is not None
+        assert judge(program, read, architecture) == ALLOW
+        assert judge(program, read, X86 + ARM - architecture) == KILL
+        assert judge(program, mount, architecture) == FAIL | 1
+        assert judge(program, clone3, architecture) == FAIL | 38
+        assert judge(program, clone, architecture, 0x1200011) == ALLOW
+        for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+            assert judge(program, clone, architecture, flag | 17) == FAIL | 1
+        for family, answer in (
+            (1, ALLOW),
+            (2, ALLOW),
+            (10, ALLOW),
+            (16, ALLOW),
+            (17, FAIL | 97),
+            (40, FAIL | 97),
+        ):
+            assert judge(program, socket, architecture, family, 1) == answer
+        assert judge(program, ioctl, architecture, 0, 0x5401) == ALLOW
+        assert judge(program, ioctl, architecture, 0, 0x5412) == FAIL | 1
+        # The kernel looks at the lower half alone, so the filter must too.
+        assert judge(program, ioctl, architecture, 0, 0x5412 | 1 << 32) == FAIL | 1
+
+    def test_calls_of_the_other_abi_of_x86_are_not_a_way_around_it(self) -> None:
+        program = make_filter("x86_64")
+        assert program is not None
+        assert judge(program, 165 | 0x40000000, X86) == KILL
+
+    def test_of_an_unknown_machine_there_is_none(self) -> None:
+        assert make_filter("s390x") is None
+
+
+class TestOutput:
+    @pytest.mark.parametrize("size", [1, 7, 100_000])
+    def test_both_ends_are_kept(self, size: int) -> None:
+        data = bytes(ord("a") + index % 26 for index in range(300_000))
+        output = Output(3000)
+        for start in range(0, len(data), size):
+            output.add(data[start : start + size])
+        head, tail = data[:2000].decode(), data[-1000:].decode()
+        assert output.text == f"{head}\n[… 297,000 of 300,000 bytes left out …]\n{tail}"
+        assert output.last_line == data[-200:].decode()
+
+    def test_what_fits_is_whole(self) -> None:
+        output = Output(9)
+        for part in (b"abc", b"de", b"fghi"):
+            output.add(part)
+        assert output.text == "abcdefghi"
+        output.add(b"j")
+        assert output.text == "abcdef\n[… 1 of 10 bytes left out …]\nhij"
+
+
+@needs_sandbox
+class TestCommand:
+    def run(self, text: str, limits: Limits | None = None) -> tuple[int, str]:
+        root = make_root(FOLDERS, OUTER_ID if os.geteuid() == 0 else None)
+        try:
+            make_etc(root)
+            outcome = Command(text, root, limits or Limits()).run()
+        finally:
+            remove_tree(root)
+        return outcome.exit_code, outcome.text
+
+    def test_who_it_is(self) -> None:
+        assert self.run("id -u; id -g; id -un; hostname; pwd; echo ~; tty") == (
+            1,
+            f"{INNER_ID}\n{INNER_ID}\nagent\nsandbox\n/work\n/tmp\nnot a tty\n",
+        )
+
+    def test_all_that_can_be_written(self) -> None:
+        _, text = self.run("find / -xdev -writable -not -type l 2>/dev/null; find /dev -writable -type d")
+        assert sorted(text.split()) == ["/dev/pts", "/dev/shm", "/tmp", "/work"]
+        assert self.run("touch /dev/pts/x")[0] == 1
+        _, text = self.run("for d in /work /tmp /dev/shm; do touch $d/x && echo $d; done")
+        assert text.split() == ["/work", "/tmp", "/dev/shm"]
+
+    def test_root_runs_it_as_another_user(self) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("not root")
+        root = make_root(FOLDERS, OUTER_ID)
+        try:
+            make_etc(root)
+            assert Command("touch x", root, Limits()).run().exit_code == 0
+            status = (root / "work/x").stat()
+        finally:
+            remove_tree(root)
+        assert (status.st_uid, status.st_gid) == (OUTER_ID, OUTER_ID)
+
+    def test_no_file_of_ours_is_open_in_it(self) -> None:
+        inherited = os.open("/dev/null", os.O_RDONLY)
+        os.set_inheritable(inherited, True)
+        try:
+            _, text = self.run("ls /proc/1/fd /proc/$$/fd")
+        finally:
+            os.close(inherited)
+        assert text == "/proc/1/fd:\n0\n1\n2\n\n/proc/2/fd:\n0\n1\n2\n"
+
+    def test_a_sandbox_that_cannot_be_made_says_why(self, tmp_path: Path) -> None:
+        root = make_root(FOLDERS, OUTER_ID if os.geteuid() == 0 else None)
+        try:
+            with pytest.raises(SandboxError, match=r"bwrap: .*passwd"):
+                Command("true", root, Limits()).run()
+        finally:
+            remove_tree(root)
+
+    def test_files_stay_closed_however_it_ends(self) -> None:
+        self.run("true")
+        before = sorted(os.listdir("/dev/fd"))
+        self.run("true")
+        self.run("sleep 9", Limits(seconds=0.1))
+        with pytest.raises(SandboxError):
+            Command("x" * 200_000, Path("/nowhere"), Limits()).run()
+        assert sorted(os.listdir("/dev/fd")) == before
+
+
+def test_without_bubblewrap_it_says_what_to_install(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.executable = '/nowhere/python'\n"
+        "from treadle.tools.resolve import resolve_tools\n"
+        "resolve_tools('shell')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if sys.platform == "linux":
+        assert "apt install bubblewrap" in done.stderr
+    assert "ConfigError: the toolset 'shell' cannot be used here" in done.stderr
+    assert "shell-unprotected" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_memory_that_processes_share_counts_once() -> None:
+    script = (
+        "import os, time\n"
+        "x = bytearray(os.urandom(1 << 20) * 50)\n"
+        "pids = [os.fork() for _ in range(2)]\n"
+        "if all(pids): print('ready', flush=True)\n"
+        "time.sleep(1000)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert measure_tree(process.pid, 10**12).memory_bytes > 150 * 2**20
+            tree = measure_tree(process.pid, 10**6)
+            assert 50 * 2**20 < tree.memory_bytes < 130 * 2**20
+            assert tree.threads == 4
+        finally:
+            os.killpg(process.pid, 9)
+
+
+def test_the_command_line_has_no_network_unless_asked(tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("needs bubblewrap")
+    alone = wrap(tmp_path, ["true"], info_fd=9, filter_fd=None)
+    shared = wrap(tmp_path, ["true"], info_fd=9, filter_fd=8, has_network=True)
+    assert "--unshare-net" in alone
+    assert "--unshare-net" not in shared
+    assert "--seccomp" not in alone
+    assert shared[shared.index("--seccomp") + 1] == "8"
