@@ -1,0 +1,97 @@
+"""`treadle tools list`, `call` and `import`, and runs over the new toolsets, as processes."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.command import Cli
+from tests.cli.scripted import Script, call_once
+
+ODD = Path(__file__).parents[1] / "tools" / "mcp" / "odd_server.py"
+
+
+def test_the_toolsets_and_tools_that_there_are(cli: Cli) -> None:
+    done = cli("tools", "list")
+    assert done.code == 0, done
+    assert {line.split()[0] for line in done.out.splitlines()} >= {
+        "files",
+        "python",
+        "shell",
+        "mcp:",
+        "mock:",
+    }
+    done = cli("tools", "list", "-t", "files", "-t", "python")
+    assert "read_file     pure        Read a text file." in done.out
+    names = [item["name"] for item in cli("tools", "list", "-t", "files", "--json").lines]
+    assert names[:2] == ["read_file", "write_file"]
+    written = json.loads(cli("tools", "list", "-t", "files", "--format", "openai").out)
+    assert written[0]["function"]["name"] == "read_file"
+    assert "Commands" in cli("tools", "--help").out
+
+
+def test_one_call(cli: Cli) -> None:
+    cli.write("data/a.txt", "text")
+    done = cli("tools", "call", "read_file", '{"file_path": "a.txt"}', "--mount", "data")
+    assert (done.code, done.out) == (0, "text\n")
+    done = cli("tools", "call", "python", "-", "-t", "python", text='{"code": "2 ** 10"}')
+    assert (done.code, done.out) == (0, "1024\n")
+    done = cli("tools", "call", "write_file", '{"file_path": "b", "content": ""}', "--mount", "data")
+    assert "1 file changed in the sandbox: b" in done.err
+    assert not (cli.folder / "data" / "b").exists()
+    done = cli("tools", "call", "python", '{"code": "1/0"}', "-t", "python", "--json")
+    assert (done.code, done.lines[0]["error_kind"]) == (1, "failed")
+    done = cli("tools", "call", "once", "-t", f"mcp:{sys.executable} {ODD} plain")
+    assert (done.code, done.out.startswith("did once")) == (0, True), done
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("call", "red_file"), "there is no tool 'red_file'; did you mean 'read_file'?"),
+        (("call", "read_file", "{"), "not valid JSON"),
+        (("call", "read_file", "{}"), "missing parameter 'file_path'"),
+        (
+            ("call", "read_file", "-t", "mcp:no-such-command"),
+            "the command 'no-such-command' of the MCP server",
+        ),
+        (("list", "-t", "files", "--format", "xml"), "there is no shape 'xml'"),
+        (("list", "-t", "mock:absent.json"), "cannot read the tools of 'absent.json'"),
+        (("list", "-t", "openapi:absent.json"), "cannot read the OpenAPI document 'absent.json'"),
+        (("import", "absent.json"), "cannot read the tools of 'absent.json'"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    done = cli("tools", *arguments)
+    assert done.code == 2, done
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_definitions_are_saved_and_mocked(cli: Cli, script: Script) -> None:
+    done = cli("tools", "import", f"mcp:{sys.executable} {ODD} plain", "-o", "tools.json")
+    assert (done.code, "3 tools written to tools.json" in done.err) == (0, True), done
+    assert cli("tools", "import", "tools.json", "-o", "tools.json").code == 2
+    assert cli("tools", "import", "tools.json", "-o", "tools.json", "--force", "--format", "mcp").code == 0
+    saved = json.loads((cli.folder / "tools.json").read_text())
+    assert [tool["name"] for tool in saved["tools"]] == ["once", "look", "set"]
+    saved["fixtures"] = {"look": [{"result": "a mocked view"}]}
+    cli.write("tools.json", json.dumps(saved))
+    server = script(call_once("look"))
+    options = ("--model", "m", "--base-url", server.url, "--api-key", "k", "--run-id", "r")
+    done = cli("run", "look around", "--tools", "mock:tools.json", *options)
+    assert (done.code, "(simulated) a mocked view" in done.out) == (0, True), done
+    row = json.loads(cli("export", "r", "--format", "openai").out)
+    assert row["lineage"]["simulated"] == ["call_1"]
+    verified = cli("verify", "r", "--tools", "mock:tools.json")
+    assert "look (call_1): its result was simulated" in verified.out
+
+
+def test_a_run_over_an_mcp_server_is_resumed_with_its_tools(cli: Cli, script: Script) -> None:
+    server = script(call_once("once"))
+    tools = f"mcp:{sys.executable} {ODD} plain"
+    options = ("--model", "m", "--base-url", server.url, "--api-key", "k", "--run-id", "r")
+    done = cli("run", "go", "--tools", tools, "--approve", "ask", *options)
+    assert "waits for a yes" in done.out, done
+    done = cli("approve", "r", "all", "yes", "--api-key", "k", "-q")
+    assert done.out.startswith("done: did once"), done
