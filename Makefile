@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-full lint types bench clean help
+.PHONY: demo test test-full lint types bubblewrap bench clean help
 
 help:
 	@echo "make demo       watch a few hundred runs be killed, resumed, checked and exported"
@@ -22,11 +22,24 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	@$(BIN)/treadle demo
 
-test: lint types
+test: lint types bubblewrap
 	$(BIN)/python -m pytest
 
-test-full: lint types
+test-full: lint types bubblewrap
 	TREADLE_FULL=1 $(BIN)/python -m pytest
+
+# The tests run commands in sandboxes of bubblewrap. Where it is missing it is put beside Python, with lists of
+# packages of its own, so that it needs no root and leaves the system as it is.
+APT := $(VENV)/apt
+APT_GET = apt-get -qq -o Dir::State::lists="$$PWD/lists" -o Dir::Cache="$$PWD/cache" -o APT::Sandbox::User=root
+
+bubblewrap: $(STAMP)
+	@if test "$$(uname)" != Linux || command -v bwrap >/dev/null || test -x $(BIN)/bwrap; then exit 0; fi; \
+	echo "fetching bubblewrap, which is not installed, into $(VENV)"; \
+	mkdir -p $(APT)/lists/partial $(APT)/cache/archives/partial && \
+	(cd $(APT) && { apt-get -qq download bubblewrap 2>/dev/null || { $(APT_GET) update && $(APT_GET) download bubblewrap; }; } && \
+	dpkg -x bubblewrap_*.deb .) && cp $(APT)/usr/bin/bwrap $(BIN)/bwrap && rm -rf $(APT) || \
+	echo "bubblewrap could not be fetched, and tests of the shell will fail: install it with your system's package manager"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

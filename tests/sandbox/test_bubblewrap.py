@@ -180,7 +180,7 @@ def test_without_bubblewrap_it_says_what_to_install(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={"PATH": str(tmp_path)},
+        env={"PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         check=False,

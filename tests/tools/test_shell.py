@@ -22,7 +22,7 @@ from treadle.sandbox.command import Limits
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Scope, ToolContext, ToolOutput
 from treadle.tools.resolve import resolve_tools
-from treadle.tools.shell import MAX_COMMAND_BYTES, Shell
+from treadle.tools.shell import MAX_COMMAND_BYTES, MAX_COMMANDS, Shell
 
 pytestmark = needs_sandbox
 
@@ -77,6 +77,11 @@ def test_the_tool_as_the_model_sees_it() -> None:
     (unprotected,) = resolve_tools("shell-unprotected")
     assert unprotected.spec.effect is Effect.ONCE
     assert "WITHOUT a sandbox" in unprotected.spec.description
+
+
+def test_limits_that_make_no_sense() -> None:
+    with pytest.raises(ConfigError, match="seconds is 0"):
+        Shell(limits=Limits(seconds=0))
 
 
 class TestResults:
@@ -283,6 +288,25 @@ class TestProcesses:
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert await bench.text("echo still") == "still\n"
+
+    async def test_one_that_waits_for_its_turn_is_cancelled_at_once(self) -> None:
+        benches = [Bench() for _ in range(MAX_COMMANDS)]
+        waiting = Bench()
+        await asyncio.gather(*[bench.text("true") for bench in (*benches, waiting)])
+        busy = [asyncio.ensure_future(bench("sleep 300")) for bench in benches]
+        await asyncio.sleep(0.1)
+        late = asyncio.ensure_future(waiting("echo never > late"))
+        await asyncio.sleep(0.1)
+        late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        assert not any(task.done() for task in busy)
+        for task in busy:
+            task.cancel()
+        await asyncio.wait(busy)
+        assert await waiting.text("ls") == ""
+        for bench in (*benches, waiting):
+            await bench.scope.close()
 
     async def test_commands_of_many_runs_at_once(self) -> None:
         benches = [Bench(files={"n": str(index)}) for index in range(20)]

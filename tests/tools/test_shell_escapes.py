@@ -210,7 +210,7 @@ READING = {
     "a link out": "ln -s @PLAIN out && cat out",
     "a folder link out": "ln -s / root && cat root@PLAIN",
     "through a process's root": "cat /proc/1/root@PLAIN /proc/self/root@PLAIN /proc/$PPID/root@PLAIN",
-    "through a process's cwd": "cat /proc/1/cwd/../..@PLAIN; cat /proc/*/cwd/../../..@PLAIN",
+    "through a process's cwd": "cat /proc/1/cwd/..@PLAIN; cat /proc/self/cwd/../../../../../../../../../..@PLAIN",
     "the environment of others": "cat /proc/*/environ /proc/@VICTIM/environ /proc/@US/environ",
     "our own environment": "env; cat /proc/self/environ; set",
     "everything there is": (
@@ -323,7 +323,9 @@ HARMLESS = {
     "swap": call_system("swapon", "b'/work/notes.txt'", "0"),
     "a pipe that is never written": "mkfifo pipe",
     "sockets left behind": python("import socket\nsocket.socket(1).bind('left')"),
-    "odd names": "touch -- -rf '*' ' ' \"$(printf 'a\\nb')\" \"$(printf 'x\\377y')\" 'c:\\d' '$(touch x)'; mkdir ...",
+    "odd names": (
+        "touch -- -rf '*' ' ' \"$(printf 'a\\nb')\" \"$(printf 'x\\377y')\" 'c:\\d' '$(touch x)'; mkdir ..."
+    ),
     "links in a circle": "ln -s a b; ln -s b a; ln -s . here; ln -s .. up; ln -s /proc/self/fd/0 fd",
     "a folder made a link": "rm -r data && ln -s @FOLDER data",
     "a file made a link": "rm notes.txt && ln -s @PLAIN notes.txt",

@@ -18,8 +18,6 @@ from msgspec import Struct
 
 from treadle.cli.output import clean, print_lines, stdout
 from treadle.journal.open import DEFAULT_PATH
-from treadle.sandbox.bubblewrap import blocking_sysctls, find_bwrap, is_root
-from treadle.sandbox.doctor import find_fault
 
 _NEEDED = ("msgspec", "pydantic", "pyreqwest", "jsonschema-rs", "tenacity", "typer", "rich")
 _KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
@@ -70,10 +68,12 @@ def _look(journal: Path) -> Iterator[Check]:
     yield _check_package("starlette", "serve")
     yield _check_package("uvicorn", "serve")
     yield _check_package("pyyaml", "yaml", module="yaml")
-    yield _check_bubblewrap()
-    yield _check_namespaces()
-    yield _check_shell()
-    yield _check_cgroups()
+    if sys.platform == "linux":
+        yield from _check_sandbox()
+    else:
+        yield Check(
+            "shell", False, f"bubblewrap needs Linux, and this is {sys.platform}", "run Treadle on Linux"
+        )
     yield _check_keys()
 
 
@@ -142,39 +142,38 @@ async def _ask_monty() -> object:
         return await session.feed_run("6 * 7")
 
 
-def _check_bubblewrap() -> Check:
-    program = find_bwrap()
-    if program is None:
-        advice = "install it, for example with: apt install bubblewrap"
-        return Check("bubblewrap", False, "there is no program 'bwrap' on PATH or beside Python", advice)
-    try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.SubprocessError) as error:
-        return Check("bubblewrap", False, f"{program} cannot be started: {_tell(error)}")
-    return Check(
-        "bubblewrap", done.returncode == 0, f"{done.stdout.strip() or done.stderr.strip()} at {program}"
-    )
+def _check_sandbox() -> Iterator[Check]:
+    """What the toolset `shell` rests on, and whether it works. Its modules need a POSIX system."""
+    from treadle.sandbox.bubblewrap import blocking_sysctls, find_bwrap, is_root
+    from treadle.sandbox.doctor import find_fault
 
-
-def _check_namespaces() -> Check:
+    yield _check_bubblewrap(find_bwrap())
     sysctls = blocking_sysctls()
     if sysctls:
-        seen = "the kernel forbids user namespaces to this user"
-        return Check("user namespaces", False, seen, f"as root: sysctl -w {' '.join(sysctls)}")
-    if not Path("/proc/self/ns/user").exists():
-        return Check(
-            "user namespaces", False, "this system has none", "run Treadle on Linux, or in a container"
-        )
-    return Check("user namespaces", True, "no setting of the kernel forbids them")
-
-
-def _check_shell() -> Check:
+        seen = "the kernel forbids them to this user"
+        yield Check("user namespaces", False, seen, f"as root: sysctl -w {' '.join(sysctls)}")
+    else:
+        yield Check("user namespaces", True, "no setting of the kernel forbids them")
     fault = find_fault()
     if fault is None:
         who = "another user than root" if is_root() else "this user"
-        return Check("shell", True, f"a command was run in a sandbox, as {who}")
-    seen, _, advice = fault.partition("; ")
-    return Check("shell", False, seen, advice or None)
+        yield Check("shell", True, f"a command was run in a sandbox, as {who}")
+    else:
+        seen, _, advice = fault.partition("; ")
+        yield Check("shell", False, seen, advice or None)
+    yield _check_cgroups()
+
+
+def _check_bubblewrap(program: str | None) -> Check:
+    name = "bubblewrap"
+    if program is None:
+        advice = "install it, for example with: apt install bubblewrap"
+        return Check(name, False, "there is no program 'bwrap' on PATH or beside Python", advice)
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check(name, False, f"{program} cannot be started: {_tell(error)}")
+    return Check(name, done.returncode == 0, f"{done.stdout.strip() or done.stderr.strip()} at {program}")
 
 
 def _check_cgroups() -> Check:

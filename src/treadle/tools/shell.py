@@ -54,7 +54,11 @@ class Shell:
         unprotected: bool = False,
     ) -> None:
         self._is_protected = not unprotected
-        self._tool = ShellTool(network, limits or Limits(), _check_binds(read_only_binds or {}), unprotected)
+        limits = limits or Limits()
+        for name in limits.__struct_fields__:
+            if not getattr(limits, name) > 0:
+                raise ConfigError(f"Limits: {name} is {getattr(limits, name)!r}; it must be above 0")
+        self._tool = ShellTool(network, limits, _check_binds(read_only_binds or {}), unprotected)
 
     def tools(self) -> Sequence[Tool]:
         """See `Toolset.tools`. Raises: `ConfigError` if commands cannot be shut in here."""
@@ -176,18 +180,22 @@ async def _in_thread(function: Callable[[], T]) -> T:
 
 async def _run(command: Command, perform: Callable[[], ToolOutput]) -> ToolOutput:
     """`perform`; being cancelled ends the command, and is passed on once nothing of it is left."""
-    work = asyncio.get_running_loop().run_in_executor(_pool(), perform)
+    work = _pool().submit(perform)
+    result = asyncio.wrap_future(work)
     cancelled: asyncio.CancelledError | None = None
-    while not work.done():
+    while not result.done():
         try:
-            await asyncio.wait([work])
+            await asyncio.wait([result])
         except asyncio.CancelledError as error:
+            if work.cancel():
+                # All threads were busy, so it has not begun.
+                raise
             command.stop(Stop.CANCELLED)
             cancelled = error
     if cancelled is not None:
-        work.exception()
+        result.exception()
         raise cancelled
-    return work.result()
+    return result.result()
 
 
 def _tell(outcome: Outcome, notes: list[str], limits: Limits) -> ToolOutput:
