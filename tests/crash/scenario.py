@@ -7,6 +7,7 @@ each effect of a tool. What the world saw is written to a file beside the journa
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,24 @@ def make_tools(boundary: Boundary) -> list[Any]:
     return [*tools, program, "files"]
 
 
+def tools_of(scenario: str, boundary: Boundary, witness: Path) -> list[Any]:
+    """The tools of a scenario; those that need a process of their own only where it is about them."""
+    if scenario in ("python", "shell"):
+        return [*make_tools(boundary), scenario]
+    if scenario == "mcp":
+        return [_servers(witness)]
+    return make_tools(boundary)
+
+
+def _servers(witness: Path) -> Any:
+    """A server that writes down its calls, with their keys, in the witness."""
+    from treadle.tools.mcp import MCPServer
+
+    return MCPServer(
+        sys.executable, args=["-S", str(Path(__file__).with_name("mcp_server.py")), str(witness)]
+    )
+
+
 def one(name: str, **arguments: str) -> ToolCall:
     return call(name, arguments)
 
@@ -172,6 +191,23 @@ SCENARIOS: dict[str, list[list[ToolCall]]] = {
         [call("program", {"names": ["once_async"]})],
     ],
 }
+SCENARIOS |= {
+    "python": [
+        [call("python", {"code": "n = 1\nopen('log', 'a').write('1')"})],
+        [call("python", {"code": "n += 1\nopen('log', 'a').write('2')\nonce_async(text='p')\nn"})],
+        [call("python", {"code": "open('log').read(), n"})],
+    ],
+    "shell": [
+        [call("shell", {"command": "echo 1 >> log; mkdir -p d; echo x > d/y"})],
+        [call("shell", {"command": "echo 2 >> log; rm d/y; cat log"}), one("read_file", file_path="log")],
+        [one("list_files")],
+    ],
+    "mcp": [
+        [call("mcp_look", {}), call("mcp_set", {})],
+        [call("mcp_once", {})],
+        [call("mcp_once", {}), call("mcp_look", {})],
+    ],
+}
 APPROVE = {"approved": {"once": Approval.ASK}}
 """Scenario to what the policy asks about; somebody always says yes."""
 
@@ -190,7 +226,7 @@ async def drive(
 
     agent = Agent(
         Script(SCENARIOS[scenario], boundary),
-        tools=make_tools(boundary),
+        tools=tools_of(scenario, boundary, path.with_suffix(".witness")),
         policy=Policy(in_doubt=in_doubt, approve=APPROVE.get(scenario, {})),
         approver=approve,
         journal=journal,  # type: ignore[arg-type]

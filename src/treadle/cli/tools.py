@@ -4,6 +4,10 @@ import typer
 
 from treadle.cli.app import Commands
 
+EXAMPLES = (
+    "treadle tools list --tools python",
+    "treadle tools call python '{\"code\": \"2 ** 64\"}' --tools python",
+)
 _WHERE = {
     "list": "treadle.cli.tools_list:list_tools",
     "call": "treadle.cli.tools_call:call",
@@ -24,6 +28,7 @@ tools = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Show tools, call one, save their definitions, or serve them to other programs.",
+    epilog="\n\n".join(["Examples:", *[f"  {line}" for line in EXAMPLES]]),
 )
 
 
