@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from benchmarks import common, growth, power, resume, shell, steps, streaming
+from benchmarks import common, growth, power, resume, shell, steps, streaming, tools
 
 BENCHMARKS = {
     "steps": steps.measure,
@@ -14,6 +14,9 @@ BENCHMARKS = {
     "resume": resume.measure,
     "shell": shell.measure,
     "sandboxes": shell.measure_memory,
+    "python": tools.measure_python,
+    "mcp": tools.measure_mcp,
+    "parallel": tools.measure_parallel,
 }
 
 

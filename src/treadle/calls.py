@@ -128,7 +128,7 @@ async def _run_ready(
         call.call_id,
         step,
         driver.sandbox,
-        driver.on_progress,
+        driver.on_progress if driver.is_heard else None,
         scope=driver.scope,
         tools=driver.toolbox.specs,
         call_tool=inner,

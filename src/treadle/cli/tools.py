@@ -6,7 +6,7 @@ from treadle.cli.app import Commands
 
 EXAMPLES = (
     "treadle tools list --tools python",
-    "treadle tools call python '{\"code\": \"2 ** 64\"}' --tools python",
+    'treadle tools call python \'{"code": "2 ** 64"}\' --tools python',
 )
 _WHERE = {
     "list": "treadle.cli.tools_list:list_tools",

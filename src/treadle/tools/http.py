@@ -1,27 +1,37 @@
 """HTTP requests that go where they may and nowhere else.
 
-A host must be named. Its addresses are looked up here, all are checked, and the connection is made to the one that
-was checked, so that a name that changes its mind gets nowhere; redirects are followed one by one under the same
-rules. No proxy of the environment is used. Answers are read up to a limit, after decompression.
+A host must be named. Its addresses are looked up here, all are checked, and the connection is made to one that was
+checked, so that a name that changes its mind gets nowhere; redirects are followed one by one under the same rules.
+URLs are read by the parser of the client that makes the request, so that both mean the same host. No proxy of the
+environment is used. Answers are read up to a limit, after decompression.
 """
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
-from urllib.parse import urljoin, urlsplit
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ToolError
 
+if TYPE_CHECKING:
+    from pyreqwest.http import Url
+
 MAX_REDIRECTS = 5
+_REDIRECTS = (301, 302, 303, 307, 308)
 _KEPT_ACROSS_HOSTS = frozenset(("accept", "content-type", "user-agent"))
+_HOST = re.compile(r"(?P<name>.+?)(?::(?P<port>\d{1,5}))?", re.DOTALL)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_SHARED = ipaddress.ip_network("100.64.0.0/10")
+_SPECIAL = {
+    "shared": ipaddress.ip_network("100.64.0.0/10"),
+    "translated": ipaddress.ip_network("64:ff9b:1::/48"),
+    "tunnelled": ipaddress.ip_network("2001::/32"),
+}
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """From a host name and port to addresses as text."""
@@ -54,11 +64,11 @@ class GuardedHttp:
         """A host may have a port (`host:8080`), and then only this is allowed.
 
         Private, link-local and other special addresses are refused, but for a host in `named_by_user` that is such
-        an address or `localhost`, or with `allow_private`.
+        an address or `localhost`, or with `allow_private`. Raises: `ConfigError` for what is no host.
         """
-        named = [item.lower().rstrip(".") for item in named_by_user]
-        self._hosts = {*(item.lower().rstrip(".") for item in allowed_hosts), *named}
-        self._named = {item for item in named if _is_literal(item)}
+        named = {_read_host(item) for item in named_by_user}
+        self._hosts = {_read_host(item) for item in allowed_hosts} | named
+        self._exempt = {item for item in named if item[0] == "localhost" or _is_address(item[0])}
         self._allow_private = allow_private
         self._max_bytes = max_response_bytes
         self._timeout_seconds = timeout_seconds
@@ -70,50 +80,57 @@ class GuardedHttp:
         """The answer after at most five redirects.
 
         Raises: `ToolError` for a host or address that is not allowed, an answer that is too large, takes too long
-        or does not come. No header is quoted in it.
+        or does not come. No header is quoted in it, and of the URL only its host and port.
         """
+        target = _parse(url)
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                return await self._follow(method, url, dict(headers or {}), body)
+                return await self._follow(
+                    method, target, {name.lower(): value for name, value in (headers or {}).items()}, body
+                )
         except TimeoutError:
-            where = _where(url)
             raise ToolError(
-                f"{where} did not give its whole answer within {self._timeout_seconds:g} s"
+                f"{target.origin_ascii} did not give its whole answer within {self._timeout_seconds:g} s"
             ) from None
 
-    async def _follow(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> HttpAnswer:
+    async def _follow(
+        self, method: str, url: "Url", headers: dict[str, str], body: bytes | None
+    ) -> HttpAnswer:
         for _ in range(MAX_REDIRECTS + 1):
             answer = await self._send(method, url, headers, body)
-            target = answer.headers.get("location")
-            if answer.status not in (301, 302, 303, 307, 308) or target is None:
+            location = answer.headers.get("location")
+            if answer.status not in _REDIRECTS or location is None:
                 return answer
-            following = urljoin(url, target)
-            if answer.status == 303 or (answer.status in (301, 302) and method == "POST"):
-                method, body = ("HEAD" if method == "HEAD" else "GET"), None
+            try:
+                following = url.join(location)
+            except ValueError:
+                raise ToolError(
+                    f"{url.origin_ascii} redirects to what is no URL: {location[:200]!r}"
+                ) from None
+            if method != "HEAD" and (
+                answer.status == 303 or (answer.status in (301, 302) and method == "POST")
+            ):
+                method, body = "GET", None
                 headers.pop("content-type", None)
-            if _origin(following) != _origin(url):
-                headers = {key: value for key, value in headers.items() if key.lower() in _KEPT_ACROSS_HOSTS}
+            if following.origin_ascii != url.origin_ascii:
+                headers = {name: value for name, value in headers.items() if name in _KEPT_ACROSS_HOSTS}
             url = following
-        raise ToolError(f"{_where(url)} redirects more than {MAX_REDIRECTS} times")
+        raise ToolError(f"{url.origin_ascii} redirects more than {MAX_REDIRECTS} times")
 
     async def _send(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+        self, method: str, url: "Url", headers: Mapping[str, str], body: bytes | None
     ) -> HttpAnswer:
-        host, port, address = await self._check(url)
-        client = _client(host, port, address)
-        try:
-            builder = (
-                client.request(method, url)
-                .headers(dict(headers))
-                .timeout(timedelta(seconds=self._timeout_seconds))
-            )
-            builder = builder if body is None else builder.body_bytes(body)
-        except ValueError:
-            raise ToolError(
-                f"cannot send a request to {_where(url)}: the URL or a header is not valid"
-            ) from None
         from pyreqwest import exceptions
 
+        host, addresses = await self._check(url)
+        where = url.origin_ascii
+        # The client asks itself for a name that differs in so much as a dot from the one that it is told of.
+        url = url if url.domain is None else url.with_host(host)
+        try:
+            builder = _client(host, frozenset(addresses)).request(method, url).headers(dict(headers))
+            builder = builder if body is None else builder.body_bytes(body)
+        except ValueError:
+            raise ToolError(f"cannot send a request to {where}: the URL or a header is not valid") from None
         try:
             async with builder.build_streamed() as response:
                 content = bytearray()
@@ -121,53 +138,53 @@ class GuardedHttp:
                     content += chunk.to_bytes()
                     if len(content) > self._max_bytes:
                         raise ToolError(
-                            f"the answer of {_where(url)} is larger than {self._max_bytes:,} bytes; ask for less"
+                            f"the answer of {where} is larger than {self._max_bytes:,} bytes; ask for less"
                         )
                 found = {name.lower(): value for name, value in response.headers.items()}
-                return HttpAnswer(response.status, found, bytes(content), url)
+                return HttpAnswer(response.status, found, bytes(content), str(url))
         except exceptions.PyreqwestError as error:
-            raise ToolError(f"{_where(url)} gave no answer: {_describe(error)}") from None
+            raise ToolError(f"{where} gave no answer: {_describe(error)}") from None
 
-    async def _check(self, url: str) -> tuple[str, int, str]:
-        """Host, port and the address to connect to. Raises: `ToolError` if one of them is not allowed."""
-        try:
-            parts = urlsplit(url)
-            host, port = (parts.hostname or "").rstrip("."), parts.port
-        except ValueError as error:
-            raise ToolError(f"{url[:200]!r} is no URL: {error}") from None
-        if parts.scheme not in ("http", "https"):
-            raise ToolError(f"{_where(url)} is neither http nor https, so no request is made")
-        if parts.username is not None or parts.password is not None:
+    async def _check(self, url: "Url") -> tuple[str, Sequence[str]]:
+        """The host, and the addresses to connect to. Raises: `ToolError` if one of them is not allowed."""
+        if url.scheme not in ("http", "https"):
+            raise ToolError(f"{url.scheme!r} is neither http nor https, so no request is made")
+        host, port = _canonical(url.host_str or ""), url.port_or_known_default or 0
+        if url.username or url.password is not None:
             raise ToolError(f"the URL of {host!r} holds a user or password, so no request is made")
-        port = port or (443 if parts.scheme == "https" else 80)
-        if not host or any(char.isspace() or char in "\\%" for char in host):
-            raise ToolError(f"{url[:200]!r} has no usable host")
-        full = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if host not in self._hosts and full not in self._hosts:
-            allowed = ", ".join(sorted(self._hosts)) or "none"
-            raise ToolError(f"the host {full!r} is not allowed; allowed are: {allowed}")
-        addresses = await self._resolver(host, port)
+        if not {(host, None), (host, port)} & self._hosts:
+            allowed = ", ".join(sorted(_write_host(*item) for item in self._hosts)) or "none"
+            raise ToolError(f"the host {_write_host(host, port)!r} is not allowed; allowed are: {allowed}")
+        addresses = [host] if _is_address(host) else await self._resolver(host, port)
         if not addresses:
             raise ToolError(f"the host {host!r} has no address")
-        is_exempt = self._allow_private or host in self._named or full in self._named
+        if self._allow_private or {(host, None), (host, port)} & self._exempt:
+            return host, addresses
         for address in addresses:
-            kind = None if is_exempt else special_kind(address)
+            kind = special_kind(address)
             if kind is not None:
-                raise ToolError(f"the host {host!r} leads to {address}, a {kind} address; no request is made")
-        return host, port, addresses[0]
+                raise ToolError(
+                    f"the host {host!r} leads to {address}, a {kind} address; no request is made "
+                    "(allow_private=True allows it)"
+                )
+        return host, addresses
 
 
 def special_kind(address: str) -> str | None:
     """What keeps `address` from being one of the public internet; `None` if nothing does."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return "malformed"
+    for kind, network in _SPECIAL.items():
+        if ip in network:
+            return kind
     inner = _embedded(ip)
     if inner is not None:
         return special_kind(str(inner))
     for kind in ("loopback", "link_local", "multicast", "unspecified", "reserved", "private"):
         if getattr(ip, f"is_{kind}"):
             return kind.replace("_", "-")
-    if ip.version == 4 and ip in _SHARED:
-        return "shared"
     return None if ip.is_global else "special"
 
 
@@ -177,7 +194,7 @@ def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IP
         return None
     if ip in _NAT64 or (int(ip) >> 32 == 0 and int(ip) > 1):
         return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-    return ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+    return ip.ipv4_mapped or ip.sixtofour
 
 
 async def _resolve(host: str, port: int) -> Sequence[str]:
@@ -190,35 +207,58 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
 
 
 @lru_cache(maxsize=256)
-def _client(host: str, port: int, address: str) -> Any:
-    """A pooled client that connects to this address alone, whatever the name says later."""
+def _client(host: str, addresses: frozenset[str]) -> Any:
+    """A pooled client that connects to these addresses alone, whatever the name says later."""
     from pyreqwest.client import ClientBuilder
 
     builder = ClientBuilder().no_proxy().follow_redirects(False).user_agent("treadle")
     builder = builder.connect_timeout(timedelta(seconds=10)).pool_idle_timeout(timedelta(seconds=30))
-    return builder.resolve(host, address, port).build()
+    for address in addresses:
+        builder = builder.resolve(host, address, 0)
+    return builder.build()
 
 
-def _is_literal(item: str) -> bool:
-    host = urlsplit(f"//{item}").hostname or ""
-    if host == "localhost":
-        return True
+def _parse(url: str) -> "Url":
+    from pyreqwest.http import Url
+
+    try:
+        return Url(url)
+    except ValueError as error:
+        raise ToolError(f"cannot make a request: the URL is not valid ({error})") from None
+
+
+def _read_host(item: str) -> tuple[str, int | None]:
+    """The name as the client writes it, and the port if there is one."""
+    from pyreqwest.http import Url
+
+    text = f"[{item}]" if ":" in item and _is_address(item) else item
+    match = _HOST.fullmatch(text)
+    try:
+        url = Url(f"http://{match['name']}") if match else None
+    except ValueError:
+        url = None
+    if match is None or url is None or url.authority != url.host_str or str(url) != f"http://{url.host_str}/":
+        raise ConfigError(
+            f"{item!r} is no host; write a name or an address, as api.example.com or [::1]:8080"
+        )
+    return _canonical(url.host_str), int(match["port"]) if match["port"] else None
+
+
+def _canonical(host: str) -> str:
+    return host.removeprefix("[").removesuffix("]").rstrip(".")
+
+
+def _write_host(host: str, port: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port is None else f"{name}:{port}"
+
+
+def _is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
         return False
     return True
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc.rpartition("@")[2].lower()
-
-
-def _where(url: str) -> str:
-    """Scheme, host and port: nothing that may be secret."""
-    scheme, netloc = _origin(url)
-    return f"{scheme}://{netloc}"
 
 
 def _describe(error: Any) -> str:
@@ -228,12 +268,18 @@ def _describe(error: Any) -> str:
 
 def host_of(url: str) -> str:
     """Host and port of a URL that a user gave. Raises: `ConfigError`."""
+    from pyreqwest.http import Url
+
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"{url!r} is no URL: {error}") from None
-    if parts.scheme not in ("http", "https") or not host:
+        parsed = Url(url)
+        if parsed.username or parsed.password is not None:
+            raise ConfigError(
+                f"the URL of {parsed.host_str!r} holds a user or password; give them as a header"
+            )
+    except ConfigError:
+        raise
+    except ValueError:
+        parsed = None
+    if parsed is None or parsed.scheme not in ("http", "https") or not parsed.host_str:
         raise ConfigError(f"{url!r} is no URL of a server; write http://host:port or https://host")
-    port = port or (443 if parts.scheme == "https" else 80)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return _write_host(_canonical(parsed.host_str), parsed.port_or_known_default)

@@ -123,6 +123,11 @@ class ToolContext:
         """The same for every attempt at this call, in every process. Pass it on to what you call."""
         return f"{self.run_id}/{self.call_id}"
 
+    @property
+    def is_heard(self) -> bool:
+        """Somebody watches the run; otherwise `progress` tells nobody."""
+        return self._report is not None
+
     def progress(self, text: str) -> None:
         """Tell whoever watches the run. Not journalled, and safe to call from a thread."""
         if self._report is not None:

@@ -137,7 +137,9 @@ class MCPServer:
             amount = f"{done:g}" if total is None else f"{done:g}/{total:g}"
             context.progress(f"{amount} {message}" if message else amount)
 
-        return await worker.hop(_call(link, tool, arguments, context.idempotency_key, report))
+        # A server that nobody listens to need not report.
+        progress = report if context.is_heard else None
+        return await worker.hop(_call(link, tool, arguments, context.idempotency_key, progress))
 
     async def _list(self) -> "tuple[MCPTool, ...]":
         await self._link.get()
@@ -257,7 +259,7 @@ async def _open_all(servers: Sequence[MCPServer]) -> None:
 
 
 async def _call(
-    link: Link, tool: MCPTool, arguments: dict[str, Json], key: str, progress: Progress
+    link: Link, tool: MCPTool, arguments: dict[str, Json], key: str, progress: Progress | None
 ) -> ToolOutput:
     """One call, made once more where that does no harm and the session ended under it."""
     is_again = False

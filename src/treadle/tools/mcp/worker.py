@@ -6,11 +6,14 @@ callers hop over here for each call.
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from treadle.sync import new_event_loop
 
 T = TypeVar("T")
 
@@ -26,8 +29,40 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
 
 
 async def hop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that runs there. Being cancelled cancels it."""
-    return await asyncio.wrap_future(submit(coroutine))
+    """The result of a coroutine that runs there. Being cancelled cancels it, and waits for nothing."""
+    here, there = asyncio.get_running_loop(), _running_loop()
+    if here is there:
+        return await coroutine
+    outcome: asyncio.Future[T] = here.create_future()
+    tasks: list[asyncio.Task[T]] = []
+
+    def start() -> None:
+        task = there.create_task(coroutine)
+        tasks.append(task)
+        task.add_done_callback(end)
+
+    def end(task: "asyncio.Task[T]") -> None:
+        # Whoever waits may be gone, and its loop too.
+        with contextlib.suppress(RuntimeError):
+            here.call_soon_threadsafe(settle, task)
+
+    def settle(task: "asyncio.Task[T]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if outcome.done():
+            return
+        if task.cancelled():
+            outcome.cancel()
+        elif error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(task.result())
+
+    there.call_soon_threadsafe(start)
+    try:
+        return await outcome
+    except asyncio.CancelledError:
+        there.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+        raise
 
 
 def remember(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -45,7 +80,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _lock:
         if _loop is None:
-            _loop = asyncio.new_event_loop()
+            _loop = new_event_loop()
             threading.Thread(target=_loop.run_forever, name="treadle-mcp", daemon=True).start()
             atexit.register(_close_all)
         return _loop
