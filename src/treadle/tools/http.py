@@ -31,6 +31,7 @@ _SPECIAL = {
     "shared": ipaddress.ip_network("100.64.0.0/10"),
     "translated": ipaddress.ip_network("64:ff9b:1::/48"),
     "tunnelled": ipaddress.ip_network("2001::/32"),
+    "site-local": ipaddress.ip_network("fec0::/10"),
 }
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -268,18 +269,12 @@ def _describe(error: Any) -> str:
 
 def host_of(url: str) -> str:
     """Host and port of a URL that a user gave. Raises: `ConfigError`."""
-    from pyreqwest.http import Url
-
     try:
-        parsed = Url(url)
-        if parsed.username or parsed.password is not None:
-            raise ConfigError(
-                f"the URL of {parsed.host_str!r} holds a user or password; give them as a header"
-            )
-    except ConfigError:
-        raise
-    except ValueError:
-        parsed = None
-    if parsed is None or parsed.scheme not in ("http", "https") or not parsed.host_str:
+        parsed = _parse(url)
+    except ToolError:
+        raise ConfigError(f"{url!r} is no URL of a server; write http://host:port or https://host") from None
+    if parsed.username or parsed.password is not None:
+        raise ConfigError(f"the URL of {parsed.host_str!r} holds a user or password; give them as a header")
+    if parsed.scheme not in ("http", "https"):
         raise ConfigError(f"{url!r} is no URL of a server; write http://host:port or https://host")
-    return _write_host(_canonical(parsed.host_str), parsed.port_or_known_default)
+    return _write_host(_canonical(parsed.host_str or ""), parsed.port_or_known_default)
