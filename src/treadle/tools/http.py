@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyreqwest.http import Url
 
 MAX_REDIRECTS = 5
+MAX_ADDRESSES = 4
+"""Of one name that are tried."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _KEPT_ACROSS_HOSTS = frozenset(("accept", "content-type", "user-agent"))
 _HOST = re.compile(r"(?P<name>.+?)(?::(?P<port>\d{1,5}))?", re.DOTALL)
@@ -127,24 +129,33 @@ class GuardedHttp:
         where = url.origin_ascii
         # The client asks itself for a name that differs in so much as a dot from the one that it is told of.
         url = url if url.domain is None else url.with_host(host)
-        try:
-            builder = _client(host, frozenset(addresses)).request(method, url).headers(dict(headers))
-            builder = builder if body is None else builder.body_bytes(body)
-        except ValueError:
-            raise ToolError(f"cannot send a request to {where}: the URL or a header is not valid") from None
-        try:
-            async with builder.build_streamed() as response:
-                content = bytearray()
-                while (chunk := await response.body_reader.read_chunk()) is not None:
-                    content += chunk.to_bytes()
-                    if len(content) > self._max_bytes:
-                        raise ToolError(
-                            f"the answer of {where} is larger than {self._max_bytes:,} bytes; ask for less"
-                        )
-                found = {name.lower(): value for name, value in response.headers.items()}
-                return HttpAnswer(response.status, found, bytes(content), str(url))
-        except exceptions.PyreqwestError as error:
-            raise ToolError(f"{where} gave no answer: {_describe(error)}") from None
+        left = list(addresses[:MAX_ADDRESSES])
+        while True:
+            try:
+                builder = _client(host, left.pop(0)).request(method, url).headers(dict(headers))
+                builder = builder if body is None else builder.body_bytes(body)
+            except ValueError:
+                raise ToolError(
+                    f"cannot send a request to {where}: the URL or a header is not valid"
+                ) from None
+            try:
+                return await self._receive(builder, url)
+            except exceptions.PyreqwestError as error:
+                # Nothing was sent yet where there was no connection, so another address may be tried.
+                if not (left and isinstance(error, exceptions.ConnectError | exceptions.ConnectTimeoutError)):
+                    raise ToolError(f"{where} gave no answer: {_describe(error)}") from None
+
+    async def _receive(self, builder: Any, url: "Url") -> HttpAnswer:
+        async with builder.build_streamed() as response:
+            content = bytearray()
+            while (chunk := await response.body_reader.read_chunk()) is not None:
+                content += chunk.to_bytes()
+                if len(content) > self._max_bytes:
+                    raise ToolError(
+                        f"the answer of {url.origin_ascii} is larger than {self._max_bytes:,} bytes; ask for less"
+                    )
+            found = {name.lower(): value for name, value in response.headers.items()}
+            return HttpAnswer(response.status, found, bytes(content), str(url))
 
     async def _check(self, url: "Url") -> tuple[str, Sequence[str]]:
         """The host, and the addresses to connect to. Raises: `ToolError` if one of them is not allowed."""
@@ -208,15 +219,13 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
 
 
 @lru_cache(maxsize=256)
-def _client(host: str, addresses: frozenset[str]) -> Any:
-    """A pooled client that connects to these addresses alone, whatever the name says later."""
+def _client(host: str, address: str) -> Any:
+    """A pooled client that connects to this address alone, whatever the name says later."""
     from pyreqwest.client import ClientBuilder
 
     builder = ClientBuilder().no_proxy().follow_redirects(False).user_agent("treadle")
     builder = builder.connect_timeout(timedelta(seconds=10)).pool_idle_timeout(timedelta(seconds=30))
-    for address in addresses:
-        builder = builder.resolve(host, address, 0)
-    return builder.build()
+    return builder.resolve(host, address.partition("%")[0], 0).build()
 
 
 def _parse(url: str) -> "Url":
