@@ -23,7 +23,8 @@ RANKS = [
 ]
 """Left of what may import it. Every `protocol.py` counts as `protocol`; a package may import itself."""
 PURE = frozenset(
-    ("collections", "difflib", "enum", "fnmatch", "typing", "msgspec", "dataclasses", "functools", "itertools", "math")
+    ["collections", "difflib", "enum", "fnmatch", "typing", "msgspec", "dataclasses"]
+    + ["functools", "itertools", "math"]
 )
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 

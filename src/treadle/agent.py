@@ -6,6 +6,7 @@ are given by name are loaded when they are first needed.
 
 import asyncio
 import contextlib
+import inspect
 import os
 import random
 import time
@@ -72,7 +73,8 @@ class Agent:
         """
         self.model: Model = load("treadle.models:model")(model) if isinstance(model, str) else model
         self.instructions = instructions
-        self._toolbox = Toolbox(_by_name(tools))
+        self._given = tuple(tools)
+        self._toolbox = Toolbox(_by_name(self._given))
         self._task_toolboxes: dict[tuple[str, ...], Toolbox] = {}
         self.policy = policy or Policy()
         self.files = files
@@ -198,6 +200,24 @@ class Agent:
         """A conversation in one journal, to be used with `async with`; a known `run_id` is opened again."""
         session: Session = load("treadle.session:Session")(self, run_id, files)
         return session
+
+    async def close(self) -> None:
+        """Close the toolsets that this agent was given and that can be closed, as servers that were started.
+
+        Its journal stays open. Toolsets that are given by name end with the process.
+        """
+        for item in self._given:
+            close = getattr(item, "aclose", None) or getattr(item, "close", None)
+            if callable(close) and not isinstance(item, str):
+                closing = close()
+                if inspect.isawaitable(closing):
+                    await closing
+
+    async def __aenter__(self) -> "Agent":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def run_sync(self, task: "str | Task", **options: Any) -> Run:
         """`run`, blocking."""

@@ -95,3 +95,24 @@ def test_a_run_over_an_mcp_server_is_resumed_with_its_tools(cli: Cli, script: Sc
     assert "waits for a yes" in done.out, done
     done = cli("approve", "r", "all", "yes", "--api-key", "k", "-q")
     assert done.out.startswith("done: did once"), done
+
+
+@pytest.mark.parametrize(
+    ("tools", "is_kept"),
+    [
+        (f"mcp:KEY=planted77 {sys.executable} {ODD} plain", False),
+        (f"mcp:KEY=${{KEY:-x}} {sys.executable} {ODD} plain", True),
+        (f"mcp:{sys.executable} {ODD} plain", True),
+    ],
+)
+def test_a_secret_among_the_tools_stays_out_of_the_journal(
+    cli: Cli, script: Script, tools: str, is_kept: bool
+) -> None:
+    server = script(call_once("look"))
+    done = cli(
+        "run", "go", "-t", tools, "-m", "m", "--base-url", server.url, "--api-key", "k", "--run-id", "r"
+    )
+    assert done.code == 0, done
+    exported = cli("export", "r", "--format", "journal").out
+    assert ("odd_server" in exported) is is_kept
+    assert "planted77" not in exported

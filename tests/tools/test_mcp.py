@@ -21,6 +21,7 @@ from treadle.models import call
 from treadle.perform import run_tool
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
 from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+from treadle.trajectory.verify import verify_run
 
 HERE = Path(__file__).parent / "mcp"
 SDK = str(HERE / "sdk_server.py")
@@ -395,3 +396,25 @@ async def test_servers_are_joined_though_given_one_by_one() -> None:
     servers = MCPServers([MCPServer(sys.executable, args=[ODD, "plain"], name=name) for name in ("a", "b")])
     async with servers:
         assert servers.tools()[0].spec.name == "a_once"
+
+
+async def test_an_agent_closes_the_servers_that_it_was_given(odd: Any) -> None:
+    before = children()
+    async with Agent(
+        ScriptedModel([[call("once")], "ok"]), tools=[odd("plain")], journal=MemoryJournal()
+    ) as agent:
+        run = await agent.run("go")
+        assert len(children() - before) == 1
+    assert run.output == "ok"
+    assert children() == before
+
+
+async def test_what_may_differ_is_declared_with_the_server(odd: Any) -> None:
+    journal = MemoryJournal()
+    strict, lax = odd("plain"), odd("plain", may_differ={"look": ["in \\d+"]})
+    run = await Agent(ScriptedModel([[call("look")], "ok"]), tools=[strict], journal=journal).run("go")
+    assert (await verify_run(journal, run.run_id, [strict])).matched == 1
+    assert (await verify_run(journal, run.run_id, [odd("plain")])).differences != ()
+    assert (await verify_run(journal, run.run_id, [lax])).matched == 1
+    with pytest.raises(ConfigError, match="has no tool 'lok'"):
+        odd("plain", may_differ={"lok": ["order"]}).tools()

@@ -16,7 +16,19 @@ from treadle.tools.mcp.server import MCPServer, MCPServers
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
 
-_KEYS = ("command", "args", "env", "cwd", "url", "headers", "perRun", "timeout", "startTimeout", "effects")
+_KEYS = (
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "url",
+    "headers",
+    "perRun",
+    "timeout",
+    "startTimeout",
+    "effects",
+    "mayDiffer",
+)
 _IGNORED = ("type", "transport", "description", "name", "disabled", "autoApprove", "alwaysAllow", "gallery")
 """What other clients write, and what says nothing about how to connect."""
 
@@ -97,6 +109,7 @@ def _from_entry(name: str, entry: Json, origin: str) -> MCPServer:
             name=name,
             per_run=bool(entry.get("perRun", False)),
             effects={key: Effect(value) for key, value in entry.get("effects", {}).items()},
+            may_differ=entry.get("mayDiffer"),
             **{
                 ours: entry[theirs]
                 for theirs, ours in (

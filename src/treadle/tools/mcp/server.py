@@ -53,8 +53,10 @@ class MCPServer:
         timeout_seconds: float | None = 120.0,
         start_timeout_seconds: float = 30.0,
         effects: Mapping[str, Effect | str] | None = None,
+        may_differ: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`effects` says of tools, by the server's name for them, what the server does not or says wrongly.
+        """`effects` says of tools, by the server's name for them, what the server does not or says wrongly, and
+        `may_differ` what of their results may be otherwise the next time (see `ToolSpec.may_differ`).
 
         `timeout_seconds` is of one call. A command's environment is a small part of this process's (PATH, HOME and
         the like) and `env`. Raises: `ConfigError` unless exactly one of `command`, `url` and `server` is given.
@@ -82,6 +84,7 @@ class MCPServer:
         self.timeout_seconds = timeout_seconds
         self.is_per_run = per_run
         self._effects = {key: Effect(value) for key, value in (effects or {}).items()}
+        self.may_differ = {key: tuple(value) for key, value in (may_differ or {}).items()}
         self._link = Link(self.target)
         self._tools: tuple[MCPTool, ...] | None = None
 
@@ -150,7 +153,7 @@ class MCPServer:
             while name in tools:
                 name = f"{name[: MAX_NAME_CHARS - 1]}_"
             tools[name] = MCPTool(self, item, name, self._effects)
-        unknown = self._effects.keys() - {item.name for item in listed}
+        unknown = (self._effects.keys() | self.may_differ.keys()) - {item.name for item in listed}
         if unknown:
             known = ", ".join(item.name for item in listed) or "none"
             raise UnreachableError(
@@ -185,6 +188,7 @@ class MCPTool:
             effect=effects.get(item.name) or effect_of(item.annotations),
             timeout_seconds=server.timeout_seconds,
             output_schema=item.output_schema,
+            may_differ=server.may_differ.get(item.name, ()),
         )
         checker = ArgumentChecker(schema)
         try:
