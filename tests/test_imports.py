@@ -23,8 +23,18 @@ RANKS = [
 ]
 """Left of what may import it. Every `protocol.py` counts as `protocol`; a package may import itself."""
 PURE = frozenset(
-    ["collections", "difflib", "enum", "fnmatch", "typing", "msgspec", "dataclasses"]
-    + ["functools", "itertools", "math"]
+    (
+        "collections",
+        "dataclasses",
+        "difflib",
+        "enum",
+        "fnmatch",
+        "functools",
+        "itertools",
+        "math",
+        "msgspec",
+        "typing",
+    )
 )
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 
