@@ -164,7 +164,7 @@ class Tool(Protocol):
 
 
 class Toolset(Protocol):
-    """Several tools that belong together. It may have a method `close` or `aclose`, for when its agent is closed."""
+    """Several tools that belong together. With a method `close` or `aclose`, it is closed with its agent."""
 
     def tools(self) -> Sequence[Tool]:
         """The tools, in the order in which the model sees them."""
