@@ -49,7 +49,8 @@ Tools: TypeAlias = Annotated[
         "--tools",
         "-t",
         metavar="WHAT",
-        help="'files', file.py, file.py:name or package.module:name. May be given several times.",
+        help="files, python, shell, mcp:SERVER, openapi:FILE, spin:URL, mock:FILE, file.py, file.py:name or "
+        "package.module:name. May be given several times; treadle tools list has all.",
     ),
 ]
 Temperature: TypeAlias = Annotated[
