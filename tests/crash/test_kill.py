@@ -1,16 +1,20 @@
 """A process is killed with SIGKILL at every boundary of a run, and the run is resumed until it is done."""
 
 import asyncio
+import atexit
+import json
 import os
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.crash.scenario import RUN_ID, SCENARIOS, drive
+from tests.crash.scenario import RUN_ID, SCENARIOS
 
 from treadle import Agent, InDoubt, ScriptedModel, open_journal
 from treadle.core.events import DurableBody, InferenceCompleted, ToolStarted
@@ -39,14 +43,39 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitpid(pid, 0)[1]
 
 
+@cache
+def zygote() -> "subprocess.Popen[str]":
+    """The process whose children drive the runs."""
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.zygote"],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(process.kill)
+    return process
+
+
 def run_once(
     path: Path, name: str, level: str, crash_at: int | None, listens: bool, in_doubt: InDoubt = InDoubt.TELL
 ) -> int:
-    def work() -> None:
-        _, count = asyncio.run(drive(path, name, level, crash_at, listens=listens, in_doubt=in_doubt))
-        path.with_suffix(".count").write_text(str(count))
-
-    return in_child(work)
+    """Drive a run in a process of its own; what `waitpid` says of its end."""
+    order = {
+        "path": str(path),
+        "scenario": name,
+        "level": level,
+        "crash_at": crash_at,
+        "listens": listens,
+        "in_doubt": in_doubt,
+    }
+    process = zygote()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(order) + "\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
 
 
 def read(path: Path) -> list[DurableBody]:

@@ -258,6 +258,29 @@ async def test_a_fork_has_the_variables_of_its_moment() -> None:
     assert later.messages[-2].content == "2"
 
 
+def test_a_fork_of_a_process_that_ran_code_is_told_and_does_not_hang() -> None:
+    script = """
+import asyncio, os, sys
+from treadle.tools.protocol import ToolContext
+from treadle.tools.python import python
+def run():
+    return asyncio.run(python.call({"code": "1 + 1"}, ToolContext("r", "c", 1)))
+run()
+child = os.fork()
+if child == 0:
+    try:
+        run()
+    except Exception as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(run().content)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert "forked from one that had run Python code already" in done.stdout
+    assert done.stdout.endswith("\n2\n")
+
+
 def test_options_that_make_no_sense() -> None:
     with pytest.raises(ConfigError, match="max_seconds is 0"):
         Python(max_seconds=0)

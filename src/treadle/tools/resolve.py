@@ -105,7 +105,8 @@ def _load_name(name: str) -> Any:
         return load(TOOLSETS[name])
     points = {point.name: point for point in entry_points(group="treadle.tools")}
     if name not in points:
-        known = sorted({*TOOLSETS, *points})
+        known = [*sorted({*TOOLSETS, *points}), *[f"{maker}:" for maker in sorted(MAKERS)]]
+        name = f"{name.partition(':')[0]}:" if ":" in name else name
         raise ConfigError(
             f"there is no toolset {name!r}{_did_you_mean(name, known)}; the toolsets are {', '.join(known)}. "
             f"Write {_FORMS}"

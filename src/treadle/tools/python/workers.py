@@ -9,12 +9,15 @@ import os
 from collections import OrderedDict
 from typing import Any
 
+from treadle.core.errors import ConfigError
 from treadle.registry import require
 
 MAX_WARM = 16
 MAX_WORKERS = 48
 
 _pool: Any = None
+_is_of_parent = False
+"""This process was forked from one that had a pool."""
 _warm: "OrderedDict[tuple[str, int], _Warm]" = OrderedDict()
 
 
@@ -69,6 +72,11 @@ async def drop(session: Any) -> None:
 
 async def _running_pool() -> Any:
     global _pool
+    if _is_of_parent:
+        raise ConfigError(
+            "this process was forked from one that had run Python code already, and Monty does not survive that; "
+            "start processes with 'spawn', or fork before the first call"
+        )
     if _pool is None:
         monty = require("pydantic_monty", "python")
         pool = monty.AsyncMonty(min_processes=0, max_processes=MAX_WORKERS)
@@ -82,8 +90,9 @@ async def _running_pool() -> Any:
 
 
 def _start_anew() -> None:
-    # The workers belong to the parent.
-    global _pool
+    # The workers and Monty's own threads belong to the parent.
+    global _pool, _is_of_parent
+    _is_of_parent = _is_of_parent or _pool is not None
     _pool = None
     _warm.clear()
 
