@@ -11,7 +11,8 @@ import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json
-from treadle.tools.mcp.server import MCPServer, MCPServers
+from treadle.tools.mcp.server import MCPServer
+from treadle.tools.mcp.servers import MCPServers
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)

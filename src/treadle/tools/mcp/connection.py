@@ -1,96 +1,87 @@
-"""Sessions with servers: opened, watched, closed and opened again, all on the worker thread."""
+"""One session with a server: opened, watched and closed, on the worker thread."""
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
-import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, TypeAlias
 
-from msgspec import Struct
-
-from treadle.core.errors import TreadleError
+from treadle.core.errors import ToolError
+from treadle.core.types import Json
 from treadle.registry import require
 from treadle.tools.mcp import worker
+from treadle.tools.mcp.failure import UnreachableError, Verdict, describe, first_leaf, judge
+from treadle.tools.mcp.results import mend_listing
+from treadle.tools.mcp.target import Target
 
 MAX_PAGES = 200
+MAX_ROUNDS = 10
+"""How often a server may ask for a call to be made again with its state."""
+MAX_EVENT_BYTES = 64 * 1024 * 1024
 STDERR_LINES = 20
-_SECRET = "***"
+MAX_LINE_CHARS = 500
+CONNECT_SECONDS = 30.0
+_HEADER_MISMATCH = -32020
 
-
-class UnreachableError(TreadleError):
-    """A server could not be connected to, or did not answer as one should."""
-
-
-class Target(Struct, frozen=True):
-    """Where a server is. Its `repr` holds no secrets."""
-
-    name: str
-    command: str | None
-    args: tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: str | None
-    url: str | None
-    headers: Mapping[str, str]
-    server: Any
-    """An SDK server object in this process."""
-    start_timeout_seconds: float
-
-    def __repr__(self) -> str:
-        return f"<MCP server {self.name!r}>"
-
-    def hide(self, text: str) -> str:
-        """`text` without the values of the environment, the headers, and the URL's user and query."""
-        parts = re.findall(r"//([^/@]+)@|[?&][^=&]+=([^&#]+)", self.url or "")
-        secrets = [*self.env.values(), *self.headers.values(), *[item for pair in parts for item in pair]]
-        for secret in sorted(secrets, key=len, reverse=True):
-            if len(secret) >= 4:
-                text = text.replace(secret, _SECRET)
-        return text
+Progress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
 class Connection:
-    """One session."""
+    """One session. `mode` is the SDK's: how the version of the protocol is agreed on."""
 
-    def __init__(self, target: Target, on_tools_changed: Callable[[], None]) -> None:
+    def __init__(self, target: Target, mode: str, on_tools_changed: Callable[[], None]) -> None:
         self._target = target
+        self._mode = mode
         self._on_tools_changed = on_tools_changed
+        self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
-        self.client: Any = None
-        """The SDK's, while the session is open."""
+        self._status: int | None = None
+        """Of the last HTTP answer, if that was an error."""
+        self._client: Any = None
+        self._failure: BaseException | None = None
+        """What the session ended with."""
         self.is_over = False
         """The server ended it, or it was closed."""
+        self.is_closed = False
+        """It was closed on purpose."""
+        self.is_suspect = False
+        """A call was given up, so the server may hang."""
+        self.is_leaving = False
+        """It is to be closed when no call runs on it."""
+        self.calls = 0
+        """How many run on it now."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a call can be made on it."""
+        return self._client is not None and not self.is_over
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether it began with the handshake of older revisions."""
+        return self._client is not None and self._client.session.initialize_result is not None
 
     async def open(self) -> None:
         """Connect. Raises: `UnreachableError`."""
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[None] = self.loop.create_future()
         self._owner = asyncio.ensure_future(self._own(ready))
-        seconds = self._target.start_timeout_seconds
         try:
-            async with asyncio.timeout(seconds):
-                await asyncio.shield(ready)
-        except TimeoutError:
-            await self.close()
-            raise UnreachableError(
-                self._describe(f"did not answer within {seconds:g} s of being started")
-            ) from None
-        except asyncio.CancelledError:
-            await self.close()
-            raise
+            await asyncio.shield(ready)
         except Exception as error:
             await self.close()
-            raise self._explain(error) from error
+            raise self.explain(error) from error
 
     async def close(self) -> None:
         """End the session, and the server's process if it has one. Idempotent."""
         self._stop.set()
         self.is_over = True
         if self._owner is not None and not self._owner.done():
-            if self.client is None:
+            if self._client is None:
                 self._owner.cancel()
             await asyncio.wait([self._owner], timeout=10)
 
@@ -101,7 +92,7 @@ class Connection:
         seen: set[str] = set()
         try:
             for _ in range(MAX_PAGES):
-                page = await self.client.list_tools(cursor=cursor, cache_mode="bypass")
+                page = await self._live().list_tools(cursor=cursor, cache_mode="bypass")
                 tools += page.tools
                 cursor = page.next_cursor
                 if not cursor:
@@ -110,42 +101,141 @@ class Connection:
                     break
                 seen.add(cursor)
         except Exception as error:
-            raise self._explain(error) from error
+            if getattr(error, "code", None) == -32601 and not self.is_over:
+                return []
+            raise self.explain(error) from error
         raise UnreachableError(
-            self._describe(f"lists its tools without an end (the cursor {cursor!r} came again)")
+            self.tell(f"lists its tools without an end (the cursor {cursor!r} came again)")
         )
+
+    async def call(
+        self, name: str, arguments: dict[str, Json], meta: dict[str, Json], progress: Progress | None
+    ) -> Any:
+        """The SDK's result of a call, whether or not it keeps to the tool's output schema.
+
+        Raises: what the SDK raises, for `judge_failure`; `ToolError` if the server wants what nobody can give.
+        """
+        types, state = require("mcp_types", "mcp"), None
+        is_listed_again = False
+        for _ in range(MAX_ROUNDS):
+            params = types.CallToolRequestParams(
+                name=name, arguments=arguments, _meta=dict(meta), request_state=state
+            )
+            request = types.CallToolRequest(params=params)
+            try:
+                result = await self._live().session.send_request(
+                    request, _result_adapter(), progress_callback=progress
+                )
+            except Exception as error:
+                if getattr(error, "code", None) != _HEADER_MISMATCH or is_listed_again:
+                    raise
+                is_listed_again = True
+                await self.list_tools()
+                continue
+            if isinstance(result, types.CallToolResult):
+                return result
+            if result.input_requests:
+                wanted = ", ".join(sorted({item.method for item in result.input_requests.values()}))
+                raise ToolError(
+                    f"{name} asks its caller for something ({wanted}), which nobody can give here"
+                )
+            state = result.request_state
+            await asyncio.sleep(0.1)
+        raise ToolError(f"{name} asked to be called again {MAX_ROUNDS} times, and was given up")
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a call as one that runs on this session."""
+        self.calls += 1
+        try:
+            yield
+        except asyncio.CancelledError:
+            self.is_suspect = True
+            raise
+        finally:
+            self.calls -= 1
+            if self.is_leaving and not self.calls:
+                self._stop.set()
+
+    async def judge_failure(self, error: BaseException) -> Verdict:
+        """What the failure of a call says of it; a session that has ended is closed by then."""
+        if self.is_over:
+            was_alone = self.calls <= 1
+            await self.close()
+            if was_alone and type(first_leaf(self._failure or error)).__name__ == "ConnectError":
+                return Verdict.NOT_RUN
+        return judge(error, is_over=self.is_over, status=self._status)
+
+    def describe(self, error: BaseException) -> str:
+        """A failure in words."""
+        leaf = first_leaf(error)
+        return self._target.hide(describe(leaf, self._status if hasattr(leaf, "code") else None))
+
+    def tell(self, what: str) -> str:
+        """A message on the server, with what it said last."""
+        said = "\n".join(self._stderr).strip()
+        tail = f"; its standard error ends with:\n{said}" if said else ""
+        return self._target.hide(f"the MCP server {self._target.name!r} {what}{tail}")
+
+    def explain(self, error: BaseException) -> UnreachableError:
+        """What went wrong, in words that say what to do."""
+        leaf, target = first_leaf(error), self._target
+        if isinstance(leaf, UnreachableError):
+            return leaf
+        if isinstance(leaf, FileNotFoundError | NotADirectoryError | PermissionError) and target.command:
+            if target.cwd is not None and not os.path.isdir(target.cwd):
+                return UnreachableError(
+                    self.tell(f"cannot be started in {target.cwd!r}: there is no such folder")
+                )
+            is_absent = isinstance(leaf, FileNotFoundError)
+            hint = "install it, or give its whole path" if is_absent else "is it a program?"
+            if " " in target.command and is_absent:
+                hint = "give the words behind the program as args"
+            return UnreachableError(
+                f"the command {target.command!r} of the MCP server {target.name!r} "
+                f"{'is not there' if is_absent else 'may not be run'}; {hint}"
+            )
+        cause = first_leaf(self._failure) if self._failure is not None else leaf
+        if judge(leaf, is_over=False, status=self._status) is Verdict.LOST:
+            if target.command is not None or cause is leaf:
+                return UnreachableError(self.tell("ended before it answered"))
+            leaf = cause
+        return UnreachableError(self.tell(f"cannot be used: {self.describe(leaf)}"))
+
+    def _live(self) -> Any:
+        if self._client is None:
+            raise ConnectionResetError("the session is over")
+        return self._client
 
     async def _own(self, ready: "asyncio.Future[None]") -> None:
         """Hold the session from beginning to end, in one task, as its scopes must be."""
         try:
             async with self._connect() as client:
-                self.client = client
+                self._client = client
+                worker.remember(self.close)
                 if not ready.done():
                     ready.set_result(None)
-                worker.remember(self.close)
                 await self._stop.wait()
         except asyncio.CancelledError:
-            if not ready.done():
-                ready.cancel()
+            ready.cancel()
         except BaseException as error:
+            self._failure = error
             if not ready.done():
                 ready.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
                 ready.exception()
         finally:
-            self.client = None
+            self._client = None
             self.is_over = True
             worker.forget(self.close)
 
     @contextlib.asynccontextmanager
     async def _connect(self) -> AsyncIterator[Any]:
         sdk, target = require("mcp", "mcp"), self._target
-        # Without a handler of the program's, what the SDK logs would be printed.
-        logging.getLogger("mcp").addHandler(logging.NullHandler())
-        options = {"message_handler": self._on_message, "cache": None}
+        _keep_quiet()
         async with contextlib.AsyncExitStack() as stack:
-            if target.server is not None:
+            if target.transport == "memory":
                 where: Any = target.server
-            elif target.command is not None:
+            elif target.transport == "stdio":
                 errors = await stack.enter_async_context(self._collect_stderr())
                 parameters = sdk.StdioServerParameters(
                     command=target.command,
@@ -155,13 +245,35 @@ class Connection:
                     encoding_error_handler="replace",
                 )
                 where = self._watch(sdk.stdio_client(parameters, errors))
+            elif target.transport == "sse":
+                sse = require("mcp.client.sse", "mcp")
+                where = self._watch(sse.sse_client(target.url, httpx_client_factory=self._make_client))
             else:
-                http = require("mcp.shared._httpx_utils", "mcp")
-                streamable = require("mcp.client.streamable_http", "mcp")
-                client = http.create_mcp_http_client(headers=dict(target.headers))
-                await stack.enter_async_context(client)
-                where = self._watch(streamable.streamable_http_client(target.url, http_client=client))
-            yield await stack.enter_async_context(sdk.Client(where, **options))
+                http = require("mcp.client.streamable_http", "mcp")
+                client = await stack.enter_async_context(self._make_client())
+                where = self._watch(
+                    http.streamable_http_client(
+                        target.url, http_client=client, max_sse_event_size=MAX_EVENT_BYTES
+                    )
+                )
+            yield await stack.enter_async_context(
+                sdk.Client(where, mode=self._mode, message_handler=self._on_message, cache=None)
+            )
+
+    def _make_client(self, *_: Any, **__: Any) -> Any:
+        """An HTTP client that waits as long as its caller does, and for as many calls as there are."""
+        httpx = require("httpx2", "mcp")
+
+        async def see(response: Any) -> None:
+            if response.request.method == "POST":
+                self._status = response.status_code if response.status_code >= 400 else None
+
+        return httpx.AsyncClient(
+            headers=dict(self._target.headers),
+            timeout=httpx.Timeout(CONNECT_SECONDS, read=None, pool=None),
+            limits=httpx.Limits(max_connections=256, max_keepalive_connections=64),
+            event_hooks={"response": [see]},
+        )
 
     @contextlib.asynccontextmanager
     async def _watch(self, transport: Any) -> AsyncIterator[Any]:
@@ -171,7 +283,7 @@ class Connection:
     def _on_end(self) -> None:
         self.is_over = True
         # Answers that came just before the end have still to reach those who wait for them.
-        asyncio.get_running_loop().call_later(0.05, self._stop.set)
+        self.loop.call_later(0.05, self._stop.set)
 
     async def _on_message(self, message: Any) -> None:
         if type(message).__name__ == "ToolListChangedNotification":
@@ -181,40 +293,22 @@ class Connection:
     async def _collect_stderr(self) -> AsyncIterator[Any]:
         """A file for the server's standard error, of which the end is kept for messages."""
         read_end, write_end = os.pipe()
-        loop = asyncio.get_running_loop()
-        keep = _Tail(self._stderr)
-        transport, _ = await loop.connect_read_pipe(lambda: keep, os.fdopen(read_end, "rb", buffering=0))
         with os.fdopen(write_end, "wb", buffering=0) as file:
+            keep = _Tail(self._stderr)
+            pipe = os.fdopen(read_end, "rb", buffering=0)
+            transport, _ = await self.loop.connect_read_pipe(lambda: keep, pipe)
             try:
                 yield file
             finally:
-                # What the server said last may still be in the pipe.
-                await asyncio.sleep(0.01)
+                file.close()
+                # What the server said last may still be in the pipe, which a child of its own may hold open.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(keep.is_over.wait(), 0.2)
                 transport.close()
-
-    def _describe(self, what: str) -> str:
-        said = "\n".join(self._stderr).strip()
-        tail = f"; its standard error ends with:\n{said}" if said else ""
-        return self._target.hide(f"the MCP server {self._target.name!r} {what}{tail}")
-
-    def _explain(self, error: Exception) -> UnreachableError:
-        """What went wrong, in words that say what to do."""
-        leaf = first_leaf(error)
-        if isinstance(leaf, UnreachableError):
-            return leaf
-        if isinstance(leaf, FileNotFoundError) and self._target.command is not None:
-            place = f" in {self._target.cwd!r}" if self._target.cwd else ""
-            return UnreachableError(
-                f"the command {self._target.command!r} of the MCP server {self._target.name!r} is not "
-                f"there{place}; install it, or give its whole path"
-            )
-        if is_closed(leaf):
-            return UnreachableError(self._describe("ended before it answered"))
-        return UnreachableError(self._describe(f"cannot be used: {describe(leaf)}"))
 
 
 class _Watched:
-    """A stream of messages that says when it has ended."""
+    """A stream of messages that says when it has ended, and mends what the SDK would refuse."""
 
     def __init__(self, inner: Any, on_end: Callable[[], None]) -> None:
         self._inner = inner
@@ -228,10 +322,14 @@ class _Watched:
 
     async def __anext__(self) -> Any:
         try:
-            return await self._inner.__anext__()
+            item = await self._inner.__anext__()
         except StopAsyncIteration:
             self._on_end()
             raise
+        result = getattr(getattr(item, "message", None), "result", None)
+        if isinstance(result, dict) and isinstance(result.get("tools"), list):
+            mend_listing(result)
+        return item
 
     async def __aenter__(self) -> "_Watched":
         await self._inner.__aenter__()
@@ -245,95 +343,29 @@ class _Tail(asyncio.Protocol):
     """Keeps the last lines of what is read."""
 
     def __init__(self, lines: deque[str]) -> None:
+        self.is_over = asyncio.Event()
         self._lines = lines
         self._rest = ""
 
     def data_received(self, data: bytes) -> None:
         *whole, self._rest = (self._rest + data.decode(errors="replace")).split("\n")
-        self._lines.extend(line[:500] for line in whole[-STDERR_LINES:])
-        self._rest = self._rest[-500:]
+        self._lines.extend(line[:MAX_LINE_CHARS] for line in whole[-STDERR_LINES:])
+        self._rest = self._rest[-MAX_LINE_CHARS:]
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._rest:
             self._lines.append(self._rest)
+        self.is_over.set()
 
 
-class Link:
-    """The way to one server: a session that is opened when it is needed, and again after it has ended."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.is_listing_old = False
-        """The server said that its tools have changed."""
-        self.listing: list[Any] = []
-        """The server's tools, as it said last."""
-        self._connection: Connection | None = None
-        self._lock = asyncio.Lock()
-
-    async def get(self) -> Connection:
-        """An open session. Raises: `UnreachableError`."""
-        async with self._lock:
-            found = self._connection
-            if found is None or found.is_over or found.client is None:
-                if found is not None:
-                    await found.close()
-                found = Connection(self.target, self._on_tools_changed)
-                await found.open()
-                try:
-                    # The SDK would ask for them after the first call, to know how to check its result.
-                    self.listing = await found.list_tools()
-                except BaseException:
-                    await found.close()
-                    raise
-                self.is_listing_old = False
-                self._connection = found
-            return found
-
-    async def list_again(self, connection: Connection) -> None:
-        """Ask for the tools anew. Raises: `UnreachableError`."""
-        self.listing = await connection.list_tools()
-        self.is_listing_old = False
-
-    async def drop(self, connection: Connection) -> None:
-        """It is of no use any more."""
-        connection.is_over = True
-        await connection.close()
-
-    async def close(self) -> None:
-        """End the session; `get` opens another."""
-        async with self._lock:
-            if self._connection is not None:
-                await self._connection.close()
-                self._connection = None
-
-    def _on_tools_changed(self) -> None:
-        self.is_listing_old = True
+@functools.cache
+def _result_adapter() -> Any:
+    types, pydantic = require("mcp_types", "mcp"), require("pydantic", "mcp")
+    return pydantic.TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 
 
-def first_leaf(error: BaseException) -> BaseException:
-    """The first error that is no group of others."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def is_closed(error: BaseException) -> bool:
-    """Whether the session ended under a request."""
-    code = getattr(error, "code", None)
-    message = str(getattr(error, "message", error))
-    if code == -32000 and "closed" in message.lower():
-        return True
-    if "Session terminated" in message or "session not found" in message.lower():
-        return True
-    return type(error).__name__ in (
-        "ClosedResourceError",
-        "BrokenResourceError",
-        "EndOfStream",
-        "ConnectionResetError",
-    )
-
-
-def describe(error: BaseException) -> str:
-    """One line for a message."""
-    message = str(getattr(error, "message", None) or error) or type(error).__name__
-    return message if hasattr(error, "code") else f"{type(error).__name__}: {message}"
+@functools.cache
+def _keep_quiet() -> None:
+    """Without a handler of the program's, what the SDK logs would be printed."""
+    for name in ("mcp", "client"):
+        logging.getLogger(name).addHandler(logging.NullHandler())

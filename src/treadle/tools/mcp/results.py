@@ -5,8 +5,10 @@ Source: Model Context Protocol, revisions 2025-11-25 and 2026-07-28: tool defini
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 
 from treadle.core.types import Effect, Json
@@ -22,7 +24,18 @@ def effect_of(annotations: Any) -> Effect:
     return Effect.IDEMPOTENT if annotations.idempotent_hint else Effect.ONCE
 
 
-def to_output(result: Any) -> ToolOutput:
+def make_output_check(schema: Json) -> Callable[[Json], bool]:
+    """Whether structured content keeps to `schema`. All does to one that cannot be read, or to none."""
+    if schema is None:
+        return _is_anything
+    try:
+        is_valid: Callable[[Json], bool] = jsonschema_rs.validator_for(schema, retriever=_refuse).is_valid
+    except (ValueError, jsonschema_rs.ReferencingError):
+        return _is_anything
+    return is_valid
+
+
+def to_output(result: Any, is_output_valid: Callable[[Json], bool]) -> ToolOutput:
     """A `CallToolResult` as text, structured content and attachments."""
     lines: list[str] = []
     attachments: list[Attachment] = []
@@ -32,8 +45,11 @@ def to_output(result: Any) -> ToolOutput:
         if attachment is not None:
             attachments.append(attachment)
     structured = result.structured_content
-    if not lines and structured is not None:
-        lines.append(msgspec.json.encode(structured).decode())
+    if structured is not None and not any(block.type == "text" for block in result.content):
+        lines.insert(0, msgspec.json.encode(structured).decode())
+    if structured is not None and not result.is_error and not is_output_valid(structured):
+        # The model has its text; to programs it would break a promise.
+        structured = None
     return ToolOutput(
         "\n".join(lines),
         is_error=bool(result.is_error),
@@ -72,10 +88,30 @@ def _read_data(
     return f"[{what}, {len(data):,} bytes]", Attachment(kind, data, mime_type, uri)
 
 
-def to_json(value: Any) -> Json:
-    """A pydantic model or plain value as JSON has it."""
-    return (
-        value.model_dump(mode="json", by_alias=True, exclude_none=True)
-        if hasattr(value, "model_dump")
-        else value
-    )
+def mend_listing(result: dict[str, Json]) -> None:
+    """Mend, in a raw page of tools, what the SDK would refuse the whole page for."""
+    result["tools"] = [item for item in result["tools"] if isinstance(item, dict) and item.get("name")]
+    for item in result["tools"]:
+        schema = item.get("inputSchema")
+        if not isinstance(schema, dict):
+            item["inputSchema"] = {"type": "object"}
+        elif schema.get("type") != "object":
+            # It can be no other: arguments are an object by the protocol.
+            item["inputSchema"] = {**schema, "type": "object"}
+        if not isinstance(item.get("outputSchema", {}), dict):
+            del item["outputSchema"]
+        notes = item.get("annotations")
+        if isinstance(notes, dict):
+            item["annotations"] = {
+                key: value for key, value in notes.items() if isinstance(value, bool) or key == "title"
+            }
+        elif notes is not None:
+            del item["annotations"]
+
+
+def _is_anything(value: Json) -> bool:
+    return True
+
+
+def _refuse(uri: str) -> Json:
+    raise ValueError(f"a schema may not refer to {uri!r}, outside itself")

@@ -1,38 +1,31 @@
-"""MCP servers as toolsets."""
+"""An MCP server as a toolset."""
 
-import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, ToolError
+from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.mcp import worker
-from treadle.tools.mcp.connection import (
-    Connection,
-    Link,
-    Target,
-    UnreachableError,
-    describe,
-    first_leaf,
-    is_closed,
-)
-from treadle.tools.mcp.results import effect_of, to_output
-from treadle.tools.protocol import Tool, ToolContext, ToolOutput
+from treadle.tools.mcp.failure import UnreachableError
+from treadle.tools.mcp.link import Link
+from treadle.tools.mcp.names import name_of_command, name_of_url, safe_name
+from treadle.tools.mcp.results import effect_of, make_output_check, to_output
+from treadle.tools.mcp.target import Target
+from treadle.tools.protocol import ToolContext, ToolOutput
 from treadle.tools.validation import ArgumentChecker
 
 KEY = "treadle/idempotency_key"
 """Under which a request's `_meta` holds the call's idempotency key."""
-MAX_NAME_CHARS = 64
 
-Progress = Callable[[float, float | None, str | None], Awaitable[None]]
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class MCPServer:
-    """One server: started as a command, reached by URL (Streamable HTTP), or an SDK server in this process.
+    """One server: started as a command, reached by URL, or an SDK server in this process.
 
     It is connected to when its tools are first asked for, and again whenever it has ended. By default one session
     serves all runs; with `per_run` each run has a session, and for a command a process, of its own.
@@ -40,8 +33,9 @@ class MCPServer:
 
     def __init__(
         self,
-        command: str | None = None,
+        where: Any = None,
         *,
+        command: str | None = None,
         url: str | None = None,
         server: Any = None,
         args: Sequence[str] = (),
@@ -49,41 +43,53 @@ class MCPServer:
         headers: Mapping[str, str] | None = None,
         cwd: str | None = None,
         name: str | None = None,
+        transport: str | None = None,
         per_run: bool = False,
         timeout_seconds: float | None = 120.0,
-        start_timeout_seconds: float = 30.0,
+        start_timeout_seconds: float = 60.0,
         effects: Mapping[str, Effect | str] | None = None,
         may_differ: Mapping[str, Sequence[str]] | None = None,
+        secrets: Sequence[str] = (),
     ) -> None:
-        """`effects` says of tools, by the server's name for them, what the server does not or says wrongly, and
-        `may_differ` what of their results may be otherwise the next time (see `ToolSpec.may_differ`).
+        """`where` is a command, a URL or a server object, as `command`, `url` and `server` are by name.
 
-        `timeout_seconds` is of one call. A command's environment is a small part of this process's (PATH, HOME and
-        the like) and `env`. Raises: `ConfigError` unless exactly one of `command`, `url` and `server` is given.
+        A URL is spoken to over Streamable HTTP, or over what came before it with `transport="sse"`. A command's
+        environment is a small part of this process's (PATH, HOME and the like) and `env`. `timeout_seconds` is of
+        one call. `effects` says of tools, by the server's name for them, what the server does not or says wrongly,
+        and `may_differ` what of their results may be otherwise the next time (see `ToolSpec.may_differ`).
+        `secrets` are texts that no message may hold; the values of `env` and `headers` always are.
+        Raises: `ConfigError`.
         """
+        if isinstance(where, str):
+            command, url = (command, where) if re.match("https?://", where) else (where, url)
+        elif where is not None:
+            server = where
         if sum(item is not None for item in (command, url, server)) != 1:
             raise ConfigError("an MCP server needs either a command, a url or a server in this process")
+        self.name = name or _name_of(command, args, url, server)
+        self.target = Target(
+            self.name,
+            command,
+            _check_texts(args, self.name, "args"),
+            _check_env(env or {}, self.name),
+            cwd,
+            url,
+            _check_headers(headers or {}, self.name),
+            _choose_transport(self.name, command, url, transport),
+            server,
+            start_timeout_seconds,
+            tuple(secrets),
+        )
         for option, seconds in (
             ("timeout_seconds", timeout_seconds),
             ("start_timeout_seconds", start_timeout_seconds),
         ):
-            if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
-                raise ConfigError(f"MCPServer: {option} is {seconds!r}; it must be above 0")
-        self.name = name or getattr(server, "name", None) or command or "server"
-        self.target = Target(
-            self.name,
-            command,
-            tuple(args),
-            dict(env or {}),
-            cwd,
-            url,
-            dict(headers or {}),
-            server,
-            start_timeout_seconds,
-        )
+            is_none_allowed = option == "timeout_seconds"
+            if not (seconds is None and is_none_allowed) and not _is_positive(seconds):
+                raise ConfigError(f"MCPServer {self.name!r}: {option} is {seconds!r}; it must be above 0")
         self.timeout_seconds = timeout_seconds
         self.is_per_run = per_run
-        self._effects = {key: Effect(value) for key, value in (effects or {}).items()}
+        self.effects = {key: _to_effect(value, self.name, key) for key, value in (effects or {}).items()}
         self.may_differ = {key: tuple(value) for key, value in (may_differ or {}).items()}
         self._link = Link(self.target)
         self._tools: tuple[MCPTool, ...] | None = None
@@ -91,10 +97,8 @@ class MCPServer:
     def tools(self) -> "tuple[MCPTool, ...]":
         """The server's tools; the first time it is connected to, which blocks. Raises: `ConfigError`."""
         if self._tools is None:
-            try:
-                self._tools = worker.submit(self._list()).result()
-            except UnreachableError as error:
-                raise ConfigError(str(error)) from error
+            worker.run(self.open())
+        assert self._tools is not None
         return self._tools
 
     async def open(self) -> Self:
@@ -108,7 +112,7 @@ class MCPServer:
 
     def close(self) -> None:
         """End the shared session and its process; a later call starts them again. Idempotent."""
-        worker.submit(self._link.close()).result()
+        worker.run(self._link.close())
 
     async def aclose(self) -> None:
         """`close`, without blocking."""
@@ -131,34 +135,44 @@ class MCPServer:
         return f"<MCP server {self.name!r}>"
 
     async def call(self, tool: "MCPTool", arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
-        """Call one of the server's tools for a run."""
+        """Call one of the server's tools for a run. Raises: `ToolError`."""
         link = self._link
         if self.is_per_run:
-            link = await context.scope.get((id(self), "mcp"), self._own_link)
+            link = await context.scope.get((self, "mcp"), self._own_link)
 
         async def report(done: float, total: float | None, message: str | None) -> None:
             amount = f"{done:g}" if total is None else f"{done:g}/{total:g}"
             context.progress(f"{amount} {message}" if message else amount)
 
-        # A server that nobody listens to need not report.
-        progress = report if context.is_heard else None
-        return await worker.hop(_call(link, tool, arguments, context.idempotency_key, progress))
+        calling = link.call(
+            tool.remote_name,
+            arguments,
+            {KEY: context.idempotency_key},
+            # A server that nobody listens to need not report.
+            report if context.is_heard else None,
+            can_repeat=tool.spec.effect is not Effect.ONCE,
+        )
+        return to_output(await worker.hop(calling), tool.is_output_valid)
 
     async def _list(self) -> "tuple[MCPTool, ...]":
-        await self._link.get()
-        listed = self._link.listing
-        tools: dict[str, MCPTool] = {}
-        for item in listed:
-            name = _safe_name(item.name)
-            while name in tools:
-                name = f"{name[: MAX_NAME_CHARS - 1]}_"
-            tools[name] = MCPTool(self, item, name, self._effects)
-        unknown = (self._effects.keys() | self.may_differ.keys()) - {item.name for item in listed}
-        if unknown:
-            known = ", ".join(item.name for item in listed) or "none"
-            raise UnreachableError(
-                f"the MCP server {self.name!r} has no tool {min(unknown)!r}; its tools are: {known}"
-            )
+        try:
+            await self._link.get()
+            listing = {item.name: item for item in self._link.listing}
+            unknown = (self.effects.keys() | self.may_differ.keys()) - listing.keys()
+            if unknown:
+                known = ", ".join(listing) or "none"
+                raise UnreachableError(
+                    f"the MCP server {self.name!r} has no tool {min(unknown)!r}; its tools are: {known}"
+                )
+            tools: dict[str, MCPTool] = {}
+            for item in listing.values():
+                name = safe_name(item.name)
+                while name in tools:
+                    name = safe_name(f"{name}_")
+                tools[name] = MCPTool(self, item, name)
+        except BaseException:
+            await self._link.close()
+            raise
         if self.is_per_run:
             # It was started to be asked for its tools; each run has its own.
             await self._link.close()
@@ -176,24 +190,24 @@ class MCPServer:
 class MCPTool:
     """A tool of a server."""
 
-    def __init__(self, server: MCPServer, item: Any, name: str, effects: Mapping[str, Effect]) -> None:
+    def __init__(self, server: MCPServer, item: Any, name: str) -> None:
         self.server = server
         self.remote_name: str = item.name
         """As the server knows it."""
-        schema = item.input_schema or {"type": "object"}
         self.spec = ToolSpec(
             name=name,
             description=item.description or item.title or "",
-            parameters=schema,
-            effect=effects.get(item.name) or effect_of(item.annotations),
+            parameters=item.input_schema,
+            effect=server.effects.get(item.name) or effect_of(item.annotations),
             timeout_seconds=server.timeout_seconds,
             output_schema=item.output_schema,
             may_differ=server.may_differ.get(item.name, ()),
         )
-        checker = ArgumentChecker(schema)
+        self.is_output_valid = make_output_check(item.output_schema)
+        checker = ArgumentChecker(item.input_schema)
         try:
             checker.find_fault({})
-        except ConfigError:
+        except Exception:
             # What this cannot read, the server checks.
             self._find_fault: Callable[[Json], str | None] = _need_object
         else:
@@ -218,122 +232,64 @@ class MCPTool:
         return f"<tool {self.spec.name!r} of {self.server!r}>"
 
 
-class MCPServers:
-    """Several servers as one toolset; `<server>_<tool>` is the name of a tool that two of them have."""
-
-    def __init__(self, servers: Sequence[MCPServer]) -> None:
-        self.servers = tuple(servers)
-
-    def tools(self) -> tuple[Tool, ...]:
-        """The tools of all, connected to side by side. Raises: `ConfigError`."""
-        worker.submit(_open_all(self.servers)).result()
-        return self._join()
-
-    async def open(self) -> Self:
-        """Connect to all without blocking. Raises: `ConfigError`."""
-        await worker.hop(_open_all(self.servers))
-        return self
-
-    def close(self) -> None:
-        """End all sessions."""
-        for server in self.servers:
-            server.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        for server in self.servers:
-            await server.aclose()
-
-    def _join(self) -> tuple[Tool, ...]:
-        names = [tool.spec.name for server in self.servers for tool in server.tools()]
-        tools: list[Tool] = []
-        for server in self.servers:
-            for tool in server.tools():
-                is_clash = names.count(tool.spec.name) > 1
-                full = _safe_name(f"{server.name}_{tool.spec.name}")
-                tools.append(tool.renamed(full) if is_clash else tool)
-        return tuple(tools)
+def _name_of(command: str | None, args: Sequence[str], url: str | None, server: Any) -> str:
+    if command is not None:
+        return name_of_command([command, *map(str, args)])
+    return name_of_url(url) if url is not None else str(getattr(server, "name", None) or "server")
 
 
-async def _open_all(servers: Sequence[MCPServer]) -> None:
-    """On the worker thread, where opening one is no hop."""
-    await asyncio.gather(*[server.open() for server in servers])
-
-
-async def _call(
-    link: Link, tool: MCPTool, arguments: dict[str, Json], key: str, progress: Progress | None
-) -> ToolOutput:
-    """One call, made once more where that does no harm and the session ended under it."""
-    is_again = False
-    while True:
-        try:
-            connection = await link.get()
-            if link.is_listing_old:
-                await link.list_again(connection)
-        except UnreachableError as error:
-            raise ToolError(str(error)) from error
-        _check_listing(link, tool)
-        try:
-            result = await connection.client.call_tool(
-                tool.remote_name, arguments, progress_callback=progress, meta={KEY: key}
+def _choose_transport(name: str, command: str | None, url: str | None, wanted: str | None) -> str:
+    if url is None:
+        kind = "stdio" if command is not None else "memory"
+        if wanted not in (None, kind):
+            raise ConfigError(
+                f"MCPServer {name!r}: transport is {wanted!r}, but without a url it is {kind!r}"
             )
-        except Exception as error:
-            leaf = first_leaf(error)
-            if not (is_closed(leaf) or connection.is_over):
-                raise await _refused(link, connection, tool, leaf) from error
-            await link.drop(connection)
-            if tool.spec.effect is Effect.ONCE or is_again:
-                raise ToolError(_explain_end(link, tool)) from error
-            is_again = True
-            continue
-        output = to_output(result)
-        if output.is_error and "unknown tool" in output.content.lower():
-            await _list_and_check(link, connection, tool)
-        return output
+        return kind
+    if wanted not in (None, "http", "sse"):
+        raise ConfigError(f"MCPServer {name!r}: transport is {wanted!r}; of a url it is 'http' or 'sse'")
+    return wanted or "http"
 
 
-def _check_listing(link: Link, tool: MCPTool) -> None:
-    """Raises: `ToolError` if the server has the tool no more."""
-    names = [item.name for item in link.listing]
-    if tool.remote_name not in names:
-        raise ToolError(
-            f"the MCP server {link.target.name!r} has no tool {tool.remote_name!r} any more; now it has: "
-            f"{', '.join(names) or 'none'}"
-        )
+def _check_texts(items: Any, name: str, what: str) -> tuple[str, ...]:
+    if isinstance(items, str) or not all(isinstance(item, str) for item in items):
+        raise ConfigError(f"MCPServer {name!r}: {what} must be a list of texts")
+    return tuple(items)
 
 
-async def _list_and_check(link: Link, connection: Connection, tool: MCPTool) -> None:
+def _check_env(env: Mapping[str, str], name: str) -> dict[str, str]:
+    for key, value in env.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"MCPServer {name!r}: the value of {key!r} in env must be a text")
+    return dict(env)
+
+
+def _check_headers(headers: Mapping[str, str], name: str) -> dict[str, str]:
+    """Raises: `ConfigError`, which tells no value: what refuses it later would."""
+    for key, value in headers.items():
+        if not _HEADER_NAME.fullmatch(key):
+            raise ConfigError(f"MCPServer {name!r}: {key!r} cannot be the name of a header")
+        if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+            raise ConfigError(
+                f"MCPServer {name!r}: the value of the header {key!r} must be a text of printable ASCII; is there "
+                "a line break at its end?"
+            )
+    return dict(headers)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _to_effect(value: str, name: str, tool: str) -> Effect:
     try:
-        await link.list_again(connection)
-    except UnreachableError as error:
-        raise ToolError(str(error)) from error
-    _check_listing(link, tool)
-
-
-async def _refused(link: Link, connection: Connection, tool: MCPTool, error: BaseException) -> ToolError:
-    """What to tell the model of a request that was answered with an error, or with nonsense."""
-    if getattr(error, "code", None) in (-32601, -32602):
-        try:
-            await _list_and_check(link, connection, tool)
-        except ToolError as gone:
-            return gone
-    text = link.target.hide(describe(error))
-    return ToolError(f"{tool.remote_name} of the MCP server {link.target.name!r} failed: {text}")
-
-
-def _explain_end(link: Link, tool: MCPTool) -> str:
-    return (
-        f"the MCP server {link.target.name!r} ended while {tool.remote_name!r} was running, so its outcome is "
-        "unknown: it may or may not have taken effect. Check before you call it again; the server is started anew."
-    )
+        return Effect(value)
+    except ValueError:
+        known = ", ".join(repr(item.value) for item in Effect)
+        raise ConfigError(
+            f"MCPServer {name!r}: the effect of {tool!r} is {value!r}; use one of {known}"
+        ) from None
 
 
 def _need_object(arguments: Json) -> str | None:
     return None if isinstance(arguments, dict) else "the arguments must be one JSON object"
-
-
-def _safe_name(name: str) -> str:
-    """A name that providers take."""
-    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:MAX_NAME_CHARS] or "tool"

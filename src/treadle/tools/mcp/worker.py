@@ -23,9 +23,14 @@ _closers: list[Callable[[], Coroutine[Any, Any, None]]] = []
 """What ends the sessions that are open."""
 
 
-def submit(coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
-    """Run a coroutine there."""
-    return asyncio.run_coroutine_threadsafe(coroutine, _running_loop())
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that runs there; blocks. Ctrl-C cancels it."""
+    future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, _running_loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
 
 
 async def hop(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -81,9 +86,16 @@ def _running_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="treadle-mcp", daemon=True).start()
+            threading.Thread(target=_run_loop, args=(_loop,), name="treadle-mcp", daemon=True).start()
             atexit.register(_close_all)
         return _loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        # A tool of a server in this process may raise what ends a loop; others live here too.
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
 
 
 def _close_all() -> None:

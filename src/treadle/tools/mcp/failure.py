@@ -1,0 +1,97 @@
+"""What went wrong between here and a server, and what that says of the call that it met."""
+
+import re
+from enum import Enum, auto
+from http import HTTPStatus
+
+from treadle.core.errors import TreadleError
+
+MAX_MESSAGE_CHARS = 2000
+
+_CONNECTION_CLOSED = -32000
+_NO_SESSION = re.compile(
+    r"session.{0,80}(terminated|expired|not found|unknown|invalid)|(no|in)valid session", re.I
+)
+_LOST = (
+    "ClosedResourceError",
+    "BrokenResourceError",
+    "EndOfStream",
+    "ConnectError",
+    "ReadError",
+    "WriteError",
+    "RemoteProtocolError",
+)
+
+
+class UnreachableError(TreadleError):
+    """A server could not be connected to, or did not answer as one should."""
+
+
+class Verdict(Enum):
+    """What a failure says of the call that it met."""
+
+    ANSWERED = auto()
+    """The server answered, with an error or with nonsense; the session goes on."""
+    LOST = auto()
+    """No answer will come: it may have been run or not."""
+    NOT_RUN = auto()
+    """It did not reach the server, or the server knows no such session: it was not run."""
+
+
+def judge(error: BaseException, *, is_over: bool, status: int | None) -> Verdict:
+    """`status` is that of the HTTP answer which the error came with, if any."""
+    leaf = first_leaf(error)
+    code, message = getattr(leaf, "code", None), message_of(leaf)
+    if message == "Session terminated" or (status in (400, 404) and _NO_SESSION.search(message)):
+        return Verdict.NOT_RUN
+    if code == _CONNECTION_CLOSED and message.startswith(("Connection closed", "SSE stream")):
+        return Verdict.LOST
+    if is_over or isinstance(leaf, ConnectionError) or type(leaf).__name__ in _LOST:
+        return Verdict.LOST
+    return Verdict.ANSWERED
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """The first error that is no group of others."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def message_of(error: BaseException) -> str:
+    """What it says, shortened, without its type."""
+    text = str(getattr(error, "message", None) or error).strip()
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} […]"
+
+
+def describe(error: BaseException, status: int | None = None) -> str:
+    """A few words for a message: what the server said, or what happened, and what to do about it."""
+    message = message_of(error)
+    if hasattr(error, "code") and status is not None:
+        is_said = message not in ("Server returned an error response", "Not Found", "Session terminated")
+        return f"it answers HTTP {_phrase(status)}{f' ({message})' if is_said else ''}{_advice(status)}"
+    if hasattr(error, "code"):
+        return message or "it gives no reason"
+    kind = type(error).__name__
+    if kind == "ValidationError":
+        return f"what it answers does not follow the protocol ({message})"
+    if kind == "ConnectError":
+        return f"nothing answers at its address ({message}); is it running?"
+    return f"{kind}: {message}" if message else kind
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _advice(status: int) -> str:
+    if status in (401, 403):
+        return "; give it headers that let you in, such as Authorization"
+    if status in (404, 405):
+        return "; check that the URL is that of an MCP endpoint"
+    if status == 429:
+        return "; it asks for fewer requests"
+    return "; the fault is the server's" if status >= 500 else ""

@@ -1,0 +1,221 @@
+"""The way to one server: a session that is opened when it is needed, and again after it has ended."""
+
+import asyncio
+import contextlib
+import re
+from typing import Any
+
+from treadle.core.errors import ToolError
+from treadle.core.types import Json
+from treadle.tools.mcp.connection import Connection, Progress
+from treadle.tools.mcp.failure import UnreachableError, Verdict
+from treadle.tools.mcp.target import Target
+
+PROBE_SECONDS = 5.0
+"""How long a server that let a call hang has to show that it is alive."""
+
+_UNKNOWN_TOOL = re.compile(r"unknown tool|no such tool|tool .{0,100}not found", re.I | re.S)
+
+
+class Link:
+    """Sessions with one server, one after another; used on the worker thread alone."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.listing: list[Any] = []
+        """The server's tools, as it said last."""
+        self._names: frozenset[str] = frozenset()
+        self._is_listing_old = False
+        self._is_legacy = False
+        """The server knows no newer revision, so that asking for one is a waste."""
+        self._connection: Connection | None = None
+        self._renewing: asyncio.Task[Connection] | None = None
+
+    async def get(self) -> Connection:
+        """An open session. Raises: `UnreachableError`."""
+        found = self._connection
+        if found is not None and found.loop is not asyncio.get_running_loop():
+            # It belongs to the process that this one was forked from.
+            found = self._connection = self._renewing = None
+        if found is not None and found.is_usable and not self._has_doubts(found):
+            return found
+        if self._renewing is None:
+            # A task of its own: who waits for it may give up, and others may wait for it too.
+            self._renewing = asyncio.ensure_future(self._renew(found))
+            self._renewing.add_done_callback(self._renewed)
+        renewing = self._renewing
+        try:
+            return await asyncio.shield(renewing)
+        except asyncio.CancelledError:
+            if renewing.cancelled():
+                raise UnreachableError(f"the MCP server {self.target.name!r} was closed") from None
+            raise
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Json],
+        meta: dict[str, Json],
+        progress: Progress | None,
+        *,
+        can_repeat: bool,
+    ) -> Any:
+        """The SDK's result of a call, which is made again where that does no harm and its session has ended.
+
+        Raises: `ToolError`.
+        """
+        is_again = False
+        while True:
+            try:
+                connection = await self.get()
+            except UnreachableError as error:
+                raise ToolError(str(error)) from error
+            self._check_name(name)
+            try:
+                with connection.counted():
+                    result = await connection.call(name, arguments, meta, progress)
+            except ToolError:
+                raise
+            except Exception as error:
+                verdict = await connection.judge_failure(error)
+                if verdict is Verdict.ANSWERED:
+                    raise await self._refused(connection, name, error) from error
+                is_closed = connection.is_closed
+                await self._leave(connection)
+                if is_closed or is_again or not (can_repeat or verdict is Verdict.NOT_RUN):
+                    raise ToolError(_explain_end(connection, name, verdict, is_closed)) from error
+                is_again = True
+                continue
+            if result.is_error and any(
+                _UNKNOWN_TOOL.search(item.text[:1000]) for item in result.content if item.type == "text"
+            ):
+                await self._list_and_check(connection, name)
+            return result
+
+    async def close(self) -> None:
+        """End the session; `get` opens another."""
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None and renewing.get_loop() is asyncio.get_running_loop():
+            renewing.cancel()
+            await asyncio.wait([renewing])
+        found, self._connection = self._connection, None
+        if found is not None and found.loop is asyncio.get_running_loop():
+            found.is_closed = True
+            await found.close()
+
+    def _has_doubts(self, connection: Connection) -> bool:
+        """Whether to ask the server something before it is called; not while it works for others."""
+        return self._is_listing_old or (connection.is_suspect and not connection.calls)
+
+    async def _renew(self, found: Connection | None) -> Connection:
+        if found is not None and found.is_usable:
+            seconds = PROBE_SECONDS if found.is_suspect else self.target.start_timeout_seconds
+            with contextlib.suppress(TimeoutError, UnreachableError):
+                async with asyncio.timeout(seconds):
+                    self._take(await found.list_tools())
+                found.is_suspect = False
+                return found
+        if found is not None:
+            await found.close()
+        self._connection = await self._start()
+        return self._connection
+
+    def _renewed(self, task: "asyncio.Task[Connection]") -> None:
+        if self._renewing is task:
+            self._renewing = None
+        if not task.cancelled():
+            # Those who waited for it may all be gone.
+            task.exception()
+
+    async def _start(self) -> Connection:
+        """A new session. Raises: `UnreachableError`."""
+        deadline = asyncio.get_running_loop().time() + self.target.start_timeout_seconds
+        if self._is_legacy:
+            return await self._start_as("legacy", deadline)
+        try:
+            connection = await self._start_as("auto", deadline)
+        except UnreachableError as error:
+            # Some servers end when the first thing they hear is not the handshake of older revisions.
+            if self.target.transport != "stdio" or "ended before it answered" not in str(error):
+                raise
+            connection = await self._start_as("legacy", deadline)
+        self._is_legacy = connection.is_legacy
+        return connection
+
+    async def _start_as(self, mode: str, deadline: float) -> Connection:
+        connection = Connection(self.target, mode, self._on_tools_changed)
+        timer = asyncio.timeout_at(deadline)
+        try:
+            async with timer:
+                await connection.open()
+                # The SDK would ask for them too, to know which arguments go into headers.
+                self._take(await connection.list_tools())
+        except TimeoutError as error:
+            await connection.close()
+            if not timer.expired():
+                raise connection.explain(error) from error
+            seconds = self.target.start_timeout_seconds
+            raise UnreachableError(
+                connection.tell(
+                    f"did not answer within {seconds:g} s of being started; is it one that speaks MCP? Give it "
+                    "longer with start_timeout_seconds (startTimeout in a file)"
+                )
+            ) from None
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    def _take(self, listing: list[Any]) -> None:
+        self.listing = listing
+        self._names = frozenset(item.name for item in listing)
+        self._is_listing_old = False
+
+    def _on_tools_changed(self) -> None:
+        self._is_listing_old = True
+
+    async def _leave(self, connection: Connection) -> None:
+        """Use it no more; calls that still run on it may end."""
+        if self._connection is connection:
+            self._connection = None
+        if connection.is_over or not connection.calls:
+            await connection.close()
+        else:
+            connection.is_leaving = True
+
+    def _check_name(self, name: str) -> None:
+        """Raises: `ToolError` if the server has the tool no more."""
+        if name not in self._names:
+            known = ", ".join(sorted(self._names)) or "none"
+            raise ToolError(
+                f"the MCP server {self.target.name!r} has no tool {name!r} any more; now it has: {known}"
+            )
+
+    async def _list_and_check(self, connection: Connection, name: str) -> None:
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                self._take(await connection.list_tools())
+        except (UnreachableError, TimeoutError):
+            return
+        self._check_name(name)
+
+    async def _refused(self, connection: Connection, name: str, error: BaseException) -> ToolError:
+        """What to tell the model of a request that was answered with an error, or with nonsense."""
+        if getattr(error, "code", None) in (-32601, -32602) or _UNKNOWN_TOOL.search(str(error)[:1000]):
+            try:
+                await self._list_and_check(connection, name)
+            except ToolError as gone:
+                return gone
+        return ToolError(
+            f"{name} of the MCP server {self.target.name!r} failed: {connection.describe(error)}"
+        )
+
+
+def _explain_end(connection: Connection, name: str, verdict: Verdict, is_closed: bool) -> str:
+    if verdict is Verdict.NOT_RUN:
+        return connection.tell(f"could not be reached, so {name} was not run")
+    how = "was closed" if is_closed else "ended"
+    return connection.tell(
+        f"{how} while {name!r} was running, so its outcome is unknown: it may or may not have taken effect. "
+        "Check before you call it again; the server is started anew"
+    )
