@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
+from tests.tools.api import WHERE, answer, ask, document, one, parameter
 from tests.tools.web import Asked, Web, serve
 
 from treadle import Agent, ScriptedModel
@@ -15,60 +15,12 @@ from treadle.core.types import Effect
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.openapi import OpenAPI, openapi
-from treadle.tools.protocol import ToolContext, ToolOutput
-
-
-def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
-    path = urlsplit(asked.path).path
-    if path == "/image":
-        return 200, {"content-type": "image/png"}, b"\x89PNG"
-    if path == "/text":
-        return 200, {"content-type": "text/plain"}, b"plain"
-    if path == "/broken":
-        return 503, {"content-type": "application/json", "retry-after": "7"}, b'{"why": "busy"}'
-    said = {
-        "method": asked.method,
-        "path": unquote(path),
-        "query": parse_qsl(urlsplit(asked.path).query, keep_blank_values=True),
-        "headers": {
-            key: value for key, value in asked.headers.items() if key not in ("host", "accept", "user-agent")
-        },
-        "body": asked.body.decode(errors="replace"),
-    }
-    return 200, {"content-type": "application/json"}, json.dumps(said).encode()
 
 
 @pytest.fixture
 def web() -> Iterator[Web]:
     with serve(answer) as web:
         yield web
-
-
-def parameter(name: str, place: str, schema: Any, **more: Any) -> Any:
-    return {"name": name, "in": place, "schema": schema, **more}
-
-
-def document(version: str = "3.1.0", **paths: Any) -> dict[str, Any]:
-    return {
-        "openapi": version,
-        "info": {"title": "t", "version": "1"},
-        "paths": paths.pop("paths", {}),
-        **paths,
-    }
-
-
-def one(web: Web, method: str, path: str, operation: Any, **more: Any) -> Any:
-    options = {key: more.pop(key) for key in list(more) if key in ("auth", "headers", "effects")}
-    raw = document(paths={path: {method: operation}}, **more)
-    (tool,) = OpenAPI(raw, base_url=web.url, **options).tools()
-    return tool
-
-
-async def ask(tool: Any, **arguments: Any) -> Any:
-    assert tool.find_fault(arguments) is None, tool.find_fault(arguments)
-    output = await tool.call(arguments, ToolContext("r", "c", 1))
-    assert not output.is_error, output.content
-    return output.structured
 
 
 async def test_parameters_go_where_they_belong(web: Web) -> None:
@@ -82,51 +34,95 @@ async def test_parameters_go_where_they_belong(web: Web) -> None:
             "parameters": [
                 parameter("id", "path", {"type": "integer"}),
                 parameter("kind", "path", {"type": "array"}),
-                parameter("tags", "query", {"type": "array", "items": {"type": "string"}}),
-                parameter("plain", "query", {"type": "array"}, explode=False),
-                parameter("piped", "query", {"type": "array"}, style="pipeDelimited", explode=False),
-                parameter("filter", "query", {"type": "object"}, style="deepObject"),
-                parameter("X-Trace", "header", {"type": "string"}),
-                parameter("session", "cookie", {"type": "string"}),
                 parameter("flag", "query", {"type": "boolean"}, required=True),
+                parameter("X-Trace", "header", {"type": "string"}),
+                parameter("Host", "header", {"type": "string"}, required=True),
+                parameter("session", "cookie", {"type": "string"}),
+                parameter("id", "query", {"type": "string"}),
             ],
         },
     )
     assert (tool.spec.name, tool.spec.effect, tool.spec.description) == ("get_item", Effect.PURE, "One item.")
     assert tool.spec.parameters["required"] == ["id", "kind", "flag"]
     said = await ask(
-        tool,
-        id=7,
-        kind=["a/b", "c"],
-        tags=["x", "y z"],
-        plain=["1", "2"],
-        piped=["3", "4"],
-        filter={"from": 1, "to": {"a": 2}},
-        flag=True,
-        session="s s",
-        **{"X-Trace": "t"},
+        tool, id=7, query_id="seven", kind=["a/b", "c"], flag=True, session="s s", **{"X-Trace": "t"}
     )
     assert said["path"] == "/items/7/a/b,c"
-    assert said["query"] == [
-        ["tags", "x"],
-        ["tags", "y z"],
-        ["plain", "1,2"],
-        ["piped", "3|4"],
-        ["filter[from]", "1"],
-        ["filter[to]", '{"a":2}'],
-        ["flag", "true"],
-    ]
+    assert said["query"] == [["flag", "true"], ["id", "seven"]]
     assert (said["headers"]["x-trace"], said["headers"]["cookie"]) == ("t", "session=s%20s")
-    assert web.asked[0].path.startswith("/items/7/a%2Fb%2Cc?")
+    assert web.asked[0].path.startswith("/items/7/a%2Fb,c?")
+    with pytest.raises(ToolError, match="'X-Trace' holds a control character"):
+        await tool.call({"id": 7, "kind": ["a"], "flag": True, "X-Trace": "a\r\nb: c"}, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("style", "explode", "expected"),
+    [
+        ("form", None, "v=a%26b&v=c | x=1&y%20=2 | v=p"),
+        ("form", False, "v=a%26b,c | v=x,1,y%20,2 | v=p"),
+        ("spaceDelimited", False, "v=a%26b%20c | v=x%201%20y%20%202 | v=p"),
+        ("pipeDelimited", False, "v=a%26b%7Cc | v=x%7C1%7Cy%20%7C2 | v=p"),
+        ("deepObject", True, "v=a%26b&v=c | v%5Bx%5D=1&v%5By%20%5D=2 | v=p"),
+    ],
+)
+async def test_styles_of_queries(web: Web, style: str, explode: bool | None, expected: str) -> None:
+    more = {} if explode is None else {"explode": explode}
+    tool = one(web, "get", "/q", {"parameters": [parameter("v", "query", {}, style=style, **more)]})
+    for value in (["a&b", "c"], {"x": 1, "y ": 2}, "p"):
+        await ask(tool, v=value)
+    assert " | ".join(asked.path.partition("?")[2] for asked in web.asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("style", "explode", "expected"),
+    [
+        ("simple", False, "p.x a,b%2C c,1,d,2"),
+        ("simple", True, "p.x a,b%2C c=1,d=2"),
+        ("label", False, ".p.x .a,b%2C .c,1,d,2"),
+        ("label", True, ".p.x .a.b%2C .c=1.d=2"),
+        ("matrix", False, ";v=p.x ;v=a,b%2C ;v=c,1,d,2"),
+        ("matrix", True, ";v=p.x ;v=a;v=b%2C ;c=1;d=2"),
+    ],
+)
+async def test_styles_of_paths(web: Web, style: str, explode: bool, expected: str) -> None:
+    """Source: RFC 6570, section 3.2; OpenAPI 3.1.1, Style Values."""
+    tool = one(web, "get", "/{v}", {"parameters": [parameter("v", "path", {}, style=style, explode=explode)]})
+    for value in ("p.x", ["a", "b,"], {"c": 1, "d": 2}):
+        await ask(tool, v=value)
+    assert " ".join(asked.path[1:] for asked in web.asked) == expected
+
+
+async def test_other_ways_to_write_a_parameter(web: Web) -> None:
+    shared = [
+        {"name": "filter", "in": "query", "content": {"application/json": {"schema": {"type": "object"}}}},
+        parameter("deep", "query", {"type": "object"}, style="deepObject"),
+        parameter("url", "query", {"type": "string"}, allowReserved=True),
+    ]
+    tool = one(web, "get", "/w/{undeclared}", {"parameters": shared})
+    assert tool.spec.parameters["required"] == ["undeclared"]
+    said = await ask(
+        tool, undeclared="u", filter={"a": [1]}, deep={"to": {"a": 2}, "in": [1, 2]}, url="http://a/?b&c#d+e"
+    )
+    assert said["query"] == [
+        ["filter", '{"a":[1]}'],
+        ["deep[to][a]", "2"],
+        ["deep[in]", "1"],
+        ["deep[in]", "2"],
+        ["url", "http://a/?b&c#d+e"],
+    ]
+    assert "url=http://a/?b%26c%23d%2Be" in web.asked[0].path
 
 
 @pytest.mark.parametrize("value", ["..", ".", ""])
 async def test_a_path_cannot_be_left(web: Web, value: str) -> None:
     tool = one(web, "get", "/a/{id}/b", {"parameters": [parameter("id", "path", {"type": "string"})]})
     with pytest.raises(ToolError, match="cannot stand in a path"):
-        await tool.call({"id": value}, ToolContext("r", "c", 1))
+        await tool.call({"id": value}, WHERE)
     assert (await ask(tool, id="../../x?y#z"))["path"] == "/a/../../x?y#z/b"
     assert web.asked[0].path == "/a/..%2F..%2Fx%3Fy%23z/b"
+    pair = one(web, "get", "/a/{x}{y}/b", {})
+    with pytest.raises(ToolError, match="cannot stand in a path"):
+        await pair.call({"x": ".", "y": "."}, WHERE)
 
 
 async def test_bodies_of_every_kind(web: Web) -> None:
@@ -136,8 +132,8 @@ async def test_bodies_of_every_kind(web: Web) -> None:
         "required": ["a"],
     }
 
-    def body(media: str, inner: Any = schema) -> Any:
-        return {"requestBody": {"required": True, "content": {media: {"schema": inner}}}}
+    def body(media: str, inner: Any = schema, *, required: bool = True) -> Any:
+        return {"requestBody": {"required": required, "content": {media: {"schema": inner}}}}
 
     tool = one(web, "post", "/j", body("application/json"))
     assert tool.spec.parameters["required"] == ["a"]
@@ -145,126 +141,201 @@ async def test_bodies_of_every_kind(web: Web) -> None:
     assert (json.loads(said["body"]), said["headers"]["idempotency-key"]) == ({"a": 1, "b": "é"}, "r/c")
     said = await ask(one(web, "put", "/f", body("application/x-www-form-urlencoded")), a=1, b="x y")
     assert (said["body"], "idempotency-key" in said["headers"]) == ("a=1&b=x+y", False)
-    said = await ask(one(web, "post", "/m", body("multipart/form-data")), a=1, b="x")
-    assert 'name="b"\r\n\r\nx\r\n' in said["body"]
-    whole = one(web, "post", "/l", body("application/json", {"type": "array", "items": {"type": "integer"}}))
-    assert (await ask(whole, body=[1, 2]))["body"] == "[1,2]"
-    assert (await ask(one(web, "post", "/t", body("text/plain", {"type": "string"})), body="hi"))[
-        "body"
-    ] == "hi"
-    binary = one(web, "post", "/b", body("application/octet-stream", {}))
+    whole = one(web, "post", "/l", body("application/vnd.x+json; v=1", {"type": "array", "items": {}}))
+    said = await ask(whole, body=[1, 2])
+    assert (said["body"], said["headers"]["content-type"]) == ("[1,2]", "application/vnd.x+json; v=1")
+    text = one(web, "post", "/t", body("text/plain", {"type": "string"}))
+    assert (await ask(text, body="hi"))["body"] == "hi"
+    xml = one(web, "post", "/x", body("application/xml"))
+    assert (await ask(xml, body="<a/>"))["headers"]["content-type"] == "application/xml"
+    binary = one(web, "post", "/b", body("image/*", {}))
     assert (await ask(binary, body="aGk="))["body"] == "hi"
     with pytest.raises(ToolError, match="not base64"):
-        await binary.call({"body": "*"}, ToolContext("r", "c", 1))
+        await binary.call({"body": "*"}, WHERE)
     clash = body("application/json") | {"parameters": [parameter("a", "query", {"type": "string"})]}
     said = await ask(one(web, "post", "/c", clash), a="q", body={"a": 5})
     assert (said["query"], said["body"]) == ([["a", "q"]], '{"a":5}')
+    optional = one(web, "post", "/o", body("application/json", required=False))
+    said = await ask(optional)
+    assert (said["body"], "content-type" in said["headers"]) == ("", False)
+    free = one(web, "post", "/a", body("application/json", {**schema, "additionalProperties": True}))
+    assert (await ask(free, body={"a": 1, "more": 2}))["body"] == '{"a":1,"more":2}'
+    assert one(web, "get", "/g", body("application/json")).spec.parameters["properties"] == {}
 
 
-def test_an_operation_that_cannot_be_written_is_left_out_and_told() -> None:
-    odd = {"requestBody": {"content": {"application/protobuf": {}}}}
-    api = OpenAPI(document(paths={"/a": {"post": odd, "get": {}}}), base_url="https://api.example")
-    assert [tool.spec.name for tool in api.tools()] == ["get_a"]
-    assert api.notes == ["POST /a: its body is application/protobuf, which cannot be written"]
-
-
-def test_schemas_are_whole_and_old_ones_are_made_new() -> None:
-    node = {
+async def test_forms_of_parts(web: Web) -> None:
+    schema = {
         "type": "object",
-        "required": ["id", "name"],
         "properties": {
-            "id": {"type": "integer", "readOnly": True},
-            "name": {"type": "string", "nullable": True, "enum": ["a"]},
-            "size": {"type": "number", "minimum": 0, "exclusiveMinimum": True},
-            "children": {"type": "array", "items": {"$ref": "#/components/schemas/Node"}},
+            "note": {"type": "string"},
+            'fi"le': {"type": "string", "format": "binary"},
+            "more": {"type": "array", "items": {"type": "object"}},
         },
     }
-    raw = document(
-        "3.0.3",
-        paths={"/n": {"post": {"requestBody": {"$ref": "#/components/requestBodies/N"}}}},
-        components={
-            "schemas": {"Node": node},
-            "requestBodies": {
-                "N": {
-                    "required": True,
-                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Node"}}},
-                }
+    content = {"multipart/form-data": {"schema": schema}}
+    tool = one(web, "post", "/m", {"requestBody": {"content": content}})
+    said = await ask(tool, note="x", more=[{"a": 1}, {}], **{'fi"le': "content"})
+    boundary = said["headers"]["content-type"].partition("boundary=")[2]
+    parts = said["body"].split(f"--{boundary}")
+    assert parts[0] == ""
+    assert parts[-1] == "--\r\n"
+    assert parts[1:-1] == [
+        '\r\nContent-Disposition: form-data; name="note"\r\n\r\nx\r\n',
+        '\r\nContent-Disposition: form-data; name="fi%22le"; filename="fi%22le"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\ncontent\r\n",
+        '\r\nContent-Disposition: form-data; name="more"\r\nContent-Type: application/json\r\n\r\n{"a":1}\r\n',
+        '\r\nContent-Disposition: form-data; name="more"\r\nContent-Type: application/json\r\n\r\n{}\r\n',
+    ]
+
+
+async def test_effects_follow_from_the_method_and_can_be_said(web: Web) -> None:
+    methods = ("get", "head", "options", "put", "delete", "post", "patch")
+    paths = {"/a": {method: {"operationId": method} for method in methods}}
+    paths["/b"] = {"post": {"operationId": "search", "x-treadle-effect": "pure"}}
+    api = OpenAPI(document(paths=paths), base_url=web.url, effects={"patch": "idempotent"})
+    tools = {tool.spec.name: tool for tool in api.tools()}
+    assert {name: str(tool.spec.effect) for name, tool in tools.items()} == {
+        **dict.fromkeys(("get", "head", "options", "search"), "pure"),
+        **dict.fromkeys(("put", "delete", "patch"), "idempotent"),
+        "post": "once",
+    }
+    for name in ("put", "post", "patch", "search"):
+        await ask(tools[name])
+    keys = [asked.headers.get("idempotency-key") for asked in web.asked]
+    assert keys == [None, "r/c", "r/c", None]
+    for effects, message in (({"pots": "once"}, "did you mean 'post'"), ({"post": "twice"}, "use pure")):
+        with pytest.raises(ConfigError, match=message):
+            OpenAPI(document(paths=paths), base_url=web.url, effects=effects)
+
+
+@pytest.mark.parametrize(
+    ("media", "body", "text"),
+    [
+        ("text/plain", b"plain", "plain"),
+        ("text/plain; charset=ISO-8859-1", b"\xe9", "é"),
+        ("text/plain; charset=nonsense", b"\xff", "�"),
+        ("application/json", b'{"a": [1.0, "\xc3\xa9"]}', '{"a":[1.0,"é"]}'),
+        ("application/problem+json", b"[1]", "[1]"),
+        ("application/json", b"{broken", "{broken"),
+        ("application/json", b"[" * 100_000, "[" * 100_000),
+        ("application/atom+xml", b"<a/>", "<a/>"),
+        ("", b"no type", "no type"),
+        ("", b"", "HTTP 200"),
+        ("image/png", b"\x89PNG", "[image, image/png, 4 bytes]"),
+        ("application/zip", b"PK", "[resource, application/zip, 2 bytes]"),
+        ("", b"\xff\xfe", "[resource, of unknown type, 2 bytes]"),
+    ],
+)
+async def test_answers_of_every_kind(media: str, body: bytes, text: str) -> None:
+    with serve(lambda _: (200, {"content-type": media} if media else {}, body)) as web:
+        output = await one(web, "get", "/a", {}).call({}, WHERE)
+    assert (output.content, output.is_error) == (text, False)
+    if text.startswith("["):
+        assert [item.content for item in output.attachments] in ([], [body])
+    assert bool(output.attachments) == text.endswith(" bytes]")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "expected"),
+    [
+        (503, {"retry-after": "7"}, b'{"why": "busy"}', 'HTTP 503 (retry after 7 s)\n{"why":"busy"}'),
+        (429, {"retry-after": "Fri, 31 Dec 1999 23:59:59 GMT"}, b"{}", "HTTP 429 (retry after Fri, 31"),
+        (404, {}, b"", "HTTP 404"),
+        (500, {"content-type": "image/png"}, b"text", "HTTP 500\ntext"),
+    ],
+)
+async def test_a_status_that_is_an_error(status: int, headers: Any, body: bytes, expected: str) -> None:
+    with serve(lambda _: (status, {"content-type": "application/json", **headers}, body)) as web:
+        output = await one(web, "get", "/a", {}).call({}, WHERE)
+    assert (output.is_error, output.structured, output.attachments) == (True, None, ())
+    assert output.content.startswith(expected)
+
+
+async def test_what_breaks_the_schema_of_the_answer_is_text_alone() -> None:
+    said = {"200": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}}}
+    pet = {
+        "type": "object",
+        "required": ["id", "secret"],
+        "properties": {"id": {"type": "integer", "readOnly": True}, "secret": {"writeOnly": True}},
+        "additionalProperties": False,
+    }
+    for answered, is_kept in (({"id": 1}, True), ({"id": "1"}, False), ([1], False)):
+        body = json.dumps(answered).encode()
+        with serve(lambda _, body=body: (200, {"content-type": "application/json"}, body)) as web:  # type: ignore[misc]
+            tool = one(web, "get", "/a", {"responses": said}, components={"schemas": {"Pet": pet}})
+            output = await tool.call({}, WHERE)
+        assert tool.spec.output_schema["type"] == "object"
+        assert (output.structured is not None, output.content) == (
+            is_kept,
+            body.decode().replace(" ", ""),
+        )
+
+
+async def test_servers_are_those_of_the_document_the_path_or_the_user(web: Web) -> None:
+    with serve(answer) as other:
+        raw = document(
+            servers=[
+                {"url": "{scheme}://127.0.0.1:{port}/v1/", "variables": {"scheme": {"default": "http"}}}
+            ],
+            paths={
+                "/a": {"get": {"operationId": "a"}},
+                "/b": {"servers": [{"url": f"{other.url}/b"}], "get": {"operationId": "b"}},
             },
-        },
-    )
-    (tool,) = OpenAPI(raw, base_url="https://api.example").tools()
-    parameters = tool.spec.parameters
-    assert parameters["required"] == ["name"]
-    assert parameters["properties"]["name"] == {"type": ["string", "null"], "enum": ["a", None]}
-    assert parameters["properties"]["size"] == {"type": "number", "exclusiveMinimum": 0}
-    assert tool.find_fault({"name": "a", "children": [{"name": None, "children": []}]}) is None
-    assert "/children/0/name" in (tool.find_fault({"name": "a", "children": [{"name": "b"}]}) or "")
-    assert "unknown parameter 'id'" in (tool.find_fault({"name": "a", "id": 1}) or "")
-
-
-async def test_secrets_come_from_the_environment_or_the_program(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schemes = {
-        "api-key": {"type": "apiKey", "in": "header", "name": "X-Key"},
-        "inQuery": {"type": "apiKey", "in": "query", "name": "key"},
-        "bearer": {"type": "http", "scheme": "bearer"},
-        "basic": {"type": "http", "scheme": "basic"},
-    }
-    components = {"securitySchemes": schemes}
-
-    def tool(name: str, **auth: str) -> Any:
-        return one(web, "get", "/s", {"security": [{name: []}]}, components=components, auth=auth or None)
-
-    with pytest.raises(ToolError, match="set API_KEY in the environment"):
-        await tool("api-key").call({}, ToolContext("r", "c", 1))
-    monkeypatch.setenv("API_KEY", "from-env")
-    assert (await ask(tool("api-key")))["headers"]["x-key"] == "from-env"
-    assert (await ask(tool("inQuery", inQuery="a b")))["query"] == [["key", "a b"]]
-    assert (await ask(tool("bearer", bearer="t0ken")))["headers"]["authorization"] == "Bearer t0ken"
-    assert (await ask(tool("basic", basic="u:p")))["headers"]["authorization"] == "Basic dTpw"
-    assert "t0ken" not in repr(tool("bearer", bearer="t0ken")) + str(tool("bearer", bearer="t0ken").spec)
-    with pytest.raises(ConfigError, match="no security scheme 'beerer'"):
-        tool("bearer", beerer="x")
-
-
-async def test_answers_of_every_kind(web: Web) -> None:
-    paths = {f"/{name}": {"get": {"operationId": name}} for name in ("image", "text", "broken")}
-    tools = {tool.spec.name: tool for tool in OpenAPI(document(paths=paths), base_url=web.url).tools()}
-    image = await tools["image"].call({}, ToolContext("r", "c", 1))
-    assert (image.content, image.attachments[0].content) == ("[image image/png, 4 bytes]", b"\x89PNG")
-    assert await tools["text"].call({}, ToolContext("r", "c", 1)) == ToolOutput("plain")
-    broken = await tools["broken"].call({}, ToolContext("r", "c", 1))
-    assert (broken.is_error, broken.content) == (True, 'HTTP 503 (retry after 7)\n{"why":"busy"}')
+        )
+        raw["servers"][0]["variables"]["port"] = {"default": str(web.port)}
+        own = {tool.spec.name: tool for tool in OpenAPI(raw, allow_private=True).tools()}
+        assert [(await ask(own[name]))["path"] for name in "ab"] == ["/v1/a", "/b/b"]
+        assert [len(web.asked), len(other.asked)] == [1, 1]
+        given = {tool.spec.name: tool for tool in OpenAPI(raw, base_url=f"{web.url}/x/").tools()}
+        assert [(await ask(given[name]))["path"] for name in "ab"] == ["/x/a", "/x/b"]
+        assert [len(web.asked), len(other.asked)] == [3, 1]
 
 
 async def test_a_document_may_name_no_private_server_of_its_own(web: Web) -> None:
     raw = document(paths={"/a": {"get": {}}}, servers=[{"url": web.url}])
     (tool,) = OpenAPI(raw).tools()
     with pytest.raises(ToolError, match="a loopback address; no request is made"):
-        await tool.call({}, ToolContext("r", "c", 1))
+        await tool.call({}, WHERE)
     assert web.asked == []
-    (tool,) = OpenAPI(raw, allow_private=True).tools()
-    assert (await ask(tool))["path"] == "/a"
 
 
-async def test_a_whole_run_from_a_document_at_a_url() -> None:
+async def test_redirects_lead_to_hosts_that_the_user_allows() -> None:
+    with serve(answer) as other, serve(lambda _: (302, {"location": f"{other.url}/there"}, b"")) as web:
+        raw = document(paths={"/a": {"get": {}}})
+        (tool,) = OpenAPI(raw, base_url=web.url).tools()
+        with pytest.raises(ToolError, match="is not allowed; allowed are"):
+            await tool.call({}, WHERE)
+        (tool,) = OpenAPI(raw, base_url=web.url, allowed_hosts=[f"127.0.0.1:{other.port}"]).tools()
+        assert (await ask(tool))["path"] == "/there"
+
+
+def serving(raw: dict[str, Any], **more: Any) -> Any:
+    """Answers with the document, and otherwise with what was asked."""
+
     def serve_it(asked: Asked) -> tuple[int, dict[str, str], bytes]:
-        if asked.path == "/openapi.json":
-            raw = document(
-                servers=[{"url": "/v1"}],
-                paths={
-                    "/double": {"get": {"operationId": "double", "parameters": [parameter("n", "query", {})]}}
-                },
-            )
+        if asked.path.startswith("/openapi.json"):
             return 200, {"content-type": "application/json"}, json.dumps(raw).encode()
         return answer(asked)
 
-    with serve(serve_it) as web:
+    return serve(serve_it)
+
+
+async def test_a_whole_run_from_a_document_at_a_url() -> None:
+    double = {"operationId": "double", "parameters": [parameter("n", "query", {})]}
+    with serving(document(servers=[{"url": "/v1"}], paths={"/double": {"get": double}})) as web:
         tools = openapi(f"{web.url}/openapi.json")
         model = ScriptedModel([[call("double", {"n": 2})], "ok"])
         run = await Agent(model, tools=[tools], journal=MemoryJournal()).run("go")
     assert json.loads(run.messages[-2].content)["path"] == "/v1/double"
+
+
+def test_documents_at_a_url_that_cannot_be_had() -> None:
+    with serve(lambda _: (404, {}, b"")) as web:
+        with pytest.raises(ConfigError, match="HTTP 404") as refused:
+            openapi(f"{web.url}/openapi.json?key=s3cret")
+        assert "s3cret" not in str(refused.value)
+    with pytest.raises(ConfigError, match="gave no answer: connection refused"):
+        openapi("http://127.0.0.1:9/openapi.json")
 
 
 @pytest.mark.parametrize(
@@ -274,14 +345,43 @@ async def test_a_whole_run_from_a_document_at_a_url() -> None:
         ({"openapi": "4.0.0"}, "says openapi '4.0.0'"),
         ({}, "says openapi 'nothing'"),
         (document(), "has no operation that can be a tool"),
+        (document(paths=["/a"]), "has no operation that can be a tool"),
         (document(paths={"/a": {"get": {"parameters": [{"$ref": "#/components/x"}]}}}), "leads nowhere"),
-        (document(paths={"/a": {"get": {"parameters": [{"$ref": "other.json"}]}}}), "outside itself"),
+        (document(paths={"/a": {"get": {"parameters": [{"$ref": "other.json"}]}}}), "outside the document"),
+        (document(paths={"/a": {"$ref": "#/paths/~1a"}}), "the path /a: a reference leads to itself"),
+        (document(paths={"/a": {"get": {"parameters": [{"in": "query"}]}}}), "it is malformed.*'name'"),
         (document(paths={"/a": {"get": {"x-treadle-effect": "twice"}}}), "use pure, idempotent or once"),
+        (
+            document(paths={"/a": {"get": {"parameters": [parameter("a", "query", {"pattern": "("})]}}}),
+            "not a valid JSON Schema",
+        ),
+        (
+            document(paths={"/a": {"post": {"requestBody": {"content": {"application/protobuf": {}}}}}}),
+            "POST /a: its body is application/protobuf, which cannot be written",
+        ),
     ],
 )
 def test_documents_that_cannot_be_used(raw: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OpenAPI(raw, base_url="https://api.example")
+
+
+def test_an_operation_that_cannot_be_written_is_left_out_and_told() -> None:
+    odd = {"requestBody": {"content": {"application/protobuf": {}}}}
+    api = OpenAPI(document(paths={"/a": {"post": odd, "get": {}}}), base_url="https://api.example")
+    assert [tool.spec.name for tool in api.tools()] == ["get_a"]
+    assert api.notes == ["POST /a: its body is application/protobuf, which cannot be written"]
+    assert repr(api) == "<OpenAPI 't': 1 tools, 1 left out>"
+
+
+def test_names_are_safe_and_unique() -> None:
+    ids = ["get.user", "get user", "x" * 80, "x" * 81, "ü"]
+    paths: dict[str, Any] = {f"/{number}": {"get": {"operationId": name}} for number, name in enumerate(ids)}
+    paths["/a/{b}"] = {"delete": {"deprecated": True, "description": "Gone."}}
+    tools = OpenAPI(document(paths=paths), base_url="https://api.example").tools()
+    names = [tool.spec.name for tool in tools]
+    assert names == ["get_user", "get_user_2", "x" * 64, f"{'x' * 60}_2", "get", "delete_a_b"]
+    assert tools[-1].spec.description == "Deprecated.\n\nGone."
 
 
 def test_what_else_cannot_be(tmp_path: Path) -> None:
@@ -290,10 +390,34 @@ def test_what_else_cannot_be(tmp_path: Path) -> None:
         OpenAPI(raw)
     with pytest.raises(ConfigError, match="has no operation 'lst'; did you mean 'list'"):
         OpenAPI(raw, base_url="https://api.example", include=["lst"])
-    with pytest.raises(ConfigError, match=r"cannot read the OpenAPI document 'absent.json'"):
-        openapi("absent.json")
-    (tmp_path / "x.yaml").write_text("openapi: 3.1.0\npaths:\n  /a:\n    get: {operationId: x}\n")
-    (tool,) = OpenAPI(tmp_path / "x.yaml", base_url="https://api.example").tools()
-    assert tool.spec.name == "x"
     with pytest.raises(ConfigError, match="is no URL of a server"):
         OpenAPI(raw, base_url="api.example")
+    with pytest.raises(ConfigError, match=r"cannot read the OpenAPI document 'absent.json'"):
+        openapi("absent.json")
+    with pytest.raises(ConfigError, match="say which document"):
+        openapi("")
+    (tmp_path / "x.json").write_text("nonsense")
+    with pytest.raises(ConfigError, match="is not valid JSON"):
+        openapi(str(tmp_path / "x.json"))
+
+
+def test_documents_of_every_form(tmp_path: Path) -> None:
+    written = "openapi: 3.1.0\npaths:\n  /a:\n    get: {operationId: x, responses: {200: {description: d}}}\n"
+    path = tmp_path / "x.yaml"
+    path.write_text(written)
+    as_json = json.dumps(document(paths={"/a": {"get": {"operationId": "x"}}}))
+    (tmp_path / "bom.json").write_bytes(b"\xef\xbb\xbf" + as_json.encode())
+    for given in (path, str(path), written, as_json, tmp_path / "bom.json"):
+        (tool,) = OpenAPI(given, base_url="https://api.example").tools()
+        assert tool.spec.name == "x"
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        OpenAPI("openapi: [\n", base_url="https://api.example")
+
+
+def test_yaml_that_would_be_endless() -> None:
+    levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 9)]
+    bomb = "\n".join(["openapi: 3.1.0", "l0: &l0 [x]", *levels])
+    with pytest.raises(ConfigError, match="its aliases make more than"):
+        OpenAPI(bomb, base_url="https://api.example")
+    with pytest.raises(ConfigError, match="nested too deeply, or in itself"):
+        OpenAPI("openapi: 3.1.0\na: &a\n  b: *a\n", base_url="https://api.example")

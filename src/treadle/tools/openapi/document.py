@@ -1,10 +1,10 @@
-"""Reading an OpenAPI document: its operations, with their schemas whole.
+"""Reading an OpenAPI document: its operations, and what each needs to be a tool.
 
 Source: OpenAPI 3.0.4 and 3.1.1.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -12,23 +12,58 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json
+from treadle.tools.openapi.schema import CannotBeToolError, Schemas
+from treadle.tools.validation import ArgumentChecker
 
-METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
 _EFFECTS = {
     "get": Effect.PURE,
     "head": Effect.PURE,
     "options": Effect.PURE,
     "put": Effect.IDEMPOTENT,
     "delete": Effect.IDEMPOTENT,
+    "post": Effect.ONCE,
+    "patch": Effect.ONCE,
 }
+_WITHOUT_BODY = ("get", "head")
 _STYLES = {"query": "form", "cookie": "form", "path": "simple", "header": "simple"}
-_BODY_KINDS = (
-    ("application/json", "json"),
-    ("application/x-www-form-urlencoded", "form"),
-    ("multipart/form-data", "multipart"),
-    ("text/plain", "text"),
-    ("application/octet-stream", "binary"),
+_KNOWN_STYLES = {
+    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "cookie": ("form",),
+    "path": ("simple", "label", "matrix"),
+    "header": ("simple",),
+}
+_OURS = frozenset(
+    (
+        *(
+            "accept",
+            "authorization",
+            "connection",
+            "content-length",
+            "content-type",
+            "cookie",
+            "expect",
+            "host",
+        ),
+        *("idempotency-key", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"),
+    )
 )
+"""Headers that are no argument, though a document may list them: the request has its own."""
+_BODY_KINDS = (
+    ("json", re.compile(r"application/json|[^/]+/[^/]+\+json")),
+    ("form", re.compile(r"application/x-www-form-urlencoded")),
+    ("multipart", re.compile(r"multipart/form-data")),
+    (
+        "text",
+        re.compile(r"text/.+|application/(xml|yaml|x-yaml|javascript|graphql|x-ndjson)|[^/]+/[^/]+\+xml"),
+    ),
+    ("binary", re.compile(r"application/(octet-stream|pdf|zip|gzip)|(image|audio|video)/.+|\*/\*")),
+)
+_TEXT: dict[str, Json] = {"type": "string", "description": "The body, as text."}
+_BASE64: dict[str, Json] = {
+    "type": "string",
+    "contentEncoding": "base64",
+    "description": "The body, in base64.",
+}
 
 
 class Parameter(Struct, frozen=True):
@@ -41,7 +76,23 @@ class Parameter(Struct, frozen=True):
     place: str
     """`path`, `query`, `header` or `cookie`."""
     style: str
+    """As OpenAPI names them, or `json`."""
     is_exploded: bool
+    has_reserved: bool = False
+    """Characters that mean something in a URL are written as they are."""
+
+
+class Body(Struct, frozen=True):
+    """What a request carries."""
+
+    kind: str
+    """`json`, `form`, `multipart`, `text` or `binary`."""
+    media: str
+    is_required: bool
+    arguments: tuple[str, ...] = ()
+    """Those that are the body's properties; empty if the body is one argument, `body`."""
+    files: tuple[str, ...] = ()
+    """The properties that are sent as files."""
 
 
 class Operation(Struct, frozen=True):
@@ -54,15 +105,12 @@ class Operation(Struct, frozen=True):
     parameters: dict[str, Json]
     """The JSON Schema of the tool's arguments."""
     places: tuple[Parameter, ...]
-    body_kind: str | None
-    """`json`, `form`, `multipart`, `text`, `binary`, or `None`."""
-    body_type: str | None
-    """The media type."""
-    body_arguments: tuple[str, ...]
-    """The arguments that are the body's properties; empty if the body is one argument, `body`."""
+    body: Body | None
     effect: Effect
-    security: tuple[str, ...]
-    """The security schemes of which one request uses all."""
+    security: tuple[tuple[str, ...], ...]
+    """The security schemes of a request: all of one alternative. Empty: none."""
+    servers: tuple[str, ...]
+    """Of its own, instead of the document's."""
     output_schema: dict[str, Json] | None
 
 
@@ -71,299 +119,222 @@ class Document:
 
     def __init__(self, raw: Json, origin: str) -> None:
         """Raises: `ConfigError`."""
-        self._origin = origin
         if not isinstance(raw, dict):
             raise ConfigError(f"{origin} is no OpenAPI document: it is no object")
         version = str(raw.get("openapi", ""))
         if "swagger" in raw:
             raise ConfigError(
-                f"{origin} is a Swagger {raw['swagger']} document; only OpenAPI 3.0 and 3.1 are read: convert it"
+                f"{origin} is a Swagger {raw['swagger']} document; only OpenAPI 3.0 and 3.1 are read: convert it, "
+                "for example with 'npx swagger2openapi'"
             )
         if not version.startswith(("3.0", "3.1")):
             raise ConfigError(f"{origin} says openapi {version or 'nothing'!r}; 3.0 and 3.1 are read")
         self.raw = raw
-        self._is_old = version.startswith("3.0")
+        self.origin = origin
+        self._schemas = Schemas(raw, is_old=version.startswith("3.0"))
         self.notes: list[str] = []
         """Operations that were left out, and why."""
 
     @property
     def title(self) -> str:
         """The document's name for itself."""
-        return str(self.raw.get("info", {}).get("title", "api"))
+        info = self.raw.get("info")
+        return str(info.get("title", "api")) if isinstance(info, dict) else "api"
 
     @property
     def servers(self) -> tuple[str, ...]:
         """The URLs of the servers, their variables at their defaults."""
-        found = []
-        for server in self.raw.get("servers") or []:
-            url = str(server.get("url", ""))
-            for name, variable in (server.get("variables") or {}).items():
-                url = url.replace(f"{{{name}}}", str(variable.get("default", "")))
-            found.append(url)
-        return tuple(found)
+        return _servers_of(self.raw)
 
     @property
     def security_schemes(self) -> Mapping[str, Json]:
         """By name."""
-        schemes = self.raw.get("components", {}).get("securitySchemes", {})
-        return {name: self._resolve(item) for name, item in schemes.items()}
+        components = self.raw.get("components")
+        schemes = components.get("securitySchemes") if isinstance(components, dict) else None
+        try:
+            return {name: self._schemas.resolve(item) for name, item in (schemes or {}).items()}
+        except (CannotBeToolError, AttributeError) as error:
+            raise ConfigError(f"the security schemes of {self.origin} cannot be read: {error}") from None
 
     def operations(self) -> tuple[Operation, ...]:
-        """All operations that can be tools. Raises: `ConfigError` for a reference that leads nowhere."""
+        """All operations that can be tools; `notes` tells of the others. Raises: `ConfigError`."""
         found: dict[str, Operation] = {}
-        for path, method, item, shared in self._walk():
-            try:
-                operation = self._read(path, method, item, shared)
-            except _CannotBeToolError as error:
-                self.notes.append(f"{method.upper()} {path}: {error}")
-                continue
-            name = operation.name
-            number = 2
-            while name in found:
-                name = f"{operation.name[:60]}_{number}"
-                number += 1
-            found[name] = replace(operation, name=name)
+        paths = self.raw.get("paths")
+        for path, given in paths.items() if isinstance(paths, dict) else ():
+            for method, operation in self._read_path(str(path), given):
+                if isinstance(operation, str):
+                    self.notes.append(f"{method} {path}: {operation}")
+                    continue
+                name, number = operation.name, 2
+                while name in found:
+                    name, number = f"{operation.name[:60]}_{number}", number + 1
+                found[name] = replace(operation, name=name)
         return tuple(found.values())
 
-    def _walk(self) -> Iterator[tuple[str, str, dict[str, Json], list[Json]]]:
-        for path, given in (self.raw.get("paths") or {}).items():
-            item = self._resolve(given)
-            for method in METHODS:
-                if isinstance(item.get(method), dict):
-                    yield path, method, item[method], item.get("parameters") or []
+    def _read_path(self, path: str, given: Json) -> Iterator[tuple[str, Operation | str]]:
+        try:
+            item = self._schemas.resolve(given)
+        except CannotBeToolError as error:
+            yield "the path", str(error)
+            return
+        for method in _EFFECTS:
+            if isinstance(item.get(method), dict):
+                try:
+                    yield method.upper(), self._read(path, method, item[method], item)
+                except CannotBeToolError as error:
+                    yield method.upper(), str(error)
+                except (KeyError, TypeError, AttributeError, RecursionError) as error:
+                    yield method.upper(), f"it is malformed ({type(error).__name__}: {error})"
 
-    def _read(self, path: str, method: str, item: dict[str, Json], shared: list[Json]) -> Operation:
+    def _read(self, path: str, method: str, item: dict[str, Json], shared: dict[str, Json]) -> Operation:
         properties: dict[str, Json] = {}
         required: list[str] = []
-        places: list[Parameter] = []
-        given = {
-            (parameter["name"], parameter["in"]): parameter
-            for parameter in map(self._resolve, [*shared, *(item.get("parameters") or [])])
-        }
-        for (name, place), parameter in given.items():
-            if place == "header" and name.lower() in ("accept", "content-type", "authorization"):
-                continue
-            argument = name if name not in properties else f"{place}_{name}"
-            schema = dict(self._schema_of(parameter))
-            if parameter.get("description") and "description" not in schema:
-                schema["description"] = parameter["description"]
-            properties[argument] = schema
-            if parameter.get("required") or place == "path":
-                required.append(argument)
-            style = parameter.get("style") or _STYLES[place]
-            exploded = parameter.get("explode", style == "form")
-            places.append(Parameter(name, argument, place, style, bool(exploded)))
-        body_kind, body_type, body_arguments = self._read_body(item, properties, required)
-        schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        given = [*(shared.get("parameters") or ()), *(item.get("parameters") or ())]
+        places = self._read_parameters(path, given, properties, required)
+        body = None
+        if item.get("requestBody") is not None and method not in _WITHOUT_BODY:
+            body = self._read_body(self._schemas.resolve(item["requestBody"]), properties, required)
+        schema: dict[str, Json] = {"type": "object", "properties": properties, "additionalProperties": False}
         if required:
             schema["required"] = required
-        text = "\n\n".join(part for part in (item.get("summary"), item.get("description")) if part)
+        schema = self._schemas.complete(schema, is_input=True)
+        try:
+            ArgumentChecker(schema).find_fault({})
+        except ConfigError as error:
+            raise CannotBeToolError(str(error).partition("\n")[0]) from None
+        texts = (
+            "Deprecated." if item.get("deprecated") else "",
+            item.get("summary"),
+            item.get("description"),
+        )
         return Operation(
             name=_name_of(item.get("operationId"), method, path),
             method=method.upper(),
             path=path,
-            description=text or f"{method.upper()} {path}",
-            parameters=self._with_definitions(schema),
-            places=tuple(places),
-            body_kind=body_kind,
-            body_type=body_type,
-            body_arguments=body_arguments,
+            description="\n\n".join(str(text) for text in texts if text) or f"{method.upper()} {path}",
+            parameters=schema,
+            places=places,
+            body=body,
             effect=_effect_of(item, method),
             security=self._security_of(item),
+            servers=_servers_of(item) or _servers_of(shared),
             output_schema=self._output_of(item),
         )
 
-    def _read_body(
-        self, item: dict[str, Json], properties: dict[str, Json], required: list[str]
-    ) -> tuple[str | None, str | None, tuple[str, ...]]:
-        if item.get("requestBody") is None:
-            return None, None, ()
-        body = self._resolve(item["requestBody"])
-        content = body.get("content") or {}
-        kind, media = next(
-            ((kind, media) for prefix, kind in _BODY_KINDS for media in content if _is_media(media, prefix)),
-            (None, None),
-        )
-        if kind is None or media is None:
-            raise _CannotBeToolError(
-                f"its body is {', '.join(content) or 'nothing'}, which cannot be written"
-            )
-        schema = self._convert(content[media].get("schema") or {}, is_input=True)
-        inner = self._follow(schema)
-        own: dict[str, Json] = inner.get("properties") or {}
-        is_object = kind in ("json", "form", "multipart") and not (inner.keys() & _MIXED)
-        if own and is_object and not (own.keys() & properties.keys()):
-            properties.update(own)
-            if body.get("required"):
-                required += [name for name in inner.get("required", []) if name in own]
-            return kind, media, tuple(own)
-        properties["body"] = schema if kind != "binary" else {"type": "string", "contentEncoding": "base64"}
-        if body.get("required"):
-            required.append("body")
-        return kind, media, ()
-
-    def _schema_of(self, parameter: dict[str, Json]) -> dict[str, Json]:
-        if "schema" in parameter:
-            return self._convert(parameter["schema"], is_input=True)
-        content = parameter.get("content") or {}
-        if content:
-            raise _CannotBeToolError(
-                f"its parameter {parameter['name']!r} is written as {next(iter(content))}"
-            )
-        return {}
-
-    def _convert(self, schema: Json, *, is_input: bool) -> dict[str, Json]:
-        """A schema of the document as JSON Schema; references go to `$defs`."""
-        if not isinstance(schema, dict):
-            return {} if schema is True or schema is None else {"not": {}}
-        if "$ref" in schema:
-            return {"$ref": "#/$defs/" + _definition_name(schema["$ref"])}
-        made: dict[str, Json] = {}
-        for key, value in schema.items():
-            if key in (
-                "discriminator",
-                "xml",
-                "externalDocs",
-                "example",
-                "nullable",
-                "readOnly",
-                "writeOnly",
-            ):
+    def _read_parameters(
+        self, path: str, given: Sequence[Json], properties: dict[str, Json], required: list[str]
+    ) -> tuple[Parameter, ...]:
+        wanted = {(item["name"], item["in"]): item for item in map(self._schemas.resolve, given)}
+        for name in re.findall(r"\{([^{}]+)\}", path):
+            wanted.setdefault((name, "path"), {"schema": {"type": "string"}})
+        places = []
+        for (name, place), parameter in wanted.items():
+            if place == "header" and name.lower() in _OURS:
                 continue
-            if key in ("properties", "patternProperties", "$defs") and isinstance(value, dict):
-                made[key] = {
-                    name: self._convert(item, is_input=is_input)
-                    for name, item in value.items()
-                    if not (is_input and isinstance(item, dict) and item.get("readOnly"))
-                }
-            elif key in ("items", "additionalProperties", "not", "contains") and isinstance(value, dict):
-                made[key] = self._convert(value, is_input=is_input)
-            elif key in ("allOf", "anyOf", "oneOf", "prefixItems"):
-                made[key] = [self._convert(item, is_input=is_input) for item in value]
-            else:
-                made[key] = value
-        return self._modernize(
-            made, is_nullable=bool(schema.get("nullable")), dropped=_read_only(schema, is_input)
-        )
-
-    def _modernize(self, made: dict[str, Json], *, is_nullable: bool, dropped: set[str]) -> dict[str, Json]:
-        """What version 3.0 says otherwise than JSON Schema."""
-        if dropped and "required" in made:
-            made["required"] = [name for name in made["required"] if name not in dropped]
-        if not self._is_old:
-            return made
-        for limit, plain in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            if isinstance(made.get(limit), bool) and made.pop(limit) and plain in made:
-                made[limit] = made.pop(plain)
-        if is_nullable and isinstance(made.get("type"), str):
-            made["type"] = [made["type"], "null"]
-            if "enum" in made and None not in made["enum"]:
-                made["enum"] = [*made["enum"], None]
-        elif is_nullable:
-            return {"anyOf": [made, {"type": "null"}]}
-        return made
-
-    def _with_definitions(self, schema: dict[str, Json]) -> dict[str, Json]:
-        """`schema` with all that it refers to, however deep; cycles stay references."""
-        definitions: dict[str, Json] = {}
-        pending = list(_references(schema))
-        while pending:
-            name = pending.pop()
-            if name not in definitions:
-                definitions[name] = self._convert(self._by_name(name), is_input=True)
-                pending += _references(definitions[name])
-        return {**schema, "$defs": definitions} if definitions else schema
-
-    def _follow(self, schema: dict[str, Json]) -> dict[str, Json]:
-        """The schema behind references."""
-        for _ in range(20):
-            if "$ref" not in schema:
-                return schema
-            schema = self._convert(self._by_name(schema["$ref"].removeprefix("#/$defs/")), is_input=True)
-        return schema
-
-    def _by_name(self, name: str) -> Json:
-        return self._look_up(
-            "#/" + "/".join(("components/schemas", name)) if not name.startswith("~") else name[1:]
-        )
-
-    def _resolve(self, item: Json) -> dict[str, Json]:
-        """The object behind a reference within the document."""
-        for _ in range(20):
-            if not isinstance(item, dict):
-                break
-            if "$ref" not in item:
-                return item
-            item = self._look_up(item["$ref"])
-        raise ConfigError(f"{self._origin}: a reference leads to no object")
-
-    def _look_up(self, reference: str) -> Json:
-        if not reference.startswith("#/"):
-            raise ConfigError(
-                f"{self._origin} refers to {reference!r}, outside itself; bundle it into one document"
+            style = parameter.get("style") or _STYLES[place]
+            if style not in _KNOWN_STYLES[place]:
+                raise CannotBeToolError(f"its parameter {name!r} is written as {style}")
+            if place == "path" and f"{{{name}}}" not in path:
+                continue
+            schema = parameter.get("schema")
+            if parameter.get("content"):
+                media, content = next(iter(parameter["content"].items()))
+                if not _BODY_KINDS[0][1].fullmatch(_plain(media)):
+                    raise CannotBeToolError(f"its parameter {name!r} is written as {media}")
+                style, schema = "json", content.get("schema")
+            made = self._schemas.read(schema, is_input=True)
+            if parameter.get("description") and "description" not in made:
+                made = {**made, "description": parameter["description"]}
+            argument = name if name not in properties else f"{place}_{name}"
+            if argument in properties:
+                raise CannotBeToolError(f"two of its parameters are called {argument!r}")
+            properties[argument] = made
+            if parameter.get("required") or place == "path":
+                required.append(argument)
+            is_exploded = bool(parameter.get("explode", style == "form"))
+            places.append(
+                Parameter(name, argument, place, style, is_exploded, bool(parameter.get("allowReserved")))
             )
-        value: Any = self.raw
-        for part in reference[2:].split("/"):
-            part = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(value, dict) or part not in value:
-                raise ConfigError(f"{self._origin}: the reference {reference!r} leads nowhere")
-            value = value[part]
-        return value
+        return tuple(places)
 
-    def _security_of(self, item: dict[str, Json]) -> tuple[str, ...]:
-        """The first alternative; an empty one needs nothing."""
-        alternatives = item.get("security", self.raw.get("security")) or []
-        return tuple(alternatives[0]) if alternatives else ()
+    def _read_body(self, body: dict[str, Json], properties: dict[str, Json], required: list[str]) -> Body:
+        content = body.get("content") or {}
+        found = (
+            (kind, media) for kind, form in _BODY_KINDS for media in content if form.fullmatch(_plain(media))
+        )
+        kind, media = next(found, (None, ""))
+        if kind is None:
+            raise CannotBeToolError(f"its body is {', '.join(content) or 'nothing'}, which cannot be written")
+        is_required = bool(body.get("required"))
+        schema = content[media].get("schema")
+        flat = self._schemas.flatten(schema) if kind in ("json", "form", "multipart") else None
+        files = _files_of(flat) if kind == "multipart" else ()
+        own = self._schemas.read(flat, is_input=True) if flat is not None else {"properties": {}}
+        if own["properties"] and not (own["properties"].keys() & properties.keys()):
+            properties.update(own["properties"])
+            required += own["required"] if is_required else ()
+            return Body(kind, media, is_required, tuple(own["properties"]), files)
+        if "body" in properties:
+            raise CannotBeToolError("it has a parameter 'body' beside its body")
+        if kind == "binary":
+            media = "application/octet-stream" if "*" in media else media
+            properties["body"] = _BASE64
+        elif kind == "text":
+            made = self._schemas.read(schema, is_input=True)
+            properties["body"] = made if made.get("type") == "string" else _TEXT
+        else:
+            properties["body"] = self._schemas.read(schema, is_input=True)
+        required += ["body"] if is_required else []
+        return Body(kind, media, is_required, files=files)
+
+    def _security_of(self, item: dict[str, Json]) -> tuple[tuple[str, ...], ...]:
+        alternatives = item.get("security", self.raw.get("security")) or ()
+        return tuple([tuple(alternative) for alternative in alternatives])
 
     def _output_of(self, item: dict[str, Json]) -> dict[str, Json] | None:
-        responses = item.get("responses") or {}
-        chosen = next(
-            (responses[code] for code in ("200", "201", "2XX", "default") if code in responses), None
-        )
-        if chosen is None:
+        """The schema of a good answer, `None` where there is none to be had."""
+        responses = {str(code): response for code, response in (item.get("responses") or {}).items()}
+        code = next((code for code in ("200", "201", "2XX", "default") if code in responses), None)
+        if code is None:
             return None
-        content = self._resolve(chosen).get("content") or {}
-        media = next((name for name in content if _is_media(name, "application/json")), None)
-        schema = content[media].get("schema") if media is not None else None
-        return self._with_definitions(self._convert(schema, is_input=False)) if schema else None
+        try:
+            content: Any = self._schemas.resolve(responses[code]).get("content") or {}
+            media = next((name for name in content if _BODY_KINDS[0][1].fullmatch(_plain(name))), None)
+            schema = content[media].get("schema") if media is not None else None
+            if not isinstance(schema, dict) or not schema:
+                return None
+            # At its top it says what it is, for whoever takes only schemas of objects.
+            top = self._schemas.resolve(schema) if set(schema) == {"$ref"} else schema
+            made = self._schemas.complete(self._schemas.read(top, is_input=False), is_input=False)
+            ArgumentChecker(made).find_fault({})
+        except (CannotBeToolError, ConfigError):
+            return None
+        return made
 
 
-class _CannotBeToolError(Exception):
-    """Why an operation is left out."""
+def _servers_of(item: Mapping[str, Json]) -> tuple[str, ...]:
+    found = []
+    for server in item.get("servers") or ():
+        if isinstance(server, dict):
+            url = str(server.get("url", ""))
+            for name, variable in (server.get("variables") or {}).items():
+                url = url.replace(f"{{{name}}}", str(variable.get("default", "")))
+            found.append(url)
+    return tuple(found)
 
 
-_MIXED = frozenset(("oneOf", "anyOf", "allOf", "patternProperties"))
-"""In a schema with one of these, the properties are not all that there is."""
+def _files_of(flat: dict[str, Json] | None) -> tuple[str, ...]:
+    def is_file(item: Json) -> bool:
+        inner = item.get("items", item) if isinstance(item, dict) else None
+        return isinstance(inner, dict) and (
+            inner.get("format") == "binary" or inner.get("contentMediaType") == "application/octet-stream"
+        )
+
+    return tuple([name for name, item in (flat or {"properties": {}})["properties"].items() if is_file(item)])
 
 
-def _read_only(schema: dict[str, Json], is_input: bool) -> set[str]:
-    properties = schema.get("properties")
-    if not is_input or not isinstance(properties, dict):
-        return set()
-    return {name for name, item in properties.items() if isinstance(item, dict) and item.get("readOnly")}
-
-
-def _references(value: Json) -> Iterator[str]:
-    if isinstance(value, dict):
-        reference = value.get("$ref")
-        if isinstance(reference, str) and reference.startswith("#/$defs/"):
-            yield reference.removeprefix("#/$defs/")
-        for item in value.values():
-            yield from _references(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _references(item)
-
-
-def _definition_name(reference: str) -> str:
-    plain = "#/components/schemas/"
-    name = reference.removeprefix(plain)
-    return name if reference.startswith(plain) and "/" not in name else "~" + reference
-
-
-def _is_media(media: str, prefix: str) -> bool:
-    plain = media.partition(";")[0].strip().lower()
-    return plain == prefix or (prefix == "application/json" and plain.endswith("+json"))
+def _plain(media: str) -> str:
+    return media.partition(";")[0].strip().lower()
 
 
 def _name_of(operation_id: Json, method: str, path: str) -> str:
@@ -372,9 +343,12 @@ def _name_of(operation_id: Json, method: str, path: str) -> str:
 
 
 def _effect_of(item: dict[str, Json], method: str) -> Effect:
+    return read_effect(item.get("x-treadle-effect", _EFFECTS[method]), "x-treadle-effect")
+
+
+def read_effect(value: Json, where: str) -> Effect:
+    """The effect that a user wrote. Raises: `ConfigError`."""
     try:
-        return Effect(item.get("x-treadle-effect", _EFFECTS.get(method, Effect.ONCE)))
+        return Effect(value)
     except ValueError:
-        raise ConfigError(
-            f"x-treadle-effect is {item['x-treadle-effect']!r}; use pure, idempotent or once"
-        ) from None
+        raise ConfigError(f"{where} is {value!r}; use pure, idempotent or once") from None

@@ -1,20 +1,26 @@
-"""From a tool's arguments to an HTTP request, and from its answer to a result."""
+"""From a tool's arguments to an HTTP request.
+
+Source: OpenAPI 3.1.1, Parameter Object and its styles; RFC 6570.
+"""
 
 import base64
 import binascii
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ToolError
 from treadle.core.types import Json
-from treadle.tools.http import HttpAnswer
-from treadle.tools.openapi.document import Operation, Parameter
-from treadle.tools.protocol import Attachment, ToolOutput
+from treadle.tools.openapi.document import Body, Operation, Parameter
+
+_RESERVED = ":/?@!$'()*,;[]"
+"""Less what would end the query or begin another pair."""
+_SEPARATORS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
+_ACCEPT = "application/json, text/*;q=0.8, */*;q=0.5"
 
 
 class HttpCall(Struct, frozen=True):
@@ -23,67 +29,34 @@ class HttpCall(Struct, frozen=True):
     path: str
     """With its query."""
     headers: dict[str, str]
+    """Names in lower case."""
     body: bytes | None
 
 
 def build(operation: Operation, arguments: Mapping[str, Json]) -> HttpCall:
     """The request. Raises: `ToolError` for an argument that cannot be written."""
-    path, query, headers, cookies = operation.path, [], {}, []
+    path, query, cookies = operation.path, [], []
+    headers = {"accept": _ACCEPT}
     for parameter in operation.places:
         if parameter.argument not in arguments:
             continue
         value = arguments[parameter.argument]
         if parameter.place == "path":
-            text = quote(_simple(parameter, value), safe="")
-            if text in ("", ".", ".."):
-                raise ToolError(f"{parameter.name!r} is {value!r}, which cannot stand in a path")
-            path = path.replace(f"{{{parameter.name}}}", text)
+            path = path.replace(f"{{{parameter.name}}}", _in_path(parameter, value))
         elif parameter.place == "query":
-            query += list(_pairs(parameter, value))
+            query += [f"{_quote(name)}={text}" for name, text in _pairs(parameter, value)]
         elif parameter.place == "header":
-            headers[parameter.name] = _header(parameter.name, _simple(parameter, value))
+            headers[parameter.name.lower()] = _in_header(parameter, value)
         else:
-            cookies += [f"{name}={quote(text)}" for name, text in _pairs(parameter, value)]
+            cookies += [f"{name}={text}" for name, text in _pairs(parameter, value)]
+    if any(unquote(part) in (".", "..") for part in path.split("/")):
+        raise ToolError(f"the path would be {path!r}, and '.' and '..' cannot stand in a path")
     if cookies:
         headers["cookie"] = "; ".join(cookies)
-    body, media = _body(operation, arguments)
+    body, media = (None, None) if operation.body is None else _write_body(operation.body, arguments)
     if media is not None:
         headers["content-type"] = media
-    headers.setdefault("accept", "application/json, text/*;q=0.8, */*;q=0.5")
-    return HttpCall(path + (f"?{urlencode(query, quote_via=quote)}" if query else ""), headers, body)
-
-
-def read(answer: HttpAnswer) -> ToolOutput:
-    """The result that an answer says."""
-    media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_error = answer.status >= 400
-    head = f"HTTP {answer.status}"
-    wait = answer.headers.get("retry-after")
-    if is_error and wait:
-        head += f" (retry after {wait})"
-    if media == "application/json" or media.endswith("+json"):
-        try:
-            value = msgspec.json.decode(answer.body)
-        except msgspec.DecodeError:
-            return _text(answer, head, is_error=is_error)
-        text = msgspec.json.encode(value).decode()
-        return ToolOutput(f"{head}\n{text}" if is_error else text, is_error=is_error, structured=value)
-    if (
-        media.startswith(("text/", "application/xml", "application/javascript"))
-        or not answer.body
-        or is_error
-    ):
-        return _text(answer, head, is_error=is_error)
-    kind = "image" if media.startswith("image/") else "audio" if media.startswith("audio/") else "resource"
-    note = f"[{kind} {media or 'of unknown type'}, {len(answer.body):,} bytes]"
-    return ToolOutput(note, attachments=(Attachment(kind, answer.body, media or None),))
-
-
-def _text(answer: HttpAnswer, head: str, *, is_error: bool) -> ToolOutput:
-    text = answer.body.decode(errors="replace")
-    if is_error or not text:
-        text = f"{head}\n{text}".strip()
-    return ToolOutput(text, is_error=is_error)
+    return HttpCall(path + (f"?{'&'.join(query)}" if query else ""), headers, body)
 
 
 def _write(value: Json) -> str:
@@ -92,77 +65,126 @@ def _write(value: Json) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _simple(parameter: Parameter, value: Json) -> str:
+def _quote(value: Json, safe: str = "") -> str:
+    return quote(_write(value), safe=safe)
+
+
+def _simple(parameter: Parameter, value: Json, write: Callable[[Json], str]) -> str:
+    if parameter.style == "json":
+        return write(msgspec.json.encode(value).decode())
     if isinstance(value, list):
-        return ",".join(map(_write, value))
+        return ",".join(map(write, value))
     if isinstance(value, dict):
         join = "=" if parameter.is_exploded else ","
-        return ",".join(f"{key}{join}{_write(item)}" for key, item in value.items())
-    return _write(value)
+        return ",".join(f"{write(key)}{join}{write(item)}" for key, item in value.items())
+    return write(value)
 
 
-def _pairs(parameter: Parameter, value: Json) -> Iterator[tuple[str, str]]:
-    name = parameter.name
-    if isinstance(value, list):
-        if parameter.is_exploded and parameter.style == "form":
-            yield from ((name, _write(item)) for item in value)
-            return
-        separator = {"spaceDelimited": " ", "pipeDelimited": "|"}.get(parameter.style, ",")
-        yield name, separator.join(map(_write, value))
-    elif isinstance(value, dict):
-        if parameter.style == "deepObject":
-            yield from ((f"{name}[{key}]", _write(item)) for key, item in value.items())
-        elif parameter.is_exploded:
-            yield from ((key, _write(item)) for key, item in value.items())
-        else:
-            yield name, ",".join(f"{key},{_write(item)}" for key, item in value.items())
-    else:
-        yield name, _write(value)
+def _in_path(parameter: Parameter, value: Json) -> str:
+    plain = _simple(parameter, value, _quote)
+    if not plain:
+        raise ToolError(f"{parameter.name!r} is {value!r}, which cannot stand in a path")
+    if parameter.style == "label":
+        is_split = parameter.is_exploded and isinstance(value, list | dict)
+        return "." + (plain.replace(",", ".") if is_split else plain)
+    if parameter.style != "matrix":
+        return plain
+    name = _quote(parameter.name)
+    if parameter.is_exploded and isinstance(value, list):
+        return "".join(f";{name}={_quote(item)}" for item in value)
+    if parameter.is_exploded and isinstance(value, dict):
+        return "".join(f";{_quote(key)}={_quote(item)}" for key, item in value.items())
+    return f";{name}={plain}"
 
 
-def _header(name: str, text: str) -> str:
+def _in_header(parameter: Parameter, value: Json) -> str:
+    text = _simple(parameter, value, _write)
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
-        raise ToolError(f"{name!r} holds a control character, which a header cannot carry")
+        raise ToolError(f"{parameter.name!r} holds a control character, which a header cannot carry")
     return text
 
 
-def _body(operation: Operation, arguments: Mapping[str, Json]) -> tuple[bytes | None, str | None]:
-    kind, media = operation.body_kind, operation.body_type
-    if kind is None:
-        return None, None
-    if operation.body_arguments:
-        value: Any = {name: arguments[name] for name in operation.body_arguments if name in arguments}
+def _pairs(parameter: Parameter, value: Json) -> Iterator[tuple[str, str]]:
+    """Names, and values that are quoted already."""
+    safe = _RESERVED if parameter.has_reserved else ""
+    name, style = parameter.name, parameter.style
+    if style == "json":
+        yield name, _quote(msgspec.json.encode(value).decode())
+    elif style == "deepObject":
+        yield from ((key, _quote(item, safe)) for key, item in _deep(name, value))
+    elif isinstance(value, list):
+        if parameter.is_exploded:
+            yield from ((name, _quote(item, safe)) for item in value)
+        elif value:
+            yield name, _SEPARATORS[style].join(_quote(item, safe) for item in value)
+    elif isinstance(value, dict):
+        if parameter.is_exploded:
+            yield from ((key, _quote(item, safe)) for key, item in value.items())
+        elif value:
+            flat = [part for pair in value.items() for part in pair]
+            yield name, _SEPARATORS[style].join(_quote(part, safe) for part in flat)
+    else:
+        yield name, _quote(value, safe)
+
+
+def _deep(name: str, value: Json) -> Iterator[tuple[str, Json]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _deep(f"{name}[{key}]", item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _deep(name, item)
+    else:
+        yield name, value
+
+
+def _write_body(body: Body, arguments: Mapping[str, Json]) -> tuple[bytes | None, str | None]:
+    """The body and its media type; `None` twice where there is none."""
+    if body.arguments:
+        value: Any = {name: arguments[name] for name in body.arguments if name in arguments}
+        if not value and not body.is_required:
+            return None, None
     elif "body" in arguments:
         value = arguments["body"]
     else:
         return None, None
-    if kind == "json":
-        return msgspec.json.encode(value), media
-    if kind == "form":
+    if body.kind == "json":
+        return msgspec.json.encode(value), body.media
+    if body.kind == "text":
+        return _write(value).encode(), body.media
+    if body.kind == "binary":
+        return _decode_base64(value, "the body"), body.media
+    if not isinstance(value, dict):
+        raise ToolError(f"the body must be an object, to be written as {body.media}")
+    if body.kind == "form":
         pairs = [(key, _write(item)) for key, items in value.items() for item in _each(items)]
-        return urlencode(pairs).encode(), media
-    if kind == "multipart":
-        return _multipart(value)
-    if kind == "text":
-        return _write(value).encode(), media
+        return urlencode(pairs).encode(), "application/x-www-form-urlencoded"
+    return _multipart(value, body.files)
+
+
+def _decode_base64(value: Json, what: str) -> bytes:
     try:
-        return base64.b64decode(_write(value), validate=True), media
+        return base64.b64decode(_write(value), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ToolError(f"the body is not base64: {error}") from None
+        raise ToolError(f"{what} is not base64: {error}") from None
 
 
 def _each(value: Json) -> list[Json]:
     return value if isinstance(value, list) else [value]
 
 
-def _multipart(value: Mapping[str, Json]) -> tuple[bytes, str]:
+def _multipart(value: Mapping[str, Json], files: tuple[str, ...]) -> tuple[bytes, str]:
+    """Objects are sent as JSON, and texts of files as files that are called as their property."""
     boundary = secrets.token_hex(16)
-    lines = []
+    parts = []
     for name, items in value.items():
+        safe = name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
         for item in _each(items):
-            safe = name.replace("\\", "\\\\").replace('"', '\\"').replace("\r", "").replace("\n", "")
-            lines.append(
-                f'--{boundary}\r\nContent-Disposition: form-data; name="{safe}"\r\n\r\n{_write(item)}\r\n'
-            )
-    lines.append(f"--{boundary}--\r\n")
-    return "".join(lines).encode(), f"multipart/form-data; boundary={boundary}"
+            head = f'Content-Disposition: form-data; name="{safe}"'
+            if name in files:
+                head += f'; filename="{safe}"\r\nContent-Type: application/octet-stream'
+            elif isinstance(item, dict):
+                head += "\r\nContent-Type: application/json"
+            parts.append(f"--{boundary}\r\n{head}\r\n\r\n{_write(item)}\r\n")
+    parts.append(f"--{boundary}--\r\n")
+    return "".join(parts).encode(), f"multipart/form-data; boundary={boundary}"

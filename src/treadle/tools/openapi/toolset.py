@@ -1,24 +1,22 @@
 """The toolset of an OpenAPI document."""
 
-import base64
 import difflib
-import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
+
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.sync import run_blocking
-from treadle.tools.definitions import decode
 from treadle.tools.http import GuardedHttp, Resolver, host_of
-from treadle.tools.openapi.document import Document, Operation
-from treadle.tools.openapi.request import build, read
+from treadle.tools.openapi.answer import read
+from treadle.tools.openapi.document import Document, Operation, read_effect
+from treadle.tools.openapi.load import load
+from treadle.tools.openapi.request import build
+from treadle.tools.openapi.security import Secrets
 from treadle.tools.protocol import ToolContext, ToolOutput
 from treadle.tools.validation import ArgumentChecker
-
-MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
 
 
 class OpenAPI:
@@ -40,35 +38,42 @@ class OpenAPI:
         effects: Mapping[str, Effect | str] | None = None,
         resolver: Resolver | None = None,
     ) -> None:
-        """`document` is a path, a URL or the document itself.
+        """`document` is a path, a URL, a text or the document itself; one at a URL is read now, which blocks.
 
-        `auth` gives the secret of each security scheme by its name (`user:password` for basic); one that is not
-        given is taken from the environment as `<SCHEME>` in capitals, with `_` for what is no letter. `include`
-        and `exclude` are names of operations. `allowed_hosts` are further hosts that redirects may lead to.
+        `base_url` takes the place of all servers of the document. `auth` gives the secret of each security scheme
+        by its name (`user:password` for basic); one that is not given is taken from the environment, from
+        `OPENAPI_<HOST>_<SCHEME>`. `include`, `exclude` and `effects` go by the names of tools. `allowed_hosts` are
+        further hosts that redirects may lead to. `headers` go with every request, but not to other hosts.
         Raises: `ConfigError`.
         """
-        raw, origin, source = _load(document, allow_private=allow_private, resolver=resolver)
-        self.document = Document(raw, origin)
-        self.base_url = (base_url or _first_server(self.document, source, origin)).rstrip("/")
-        named = [*allowed_hosts, *([host_of(base_url)] if base_url is not None else [])]
-        if source is not None and host_of(source) == host_of(self.base_url):
-            # Whoever gave the document's URL named its host.
-            named.append(host_of(source))
+        loaded = load(document, allow_private=allow_private, resolver=resolver)
+        self.document = Document(loaded.raw, loaded.origin)
+        self._given_url = base_url
+        self._source = loaded.url
+        operations = _choose(self.document, include, exclude)
+        self._urls = {item.name: self._url_of(item) for item in operations}
+        hosts = {host_of(url) for url in self._urls.values()}
+        named = {host_of(url) for url in (base_url, loaded.url) if url is not None}
         self._http = GuardedHttp(
-            [host_of(self.base_url)],
-            named_by_user=named,
+            hosts,
+            # Whoever gave the document's URL named its host.
+            named_by_user=[*allowed_hosts, *(hosts & named)],
             allow_private=allow_private,
             max_response_bytes=max_response_bytes,
             timeout_seconds=timeout_seconds,
             resolver=resolver,
         )
-        self._headers = dict(headers or {})
-        self._secrets = _find_secrets(self.document, auth or {})
-        operations = _choose(self.document.operations(), include, exclude, origin)
-        changed = {name: Effect(value) for name, value in (effects or {}).items()}
+        self._headers = {name.lower(): value for name, value in (headers or {}).items()}
+        self._secrets = Secrets(
+            self.document.security_schemes, dict(auth or {}), self._headers, is_host_named=hosts <= named
+        )
+        changed = {
+            name: read_effect(value, f"the effect of {name!r}") for name, value in (effects or {}).items()
+        }
+        _check_names(changed, [item.name for item in operations], loaded.origin)
         self._tools = tuple(
             [
-                OpenAPITool(self, item, changed.get(item.name, item.effect), timeout_seconds)
+                OpenAPITool(self, replace(item, effect=changed.get(item.name, item.effect)))
                 for item in operations
             ]
         )
@@ -87,66 +92,60 @@ class OpenAPI:
     ) -> ToolOutput:
         """Make one request. Raises: `ToolError`."""
         made = build(operation, arguments)
-        url = self.base_url + made.path
-        headers = {**self._headers, **made.headers}
-        if operation.effect is Effect.ONCE:
+        headers = {**made.headers, **self._headers}
+        if "cookie" in made.headers and "cookie" in self._headers:
+            headers["cookie"] = f"{self._headers['cookie']}; {made.headers['cookie']}"
+        if "content-type" in made.headers:
+            headers["content-type"] = made.headers["content-type"]
+        if operation.method in ("POST", "PATCH") and operation.effect is not Effect.PURE:
             headers.setdefault("idempotency-key", context.idempotency_key)
-        for name in operation.security:
-            url = self._sign(name, url, headers)
+        url = self._secrets.sign(operation.security, self._urls[operation.name] + made.path, headers)
         try:
             answer = await self._http.request(operation.method, url, headers, made.body)
         except ToolError as error:
-            raise ToolError(self._hide(str(error))) from None
-        return read(answer)
+            raise ToolError(self._secrets.hide(str(error))) from None
+        return read(replace(answer, body=self._secrets.hide_bytes(answer.body)))
 
-    def _sign(self, name: str, url: str, headers: dict[str, str]) -> str:
-        """Add the secret of a security scheme; the URL with it, if it goes there."""
-        scheme = self.document.security_schemes.get(name, {})
-        secret = self._secrets.get(name)
-        if secret is None:
-            raise ToolError(f"the secret of {name!r} is not there: set {_variable(name)} in the environment")
-        if scheme.get("type") == "apiKey":
-            where, key = scheme.get("in"), scheme.get("name", "")
-            if where == "query":
-                return f"{url}{'&' if '?' in url else '?'}{quote(key)}={quote(secret, safe='')}"
-            if where == "cookie":
-                earlier = f"{headers['cookie']}; " if "cookie" in headers else ""
-                headers["cookie"] = f"{earlier}{key}={quote(secret)}"
-            else:
-                headers[key] = secret
-        elif scheme.get("type") == "http" and str(scheme.get("scheme", "")).lower() == "basic":
-            headers["authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}"
-        else:
-            headers["authorization"] = f"Bearer {secret}"
-        return url
-
-    def _hide(self, text: str) -> str:
-        for secret in (*self._secrets.values(), *self._headers.values()):
-            text = text.replace(secret, "***") if len(secret) >= 4 else text
-        return text
+    def _url_of(self, operation: Operation) -> str:
+        if self._given_url is not None:
+            return self._given_url.rstrip("/")
+        for url in operation.servers or self.document.servers or ("/",):
+            whole = urljoin(self._source, url) if self._source is not None else url
+            if urlsplit(whole).scheme in ("http", "https"):
+                return whole.rstrip("/")
+        raise ConfigError(
+            f"{self.document.origin} names no server with an address; give one with OpenAPI(..., base_url=...)"
+        )
 
     def __repr__(self) -> str:
-        return f"<OpenAPI {self.document.title!r}, {len(self._tools)} operations>"
+        return f"<OpenAPI {self.document.title!r}: {len(self._tools)} tools, {len(self.notes)} left out>"
 
 
 class OpenAPITool:
     """One operation."""
 
-    def __init__(self, api: OpenAPI, operation: Operation, effect: Effect, timeout_seconds: float) -> None:
+    def __init__(self, api: OpenAPI, operation: Operation) -> None:
         self._api = api
         self._operation = operation
         self.spec = ToolSpec(
             name=operation.name,
             description=operation.description,
             parameters=operation.parameters,
-            effect=effect,
+            effect=operation.effect,
             output_schema=operation.output_schema,
         )
         self.find_fault = ArgumentChecker(operation.parameters).find_fault
+        self._find_output_fault = _output_checker(operation.output_schema or {}).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
-        """See `Tool.call`. Raises: `ToolError`."""
-        return await self._api.send(self._operation, arguments, context)
+        """See `Tool.call`. An answer that breaks the document's own schema is given as text alone.
+
+        Raises: `ToolError`.
+        """
+        output = await self._api.send(self._operation, arguments, context)
+        if output.structured is None or self._find_output_fault({"value": output.structured}) is None:
+            return output
+        return replace(output, structured=None)
 
     def __repr__(self) -> str:
         return f"<tool {self.spec.name!r}>"
@@ -161,74 +160,30 @@ def openapi(text: str) -> OpenAPI:
     return OpenAPI(text)
 
 
-def _load(
-    document: str | Path | Mapping[str, Json], *, allow_private: bool, resolver: Resolver | None
-) -> tuple[Json, str, str | None]:
-    """The decoded document, how messages name it, and the URL that it came from."""
-    if isinstance(document, Mapping):
-        return dict(document), "the OpenAPI document", None
-    text = str(document)
-    if text.lstrip().startswith("{"):
-        return decode(text.encode(), ".json", "the OpenAPI document"), "the OpenAPI document", None
-    if text.startswith(("http://", "https://")):
-        http = GuardedHttp(
-            [],
-            named_by_user=[host_of(text)],
-            allow_private=allow_private,
-            max_response_bytes=MAX_DOCUMENT_BYTES,
-            resolver=resolver,
-        )
-        try:
-            answer = run_blocking(http.request("GET", text, {"accept": "application/json, application/yaml"}))
-        except ToolError as error:
-            raise ConfigError(f"cannot read the OpenAPI document: {error}") from error
-        if answer.status != 200:
-            raise ConfigError(f"cannot read the OpenAPI document of {text!r}: HTTP {answer.status}")
-        is_yaml = "yaml" in answer.headers.get("content-type", "") or text.endswith((".yaml", ".yml"))
-        return decode(answer.body, ".yaml" if is_yaml else ".json", repr(text)), repr(text), text
-    path = Path(text).expanduser()
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the OpenAPI document {text!r}: {error.strerror}") from error
-    return decode(data, path.suffix, repr(text)), repr(text), None
+def _output_checker(schema: dict[str, Json]) -> ArgumentChecker:
+    """One that takes any value, and not objects alone, as `value`."""
+    inner = {key: value for key, value in schema.items() if key != "$defs"}
+    whole = {"type": "object", "properties": {"value": inner}, "$defs": schema.get("$defs", {})}
+    return ArgumentChecker(whole)
 
 
-def _first_server(document: Document, source: str | None, origin: str) -> str:
-    for url in document.servers or ("/",):
-        whole = urljoin(source, url) if source is not None else url
-        if urlsplit(whole).scheme in ("http", "https"):
-            return whole
-    raise ConfigError(f"{origin} names no server with an address; give one with OpenAPI(..., base_url=...)")
-
-
-def _choose(
-    operations: Sequence[Operation], include: Sequence[str] | None, exclude: Sequence[str], origin: str
-) -> list[Operation]:
-    names = [item.name for item in operations]
-    for name in (*(include or ()), *exclude):
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"
-            raise ConfigError(f"{origin} has no operation {name!r}{hint}")
+def _choose(document: Document, include: Sequence[str] | None, exclude: Sequence[str]) -> list[Operation]:
+    operations = document.operations()
+    _check_names([*(include or ()), *exclude], [item.name for item in operations], document.origin)
     chosen = [
         item for item in operations if (include is None or item.name in include) and item.name not in exclude
     ]
     if not chosen:
-        raise ConfigError(f"{origin} has no operation that can be a tool")
+        left_out = f": {'; '.join(document.notes[:5])}" if document.notes else ""
+        raise ConfigError(f"{document.origin} has no operation that can be a tool{left_out}")
     return chosen
 
 
-def _find_secrets(document: Document, given: Mapping[str, str]) -> dict[str, str]:
-    known = document.security_schemes
-    for name in given:
+def _check_names(names: Iterable[str], known: Sequence[str], origin: str) -> None:
+    for name in names:
         if name not in known:
-            raise ConfigError(
-                f"the document has no security scheme {name!r}; it has {', '.join(known) or 'none'}"
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = (
+                f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known[:50]) or 'none'}"
             )
-    found = {name: os.environ.get(_variable(name)) for name in known}
-    return {**{name: value for name, value in found.items() if value}, **given}
-
-
-def _variable(name: str) -> str:
-    return re.sub(r"\W", "_", name).upper()
+            raise ConfigError(f"{origin} has no operation {name!r}{hint}")

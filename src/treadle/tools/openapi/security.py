@@ -1,0 +1,139 @@
+"""Who asks: the secrets of a document's security schemes, where they go, and that nobody reads them.
+
+Source: OpenAPI 3.1.1, Security Scheme Object.
+"""
+
+import base64
+import os
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote, urlsplit
+
+from treadle.core.errors import ConfigError, ToolError
+from treadle.core.types import Json
+
+MIN_HIDDEN_CHARS = 6
+"""A shorter secret is not looked for in what comes back: it would be found everywhere."""
+_SENSITIVE = re.compile(r"auth|cookie|key|secret|token|password", re.IGNORECASE)
+
+
+class Secrets:
+    """The secrets of one document."""
+
+    def __init__(
+        self,
+        schemes: Mapping[str, Json],
+        given: Mapping[str, str],
+        headers: Mapping[str, str],
+        *,
+        is_host_named: bool,
+    ) -> None:
+        """`is_host_named`: the user named the server, and so said that http will do.
+
+        Raises: `ConfigError` for a secret of no scheme.
+        """
+        for name in given:
+            if name not in schemes:
+                raise ConfigError(
+                    f"the document has no security scheme {name!r}; it has {', '.join(schemes) or 'none'}"
+                )
+        self._schemes = schemes
+        self._given = given
+        self._is_host_named = is_host_named
+        self._hidden = _forms([*given.values(), *_sensitive(headers)])
+
+    def sign(self, alternatives: Sequence[Sequence[str]], url: str, headers: dict[str, str]) -> str:
+        """Add the secrets of the first alternative whose secrets are all there; the URL, with those that go there.
+
+        Raises: `ToolError` if there is none, told with the variables to set.
+        """
+        if not alternatives:
+            return url
+        found = [(names, [self._find(name, url) for name in names]) for names in alternatives]
+        names, values = next(
+            (item for item in found if item[0] and None not in item[1]),
+            next((item for item in found if not item[0]), (None, [])),
+        )
+        if names is None:
+            raise ToolError(self._describe_missing(found[0][0], url))
+        for name, value in zip(names, values, strict=True):
+            assert value is not None
+            self._hidden = self._hidden if value in self._given.values() else _forms([value], self._hidden)
+            url = _add(name, self._schemes.get(name, {}), value, url, headers)
+        return url
+
+    def hide(self, text: str) -> str:
+        """`text` without the secrets."""
+        for form in self._hidden:
+            text = text.replace(form, "***")
+        return text
+
+    def hide_bytes(self, data: bytes) -> bytes:
+        """The same for what a server answered, which may be a repetition of what it was asked."""
+        for form in self._hidden:
+            data = data.replace(form.encode(), b"***")
+        return data
+
+    def _find(self, name: str, url: str) -> str | None:
+        if name in self._given:
+            return self._given[name]
+        # A document from elsewhere chooses the host: what is in the environment is bound to one, and to TLS.
+        is_safe = self._is_host_named or urlsplit(url).scheme == "https"
+        return (os.environ.get(variable_of(url, name)) or None) if is_safe else None
+
+    def _describe_missing(self, names: Sequence[str], url: str) -> str:
+        missing = [name for name in names if self._find(name, url) is None]
+        if urlsplit(url).scheme != "https" and not self._is_host_named:
+            return (
+                f"the secret of {missing[0]!r} is not sent over http to a server that only the document names; "
+                "give OpenAPI(..., base_url=...) or auth=..."
+            )
+        variables = " and ".join(variable_of(url, name) for name in missing)
+        return f"the secret of {' and '.join(map(repr, missing))} is not there: set {variables} in the environment"
+
+
+def variable_of(url: str, name: str) -> str:
+    """The environment variable with the secret of a scheme for the host of `url`; no two hosts have the same.
+
+    For `bearerAuth` of api.example.com, `OPENAPI_API_EXAMPLE_COM_BEARERAUTH`; a `-` of the host is `__`.
+    """
+    host = (urlsplit(url).hostname or "").replace("-", "__").replace(".", "_").replace(":", "_")
+    return f"OPENAPI_{host}_{re.sub(r'[^A-Za-z0-9]', '', name)}".upper()
+
+
+def _add(name: str, scheme: Mapping[str, Json], secret: str, url: str, headers: dict[str, str]) -> str:
+    kind, key = scheme.get("type"), str(scheme.get("name", ""))
+    if kind == "apiKey" and scheme.get("in") == "query":
+        return f"{url}{'&' if '?' in url else '?'}{quote(key)}={quote(secret, safe='')}"
+    if kind == "apiKey" and scheme.get("in") == "cookie":
+        earlier = f"{headers['cookie']}; " if "cookie" in headers else ""
+        headers["cookie"] = f"{earlier}{key}={quote(secret)}"
+    elif kind == "apiKey":
+        headers[key.lower()] = secret
+    elif kind == "http" and str(scheme.get("scheme", "")).lower() == "basic":
+        headers["authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}"
+    elif kind in ("oauth2", "openIdConnect") or (
+        kind == "http" and str(scheme.get("scheme", "")).lower() == "bearer"
+    ):
+        headers["authorization"] = f"Bearer {secret}"
+    else:
+        raise ToolError(f"the security scheme {name!r} is {kind!r}, which this cannot do")
+    return url
+
+
+def _sensitive(headers: Mapping[str, str]) -> list[str]:
+    return [
+        part
+        for name, value in headers.items()
+        if _SENSITIVE.search(name)
+        for part in (value, value.rpartition(" ")[2])
+    ]
+
+
+def _forms(values: Sequence[str], earlier: Sequence[str] = ()) -> tuple[str, ...]:
+    """All ways in which a secret may be written, the longest first."""
+    found = set(earlier)
+    for value in values:
+        encoded = base64.b64encode(value.encode()).decode()
+        found |= {value, quote(value), quote(value, safe=""), encoded, value.partition(":")[2]}
+    return tuple(sorted((form for form in found if len(form) >= MIN_HIDDEN_CHARS), key=len, reverse=True))
