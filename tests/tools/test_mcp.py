@@ -366,7 +366,7 @@ def test_a_command_line_json_and_a_url() -> None:
         ({"command": "x", "args": "y"}, "'args' must be a list of texts"),
         ({"command": "x", "env": {"A": 1}}, "'env' must be an object of texts"),
         ({"command": "x", "env": {"A": "${NO_SUCH_VAR}"}}, "the environment has no NO_SUCH_VAR"),
-        ({"command": "x", "effects": {"a": "twice"}}, "'twice' is not a valid Effect"),
+        ({"command": "x", "effects": {"a": "twice"}}, "the effect of 'a' is 'twice'; use one of 'pure'"),
         ({"command": "x", "timeout": -1}, "timeout_seconds is -1; it must be above 0"),
         ("x", "is no object"),
     ],

@@ -6,17 +6,26 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from treadle.core.errors import ConfigError
-from treadle.core.types import Effect, Json
+from treadle.core.types import Json
 from treadle.tools.mcp.server import MCPServer
 from treadle.tools.mcp.servers import MCPServers
 
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$(\$?)\{([^{}]*)\}")
+_INSIDE = re.compile(r"(?:env:)?(\w+)(?::-(.*))?", re.DOTALL)
 _ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
 
+_OPTIONS = {
+    "perRun": "per_run",
+    "timeout": "timeout_seconds",
+    "startTimeout": "start_timeout_seconds",
+    "effects": "effects",
+    "mayDiffer": "may_differ",
+}
 _KEYS = (
     "command",
     "args",
@@ -24,21 +33,39 @@ _KEYS = (
     "cwd",
     "url",
     "headers",
-    "perRun",
-    "timeout",
-    "startTimeout",
-    "effects",
-    "mayDiffer",
+    "type",
+    "transport",
+    "disabled",
+    "enabled",
+    *_OPTIONS,
 )
-_IGNORED = ("type", "transport", "description", "name", "disabled", "autoApprove", "alwaysAllow", "gallery")
+_IGNORED = (
+    "name",
+    "description",
+    "comment",
+    "icon",
+    "version",
+    "autoApprove",
+    "alwaysAllow",
+    "trust",
+    "gallery",
+)
 """What other clients write, and what says nothing about how to connect."""
+_TRANSPORTS = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamableHttp": "http",
+    "sse": "sse",
+}
 
 
 def mcp(text: str) -> MCPServers:
     """The servers that `text` names: a JSON file with `mcpServers`, such JSON itself, a URL, or a command.
 
     A command may begin with assignments, as `KEY=value npx some-server`. `${NAME}` and `${NAME:-default}` are
-    taken from the environment. Raises: `ConfigError`.
+    taken from the environment; `$${` stands for `${`. Raises: `ConfigError`.
     """
     text = text.strip()
     if not text:
@@ -48,9 +75,11 @@ def mcp(text: str) -> MCPServers:
     if text.startswith("{"):
         return read_servers(_decode(text.encode(), "the JSON after mcp:"), "the JSON after mcp:")
     if text.startswith(("http://", "https://")):
-        return MCPServers([MCPServer(url=_expand(text, text), name=_name_of_url(text))])
-    if text.endswith((".json", ".json5")) and " " not in text:
-        return read_file(Path(text).expanduser())
+        variables = _Variables()
+        return MCPServers([MCPServer(url=variables.expand(text, "mcp"), secrets=variables.values)])
+    path = Path(text).expanduser()
+    if text.endswith(".json") and (" " not in text or path.is_file()):
+        return read_file(path)
     return MCPServers([_from_command(text)])
 
 
@@ -78,11 +107,15 @@ def read_servers(raw: Json, origin: str) -> MCPServers:
     servers = [
         _from_entry(name, entry, f"{origin}: server {name!r}")
         for name, entry in found.items()
-        if not (isinstance(entry, dict) and entry.get("disabled") is True)
+        if not _is_off(entry)
     ]
     if not servers:
         raise ConfigError(f"{origin}: there is no server in it that is not disabled")
     return MCPServers(servers)
+
+
+def _is_off(entry: Json) -> bool:
+    return isinstance(entry, dict) and (entry.get("disabled") is True or entry.get("enabled") is False)
 
 
 def _from_entry(name: str, entry: Json, origin: str) -> MCPServer:
@@ -95,35 +128,48 @@ def _from_entry(name: str, entry: Json, origin: str) -> MCPServer:
             raise ConfigError(f"{origin} has an unknown key {key!r}{hint}")
     if ("command" in entry) is ("url" in entry):
         raise ConfigError(f"{origin} needs either a 'command' or a 'url'")
-    command = entry.get("command")
+    if not isinstance(entry.get("perRun", False), bool):
+        raise ConfigError(f"{origin}: 'perRun' is {entry['perRun']!r}; it must be true or false")
+    for key in ("effects", "mayDiffer"):
+        if not isinstance(entry.get(key, {}), dict):
+            raise ConfigError(f"{origin}: {key!r} must be an object with a value for each tool")
+    variables = _Variables()
+    texts: dict[str, Any] = {
+        key: variables.expand(_text(entry[key], f"{origin}: {key!r}"), f"{origin}: {key!r}")
+        for key in ("command", "url", "cwd")
+        if key in entry
+    }
     arguments = entry.get("args", [])
     if not isinstance(arguments, list) or not all(isinstance(item, str) for item in arguments):
         raise ConfigError(f"{origin}: 'args' must be a list of texts")
+    args = [variables.expand(item, f"{origin}: 'args'") for item in arguments]
+    env = variables.expand_all(entry.get("env", {}), f"{origin}: 'env'")
+    headers = variables.expand_all(entry.get("headers", {}), f"{origin}: 'headers'")
+    options = {ours: entry[theirs] for theirs, ours in _OPTIONS.items() if theirs in entry}
+    transport = _read_transport(entry, origin)
     try:
         return MCPServer(
-            _expand(_text(command, f"{origin}: 'command'"), origin) if command is not None else None,
-            url=_expand(_text(entry["url"], f"{origin}: 'url'"), origin) if "url" in entry else None,
-            args=[_expand(item, origin) for item in arguments],
-            env=_expand_all(entry.get("env", {}), f"{origin}: 'env'"),
-            headers=_expand_all(entry.get("headers", {}), f"{origin}: 'headers'"),
-            cwd=_expand(_text(entry["cwd"], f"{origin}: 'cwd'"), origin) if "cwd" in entry else None,
+            **texts,
+            args=args,
+            env=env,
+            headers=headers,
             name=name,
-            per_run=bool(entry.get("perRun", False)),
-            effects={key: Effect(value) for key, value in entry.get("effects", {}).items()},
-            may_differ=entry.get("mayDiffer"),
-            **{
-                ours: entry[theirs]
-                for theirs, ours in (
-                    ("timeout", "timeout_seconds"),
-                    ("startTimeout", "start_timeout_seconds"),
-                )
-                if theirs in entry
-            },
+            transport=transport,
+            secrets=variables.values,
+            **options,
         )
-    except (ValueError, TypeError, AttributeError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{origin}: {error}") from error
+    except ConfigError as error:
+        said = str(error).removeprefix(f"MCPServer {name!r}: ")
+        raise ConfigError(f"{origin}: {said}") from error
+
+
+def _read_transport(entry: dict[str, Json], origin: str) -> str | None:
+    wanted = entry.get("type", entry.get("transport"))
+    if wanted is None:
+        return None
+    if not isinstance(wanted, str) or wanted not in _TRANSPORTS:
+        raise ConfigError(f"{origin}: 'type' is {wanted!r}; it can be {', '.join(_TRANSPORTS)}")
+    return _TRANSPORTS[wanted]
 
 
 def _from_command(text: str) -> MCPServer:
@@ -131,37 +177,21 @@ def _from_command(text: str) -> MCPServer:
         words = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"mcp: {text!r} is no command line: {error}") from error
+    variables = _Variables()
     env: dict[str, str] = {}
     while words and _ASSIGNMENT.fullmatch(words[0]):
         key, _, value = words.pop(0).partition("=")
-        env[key] = _expand(value, f"mcp: {key}")
+        env[key] = variables.expand(value, f"mcp: {key}")
     if not words:
         raise ConfigError("mcp: there is no command after the assignments")
-    command, *args = [_expand(word, "mcp") for word in words]
-    return MCPServer(command, args=args, env=env, name=_name_of_command([command, *args]))
-
-
-def _name_of_command(words: list[str]) -> str:
-    """A short name for messages and clashes: the last word that looks like a program or package."""
-    plain = [word for word in words if not word.startswith("-") and "=" not in word]
-    runners = ("npx", "uvx", "uv", "run", "python", "python3", "node", "bunx", "docker", "sh")
-    for word in plain:
-        stem = Path(word).name.partition("@")[0] or Path(word).name.strip("@")
-        stem = stem.removesuffix(".py").removesuffix(".js")
-        if stem not in runners:
-            return re.sub(r"[^a-zA-Z0-9_-]+", "_", stem) or "server"
-    return Path(plain[0]).name if plain else "server"
-
-
-def _name_of_url(url: str) -> str:
-    host = re.sub(r"^https?://(?:[^/@]*@)?", "", url).partition("/")[0].partition(":")[0]
-    return re.sub(r"[^a-zA-Z0-9_-]+", "_", host) or "server"
+    command, *args = [variables.expand(word, "mcp") for word in words]
+    return MCPServer(command=command, args=args, env=env, secrets=variables.values)
 
 
 def _decode(data: bytes, origin: str) -> Json:
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise ConfigError(f"{origin} is not valid JSON: {error}") from error
 
 
@@ -171,19 +201,39 @@ def _text(value: Json, what: str) -> str:
     return value
 
 
-def _expand_all(value: Json, what: str) -> Mapping[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-        raise ConfigError(f"{what} must be an object of texts")
-    return {key: _expand(item, f"{what} {key!r}") for key, item in value.items()}
+class _Variables:
+    """Puts the environment's values in, and remembers them, for they may be secret."""
 
+    def __init__(self) -> None:
+        self.values: list[str] = []
 
-def _expand(text: str, what: str) -> str:
-    """`text` with its variables from the environment. Raises: `ConfigError` for one that is not set."""
+    def expand(self, text: str, what: str) -> str:
+        """`text` with its variables' values. Raises: `ConfigError` for one that is not set, or no variable."""
+        return _VARIABLE.sub(lambda match: self._replace(match, what), text)
 
-    def replace(match: re.Match[str]) -> str:
-        value = os.environ.get(match[1], match[2])
-        if value is None:
-            raise ConfigError(f"{what}: the environment has no {match[1]}, which ${{{match[1]}}} stands for")
-        return value
+    def _replace(self, match: re.Match[str], what: str) -> str:
+        if match[1]:
+            return match[0][1:]
+        inside = _INSIDE.fullmatch(match[2])
+        if inside is None:
+            raise ConfigError(
+                f"{what}: {match[0]!r} is not understood; write ${{NAME}} or ${{NAME:-default}} for a variable "
+                "of the environment, and $${ for what is to stay as it is"
+            )
+        name, default = inside[1], inside[2]
+        value = os.environ.get(name)
+        if value is not None:
+            self.values.append(value)
+            return value
+        if default is None:
+            raise ConfigError(
+                f"{what}: the environment has no {name}, which {match[0]} stands for; set it, or give a default as "
+                f"${{{name}:-default}}"
+            )
+        return default
 
-    return _VARIABLE.sub(replace, text)
+    def expand_all(self, value: Json, what: str) -> Mapping[str, str]:
+        """An object of texts. Raises: `ConfigError`."""
+        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+            raise ConfigError(f"{what} must be an object of texts")
+        return {key: self.expand(item, f"{what} {key!r}") for key, item in value.items()}
