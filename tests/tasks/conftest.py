@@ -59,7 +59,7 @@ async def _play(
             if not isinstance(found, ToolResult):
                 loses = doubt is not None and doubt.loses(call)
                 if not (loses and doubt is not None and not doubt.takes_effect):
-                    found = await run_tool(call, *found, ToolContext("run", call.call_id, step, box))
+                    found, _ = await run_tool(call, *found, ToolContext("run", call.call_id, step, box))
                 if loses:
                     found = ToolResult(call.call_id, call.name, UNKNOWN, is_error=True)
             assert isinstance(found, ToolResult)
