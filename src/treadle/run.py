@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from functools import cached_property
 
-from treadle.core.events import Event, QuestionAsked
+from treadle.core.events import Event, QuestionAsked, ToolCompleted
 from treadle.core.state import State, Status
-from treadle.core.types import Fault, Message, StopReason, ToolCall, Usage
+from treadle.core.types import Fault, Message, StopReason, ToolCall, ToolResult, Usage
 from treadle.journal.protocol import Journal
 
 
@@ -97,3 +97,12 @@ class Run:
     def files(self) -> Mapping[str, bytes]:
         """The sandbox's files, read from the journal."""
         return {path: self._journal.read_blob(digest) for path, digest in self.state.files.items()}
+
+    @property
+    def results(self) -> list[ToolResult]:
+        """All tool results, in the order in which they came, those of calls that tools made too."""
+        return [event.body.result for event in self.events if isinstance(event.body, ToolCompleted)]
+
+    def read_artifact(self, digest: str) -> bytes:
+        """The content of one of the `artifacts` of a result. Raises: `JournalError` if the store has it not."""
+        return self._journal.read_blob(digest)

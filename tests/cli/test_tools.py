@@ -116,3 +116,16 @@ def test_a_secret_among_the_tools_stays_out_of_the_journal(
     exported = cli("export", "r", "--format", "journal").out
     assert ("odd_server" in exported) is is_kept
     assert "planted77" not in exported
+
+
+def test_what_was_cut_is_kept_and_can_be_had(cli: Cli, script: Script) -> None:
+    server = script(call_once("python", code="print('x' * 5000)"))
+    options = ("-m", "m", "--base-url", server.url, "--api-key", "k", "--run-id", "r")
+    done = cli("run", "go", "-t", "python", "--tool-limit", "python:chars=100", *options)
+    assert "characters left out" in cli("show", "r", "--full").out, done
+    shown = cli("show", "r").out
+    digest = shown.split("[text of 5,001 bytes: ")[1][:12]
+    whole = cli("show", "r", "--artifact", digest)
+    assert (whole.code, whole.out) == (0, "x" * 5000 + "\n")
+    absent = cli("show", "r", "--artifact", "ffff0000")
+    assert (absent.code, f"it has: {digest}" in absent.err) == (2, True)

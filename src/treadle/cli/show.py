@@ -19,17 +19,27 @@ def show(
         bool, typer.Option("--events", help="Each event with its seq, for treadle fork RUN --at SEQ.")
     ] = False,
     is_full: Annotated[bool, typer.Option("--full", help="Nothing is shortened.")] = False,
+    artifact: Annotated[
+        str | None,
+        typer.Option(
+            "--artifact",
+            metavar="HASH",
+            help="Write one artifact to standard output: its hash, or its beginning.",
+        ),
+    ] = None,
     is_json: o.IsJson = False,
 ) -> None:
     """Show a run: its transcript with calls and results, usage, cost and why it ended."""
     from contextlib import closing
 
     from treadle.cli.setup import find_run, open_existing
-    from treadle.cli.transcript import print_events, print_json, print_transcript
+    from treadle.cli.transcript import print_events, print_json, print_transcript, write_artifact
 
     with closing(open_existing(journal)) as opened:
         run_id = find_run(opened, run)
-        if is_json:
+        if artifact is not None:
+            write_artifact(opened, run_id, artifact)
+        elif is_json:
             print_json(opened, run_id)
         elif is_events:
             print_events(opened, run_id, is_full=is_full)

@@ -1,11 +1,13 @@
 """A run as text: its transcript step by step, or its events one a line."""
 
+import sys
 import time
 
 from treadle.cli.format import format_call
 from treadle.cli.output import clean, print_lines, shorten, stdout, write_cost, write_count, write_seconds
 from treadle.cli.view import print_outcome
 from treadle.core import events as e
+from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 from treadle.core.types import Message, ToolCall
 from treadle.journal.protocol import Journal
@@ -18,6 +20,21 @@ RESULT_LINES = 12
 def print_json(journal: Journal, run_id: str) -> None:
     """The events as an exported journal has them, but for the files' contents."""
     print_lines([event.to_json() for event in journal.read(run_id)])
+
+
+def write_artifact(journal: Journal, run_id: str, text: str) -> None:
+    """The bytes of the artifact whose hash begins with `text`. Raises: `ConfigError` if there is not just one."""
+    run = Run(run_id, fold([event.body for event in journal.read(run_id)]), journal)
+    known = {item.digest for result in run.results for item in result.artifacts if item.digest is not None}
+    found = [digest for digest in known if digest.startswith(text)]
+    if len(found) != 1:
+        raise ConfigError(
+            f"{len(found) or 'no'} artifacts of run {run_id!r} begin with {text!r}; it has: "
+            f"{', '.join(sorted(digest[:12] for digest in known)) or 'none'}"
+        )
+    sys.stdout.flush()
+    sys.stdout.buffer.write(run.read_artifact(found[0]))
+    sys.stdout.buffer.flush()
 
 
 def print_transcript(
@@ -163,7 +180,7 @@ class _Printer:
             self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
         for item in result.artifacts:
             size = "" if item.size_bytes is None else f" of {write_count(item.size_bytes, 'byte')}"
-            what = item.name or item.uri or (item.digest or "")[:12]
+            what = " ".join(part for part in (item.name or item.uri, (item.digest or "")[:12]) if part)
             self.say(f"  [{clean(item.kind)}{size}: {clean(what)}]", "dim italic")
 
 
