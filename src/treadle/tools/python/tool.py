@@ -123,9 +123,10 @@ class Python:
                 "as they were before this call. Write large data to files]"
             )
             return ToolOutput(f"{output.content}\n{text}".strip(), is_error=True)
+        packed = workers.pack(state)
         if context.sandbox is not None:
-            context.sandbox.write_state(STATE, state)
-        await workers.keep(key, session, state)
+            context.sandbox.write_state(STATE, packed)
+        await workers.keep(key, session, packed)
         return output
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ says that the state is. Otherwise the state is loaded into a fresh one.
 
 import asyncio
 import os
+import zlib
 from collections import OrderedDict
 from typing import Any
 
@@ -14,6 +15,7 @@ from treadle.registry import require
 
 MAX_WARM = 16
 MAX_WORKERS = 48
+MIN_COMPRESSED_BYTES = 4096
 
 _pool: Any = None
 _is_of_parent = False
@@ -29,8 +31,18 @@ class _Warm:
         self.state = state
 
 
+def pack(dump: bytes) -> bytes:
+    """A session's dump as it is kept: one is kept for each call, so a large one is compressed."""
+    return b"\0" + dump if len(dump) < MIN_COMPRESSED_BYTES else b"\1" + zlib.compress(dump, 1)
+
+
+def unpack(state: bytes) -> bytes:
+    """The dump that was packed."""
+    return zlib.decompress(state[1:]) if state[:1] == b"\1" else state[1:]
+
+
 async def take(key: tuple[str, int], state: bytes | None, options: dict[str, Any]) -> Any:
-    """An open session that holds `state`. Raises: `ConfigError` if Monty is not installed."""
+    """An open session that holds `state`, a packed dump. Raises: `ConfigError` if Monty is not installed."""
     warm = _warm.pop(key, None)
     if warm is not None:
         if warm.state is state or warm.state == state:
@@ -40,7 +52,7 @@ async def take(key: tuple[str, int], state: bytes | None, options: dict[str, Any
     session = await pool.checkout(**options).__aenter__()
     if state is not None:
         try:
-            await session.load_session(state)
+            await session.load_session(unpack(state))
         except BaseException:
             await drop(session)
             raise
