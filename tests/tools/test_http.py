@@ -94,6 +94,14 @@ async def test_a_named_host_that_leads_to_a_private_address_is_refused() -> None
         assert web.asked == []
 
 
+async def test_a_name_that_the_user_gave_may_lead_to_no_private_address_either() -> None:
+    with serve(ok) as web:
+        http = GuardedHttp([], named_by_user=["api.example"], resolver=known(api="127.0.0.1"))
+        with pytest.raises(ToolError, match=r"a loopback address; .* \(allow_private=True allows it\)"):
+            await http.request("GET", f"http://api.example:{web.port}/")
+        assert web.asked == []
+
+
 async def test_spellings_of_an_address_gain_nothing() -> None:
     hosts = [
         "2130706433",
@@ -188,7 +196,8 @@ async def test_redirects_are_checked_again(status: int) -> None:
             "/file": "file:///etc/passwd",
         }
         if asked.path == "/here":
-            return 200, {}, f"{asked.method} {len(asked.body)}".encode()
+            kind = asked.headers.get("content-type", "nothing")
+            return 200, {}, f"{asked.method} {len(asked.body)} {kind}".encode()
         if asked.path == "/loop":
             return status, {"location": "/loop"}, b""
         return status, {"location": targets.get(asked.path, "/here")}, b""
@@ -196,7 +205,7 @@ async def test_redirects_are_checked_again(status: int) -> None:
     with serve(lead) as web:
         http = GuardedHttp([], named_by_user=[f"127.0.0.1:{web.port}"])
         same = await http.request("POST", f"{web.url}/start", {"content-type": "text/plain"}, b"body")
-        assert same.body == (b"POST 4" if status in (307, 308) else b"GET 0")
+        assert same.body == (b"POST 4 text/plain" if status in (307, 308) else b"GET 0 nothing")
         for path, message in (
             ("out", "not allowed"),
             ("meta", "not allowed"),
@@ -238,8 +247,8 @@ async def test_answers_are_read_up_to_a_limit_after_decompression() -> None:
 async def test_an_answer_that_drips_is_given_up() -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
-        while not writer.is_closing():
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n")
+        for _ in range(100):
             writer.write(b"x")
             await asyncio.sleep(0.05)
 
@@ -255,8 +264,9 @@ async def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.Monkey
     with serve(ok) as proxy, serve(ok) as web:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
-        http = GuardedHttp([], named_by_user=[f"127.0.0.1:{web.port}"])
-        await http.request("GET", f"{web.url}/")
+        resolver = known(proxied="127.0.0.1")
+        http = GuardedHttp(["proxied.example"], allow_private=True, resolver=resolver)
+        await http.request("GET", f"http://proxied.example:{web.port}/")
     assert (len(web.asked), len(proxy.asked)) == (1, 0)
 
 

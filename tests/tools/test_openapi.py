@@ -410,6 +410,12 @@ def test_documents_of_every_form(tmp_path: Path) -> None:
     for given in (path, str(path), written, as_json, tmp_path / "bom.json"):
         (tool,) = OpenAPI(given, base_url="https://api.example").tools()
         assert tool.spec.name == "x"
+    odd = (
+        "openapi: 3.1.0\npaths:\n  /a:\n    post:\n      requestBody: {content: {application/json: {schema: "
+    )
+    odd += "{properties: {1: {default: 2020-01-02}}}}}}\n"
+    (tool,) = OpenAPI(odd, base_url="https://api.example").tools()
+    assert tool.spec.parameters["properties"] == {"1": {"default": "2020-01-02"}}
     with pytest.raises(ConfigError, match="not valid YAML"):
         OpenAPI("openapi: [\n", base_url="https://api.example")
 

@@ -97,17 +97,19 @@ def test_references_of_every_form() -> None:
         },
         components={
             "parameters": {"Id": {"name": "id", "in": "path", "required": True, "schema": ref("List[Id]")}},
-            "requestBodies": {"It": {"content": {"application/json": {"schema": ref("Deep/One")}}}},
+            "requestBodies": {"It": {"content": {"application/json": {"schema": ref("Deep~1One")}}}},
             "responses": {"It": {"content": {"application/json": {"schema": ref("Deep~1One")}}}},
             "schemas": {
                 "List[Id]": {"type": "integer"},
                 "List_Id": {"type": "boolean"},
+                "Made": {"type": "string", "readOnly": True},
                 "Deep/One": {
                     "type": "object",
                     "properties": {
                         "by": {"$ref": "#/components/parameters/Id/schema"},
                         "flag": ref("List_Id"),
-                        "body": {"$ref": "#/paths/~1a~1%7Bid%7D/post/requestBody"},
+                        "coded": ref("List%5BId%5D"),
+                        "made": ref("Made"),
                         "if": {"if": ref("List_Id"), "propertyNames": ref("List_Id"), "$id": "urn:x"},
                         "const": {"const": {"$id": "kept", "x-kept": 1}, "x-gone": 1},
                         "said": ref("List[Id]", description="kept"),
@@ -116,13 +118,13 @@ def test_references_of_every_form() -> None:
             },
         },
     )
-    raw["components"]["requestBodies"]["It"]["content"]["application/json"]["schema"] = ref("Deep~1One")
-    del raw["components"]["schemas"]["Deep/One"]["properties"]["body"]
     (tool,) = OpenAPI(raw, base_url="https://api.example").tools()
     properties = tool.spec.parameters["properties"]
     assert properties["said"]["description"] == "kept"
     assert properties["const"] == {"const": {"$id": "kept", "x-kept": 1}}
     assert tool.find_fault({"id": 1, "by": 2, "flag": True, "said": 3}) is None
+    assert "made" not in properties
+    assert "/coded" in (tool.find_fault({"id": 1, "coded": True}) or "")
     assert "/flag" in (tool.find_fault({"id": 1, "flag": 3}) or "")
     assert "/by" in (tool.find_fault({"id": 1, "by": True}) or "")
     assert tool.spec.output_schema["type"] == "object"
