@@ -96,6 +96,11 @@ def test_the_public_names_are_few_and_all_there() -> None:
         assert getattr(treadle, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Agnet'"):
         treadle.Agnet  # noqa: B018
+    import treadle.tools
+
+    assert sorted(treadle.tools.__all__) == sorted(treadle.tools._WHERE)
+    for name in treadle.tools.__all__:
+        assert getattr(treadle.tools, name) is not None
 
 
 @pytest.mark.parametrize(

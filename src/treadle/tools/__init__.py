@@ -1,1 +1,43 @@
-"""Tools: what a model may call. One file for each kind."""
+"""What a model may call. The toolsets are loaded when they are first asked for."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.sandbox.command import Limits
+    from treadle.tools.http import GuardedHttp
+    from treadle.tools.mcp import MCPServer, MCPServers
+    from treadle.tools.mock import Mock
+    from treadle.tools.openapi import OpenAPI
+    from treadle.tools.python import Python
+    from treadle.tools.shell import Shell
+    from treadle.tools.spin import Spin
+
+_WHERE = {
+    "GuardedHttp": "treadle.tools.http",
+    "Limits": "treadle.sandbox.command",
+    "MCPServer": "treadle.tools.mcp",
+    "MCPServers": "treadle.tools.mcp",
+    "Mock": "treadle.tools.mock",
+    "OpenAPI": "treadle.tools.openapi",
+    "Python": "treadle.tools.python",
+    "Shell": "treadle.tools.shell",
+    "Spin": "treadle.tools.spin",
+}
+
+__all__ = [
+    "GuardedHttp",
+    "Limits",
+    "MCPServer",
+    "MCPServers",
+    "Mock",
+    "OpenAPI",
+    "Python",
+    "Shell",
+    "Spin",
+]
+
+
+def __getattr__(name: str) -> object:
+    from treadle.registry import load_name
+
+    return load_name(__name__, name, _WHERE)
