@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import treadle
+from treadle import tools
 
 SOURCE = Path(treadle.__file__).parent
 RANKS = [
@@ -96,11 +97,9 @@ def test_the_public_names_are_few_and_all_there() -> None:
         assert getattr(treadle, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Agnet'"):
         treadle.Agnet  # noqa: B018
-    import treadle.tools
-
-    assert sorted(treadle.tools.__all__) == sorted(treadle.tools._WHERE)
-    for name in treadle.tools.__all__:
-        assert getattr(treadle.tools, name) is not None
+    assert sorted(tools.__all__) == sorted(tools._WHERE)
+    for name in tools.__all__:
+        assert getattr(tools, name) is not None
 
 
 @pytest.mark.parametrize(
