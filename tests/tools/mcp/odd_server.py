@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -37,6 +38,23 @@ def list_tools(cursor):
         return page if number == 4 else {**page, "nextCursor": str(number + 1)}
     if MODE == "endless":
         return {"tools": [tool("t")], "nextCursor": "again"}
+    if MODE == "hangs listing":
+        time.sleep(60)
+    if MODE == "careless":
+        return {
+            "tools": [
+                tool("empty", inputSchema={}),
+                {"name": "none"},
+                tool("notes", annotations={"readOnlyHint": "maybe", "idempotentHint": True}),
+                tool("output", outputSchema={"type": "object", "properties": {"n": {"type": "integer"}}}),
+                tool("output", description="the same name again"),
+                tool("nonsense", outputSchema=5, annotations=[]),
+                tool("l" * 70 + "1"),
+                tool("l" * 70 + "2"),
+                {"inputSchema": {}},
+                "text",
+            ]
+        }
     if MODE == "schema":
         bad = {"type": "object", "properties": {"a": {"type": "nonsense"}}}
         return {"tools": [{"name": "bad", "inputSchema": bad}, tool("good")]}
@@ -55,7 +73,10 @@ def call(number, name):
         sys.stderr.write("about to die\n")
         sys.stderr.flush()
         os._exit(1)
-    if MODE == "hangs":
+    if MODE == "hangs" and lives == 0:
+        time.sleep(60)
+    if MODE == "shuts":
+        os.close(1)
         time.sleep(60)
     if MODE == "changes":
         send({"method": "notifications/tools/list_changed"})
@@ -72,6 +93,9 @@ def call(number, name):
         send({"id": number, "result": {"content": [{"type": "text", "text": "x" * 5_000_000}]}})
         return
     text = [{"type": "text", "text": f"did {name} in {os.getpid()}"}]
+    if MODE == "careless":
+        send({"id": number, "result": {"content": text, "structuredContent": {"n": "no integer"}}})
+        return
     send({"id": number, "result": {"content": text, "isError": MODE == "iserror"}})
     if MODE == "dies after":
         os._exit(0)
@@ -85,11 +109,28 @@ def main():
         time.sleep(60)
     if MODE == "slow":
         time.sleep(1.0)
+    if MODE == "tells":
+        sys.stderr.write(" ".join([*sys.argv[3:], *os.environ.values()]) + "\n")
+        sys.exit(2)
+    if MODE == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if MODE in ("noisy", "stubborn"):
+        print("Welcome to the server!", flush=True)
     if MODE == "noisy":
-        print("Welcome to the server!")
+        sys.stdout.buffer.write(
+            b"\xff\xfe not text\n[1, 2]\n" + b'{"jsonrpc": "2.0", "id": 77, "result": {}}\n'
+        )
+        print("noise\n" * 2000)
+    if os.devnull != STATE:
+        with open(STATE + ".starts", "a") as file:
+            file.write(f"{os.getpid()}\n")
+    is_first = True
     for line in sys.stdin:
         message = json.loads(line)
         method, number = message.get("method"), message.get("id")
+        if MODE == "strict" and is_first and method != "initialize":
+            sys.exit("expected initialize")
+        is_first = False
         if method == "initialize":
             version = message["params"]["protocolVersion"]
             result = {
@@ -104,6 +145,8 @@ def main():
             call(number, message["params"]["name"])
         elif number is not None:
             send({"id": number, "error": {"code": -32601, "message": f"no method {method}"}})
+    if MODE == "stubborn":
+        time.sleep(60)
 
 
 main()

@@ -1,4 +1,4 @@
-"""A server made with the official SDK: `python sdk_server.py [stdio | PORT_FILE]`."""
+"""A server made with the official SDK: `python sdk_server.py [stdio | PORT_FILE [PORT [sse]]]`."""
 
 import base64
 import os
@@ -9,8 +9,17 @@ from typing import Any
 import mcp_types as types
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp_types import ToolAnnotations
+from pydantic import BaseModel
 
 app = MCPServer("sdk")
+
+
+class Who(BaseModel):
+    """What `ask` asks for."""
+
+    name: str
+
+
 log = Path(os.environ.get("CALLS", os.devnull))
 
 
@@ -84,6 +93,26 @@ def key(ctx: Context[Any, Any]) -> str:
 
 
 @app.tool()
+async def ask(ctx: Context[Any, Any]) -> str:
+    """Asks the user, whom it does not have."""
+    answer = await ctx.elicit("Who are you?", Who)
+    return str(answer)
+
+
+@app.tool()
+def fill(size: int) -> str:
+    """A long text."""
+    return "x" * size
+
+
+@app.tool()
+def forget(name: str) -> str:
+    """Remove a tool."""
+    app.remove_tool(name)
+    return f"removed {name}"
+
+
+@app.tool()
 def end() -> str:
     """End the server without an answer."""
     with log.open("a") as file:
@@ -99,8 +128,10 @@ if __name__ == "__main__":
 
         import uvicorn
 
+        port_file, port, kind = (*sys.argv[1:], *("0", "http")[len(sys.argv) - 2 :])
         listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(app.streamable_http_app(), log_level="error")
-        Path(sys.argv[1]).write_text(str(listener.getsockname()[1]))
-        uvicorn.Server(config).run(sockets=[listener])
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", int(port)))
+        served = app.sse_app() if kind == "sse" else app.streamable_http_app()
+        Path(port_file).write_text(str(listener.getsockname()[1]))
+        uvicorn.Server(uvicorn.Config(served, log_level="error")).run(sockets=[listener])

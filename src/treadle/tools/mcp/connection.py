@@ -14,6 +14,7 @@ from treadle.core.types import Json
 from treadle.registry import require
 from treadle.tools.mcp import worker
 from treadle.tools.mcp.failure import UnreachableError, Verdict, describe, first_leaf, judge
+from treadle.tools.mcp.http import Trip, make_client
 from treadle.tools.mcp.results import mend_listing
 from treadle.tools.mcp.target import Target
 
@@ -23,7 +24,6 @@ MAX_ROUNDS = 10
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 STDERR_LINES = 20
 MAX_LINE_CHARS = 500
-CONNECT_SECONDS = 30.0
 _HEADER_MISMATCH = -32020
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
@@ -40,8 +40,9 @@ class Connection:
         self._stop = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
-        self._status: int | None = None
-        """Of the last HTTP answer, if that was an error."""
+        self._last = Trip()
+        self._failed_trips: dict[str, Trip] = {}
+        """By the idempotency key of the call."""
         self._client: Any = None
         self._failure: BaseException | None = None
         """What the session ended with."""
@@ -53,13 +54,17 @@ class Connection:
         """A call was given up, so the server may hang."""
         self.is_leaving = False
         """It is to be closed when no call runs on it."""
-        self.calls = 0
-        """How many run on it now."""
+        self._calls: set[asyncio.Task[Any] | None] = set()
 
     @property
     def is_usable(self) -> bool:
         """Whether a call can be made on it."""
         return self._client is not None and not self.is_over
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call runs on it that somebody waits for."""
+        return any(task is None or not task.cancelling() for task in self._calls)
 
     @property
     def is_legacy(self) -> bool:
@@ -144,32 +149,31 @@ class Connection:
         raise ToolError(f"{name} asked to be called again {MAX_ROUNDS} times, and was given up")
 
     @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a call as one that runs on this session."""
-        self.calls += 1
+    def counted(self, key: str) -> Iterator[None]:
+        """Count what this task does as a call that runs on this session."""
+        task = asyncio.current_task()
+        self._calls.add(task)
         try:
             yield
-        except asyncio.CancelledError:
-            self.is_suspect = True
-            raise
         finally:
-            self.calls -= 1
-            if self.is_leaving and not self.calls:
+            self._calls.discard(task)
+            self._failed_trips.pop(key, None)
+            if self.is_leaving and not self._calls:
                 self._stop.set()
 
-    async def judge_failure(self, error: BaseException) -> Verdict:
-        """What the failure of a call says of it; a session that has ended is closed by then."""
+    async def judge_failure(self, error: BaseException, key: str) -> tuple[Verdict, str]:
+        """What the failure of a call says of it, and in words; a session that has ended is closed by then."""
+        trip = self._failed_trips.get(key, Trip())
         if self.is_over:
-            was_alone = self.calls <= 1
             await self.close()
-            if was_alone and type(first_leaf(self._failure or error)).__name__ == "ConnectError":
-                return Verdict.NOT_RUN
-        return judge(error, is_over=self.is_over, status=self._status)
+        if trip.is_unsent:
+            return Verdict.NOT_RUN, self._describe(trip.error or error)
+        verdict = judge(error, is_over=self.is_over, status=trip.status)
+        return verdict, self._describe(error, trip.status)
 
-    def describe(self, error: BaseException) -> str:
-        """A failure in words."""
+    def _describe(self, error: BaseException, status: int | None = None) -> str:
         leaf = first_leaf(error)
-        return self._target.hide(describe(leaf, self._status if hasattr(leaf, "code") else None))
+        return self._target.hide(describe(leaf, status if hasattr(leaf, "code") else None))
 
     def tell(self, what: str) -> str:
         """A message on the server, with what it said last."""
@@ -195,12 +199,12 @@ class Connection:
                 f"the command {target.command!r} of the MCP server {target.name!r} "
                 f"{'is not there' if is_absent else 'may not be run'}; {hint}"
             )
-        cause = first_leaf(self._failure) if self._failure is not None else leaf
-        if judge(leaf, is_over=False, status=self._status) is Verdict.LOST:
-            if target.command is not None or cause is leaf:
-                return UnreachableError(self.tell("ended before it answered"))
-            leaf = cause
-        return UnreachableError(self.tell(f"cannot be used: {self.describe(leaf)}"))
+        status, cause = self._last.status, self._last.error or self._failure
+        if judge(leaf, is_over=False, status=status) is not Verdict.LOST:
+            return UnreachableError(self.tell(f"cannot be used: {self._describe(leaf, status)}"))
+        if target.url is None or (cause is None and hasattr(leaf, "code")):
+            return UnreachableError(self.tell("ended before it answered"))
+        return UnreachableError(self.tell(f"cannot be used: {self._describe(cause or leaf)}"))
 
     def _live(self) -> Any:
         if self._client is None:
@@ -261,19 +265,12 @@ class Connection:
             )
 
     def _make_client(self, *_: Any, **__: Any) -> Any:
-        """An HTTP client that waits as long as its caller does, and for as many calls as there are."""
-        httpx = require("httpx2", "mcp")
+        return make_client(self._target.headers, self._note_trip)
 
-        async def see(response: Any) -> None:
-            if response.request.method == "POST":
-                self._status = response.status_code if response.status_code >= 400 else None
-
-        return httpx.AsyncClient(
-            headers=dict(self._target.headers),
-            timeout=httpx.Timeout(CONNECT_SECONDS, read=None, pool=None),
-            limits=httpx.Limits(max_connections=256, max_keepalive_connections=64),
-            event_hooks={"response": [see]},
-        )
+    def _note_trip(self, trip: Trip) -> None:
+        self._last = trip
+        if trip.key is not None:
+            self._failed_trips[trip.key] = trip
 
     @contextlib.asynccontextmanager
     async def _watch(self, transport: Any) -> AsyncIterator[Any]:

@@ -10,7 +10,7 @@ MAX_MESSAGE_CHARS = 2000
 
 _CONNECTION_CLOSED = -32000
 _NO_SESSION = re.compile(
-    r"session.{0,80}(terminated|expired|not found|unknown|invalid)|(no|in)valid session", re.I
+    r"session.{0,80}(terminated|expired|not found|unknown)|no valid session|invalid session", re.I
 )
 _LOST = (
     "ClosedResourceError",
@@ -42,7 +42,7 @@ def judge(error: BaseException, *, is_over: bool, status: int | None) -> Verdict
     """`status` is that of the HTTP answer which the error came with, if any."""
     leaf = first_leaf(error)
     code, message = getattr(leaf, "code", None), message_of(leaf)
-    if message == "Session terminated" or (status in (400, 404) and _NO_SESSION.search(message)):
+    if status in (400, 404) and _NO_SESSION.search(message):
         return Verdict.NOT_RUN
     if code == _CONNECTION_CLOSED and message.startswith(("Connection closed", "SSE stream")):
         return Verdict.LOST
@@ -75,7 +75,7 @@ def describe(error: BaseException, status: int | None = None) -> str:
     kind = type(error).__name__
     if kind == "ValidationError":
         return f"what it answers does not follow the protocol ({message})"
-    if kind == "ConnectError":
+    if kind in ("ConnectError", "ConnectTimeout"):
         return f"nothing answers at its address ({message}); is it running?"
     return f"{kind}: {message}" if message else kind
 

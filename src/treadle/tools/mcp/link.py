@@ -5,10 +5,11 @@ import contextlib
 import re
 from typing import Any
 
-from treadle.core.errors import ToolError
+from treadle.core.errors import ToolError, TreadleError
 from treadle.core.types import Json
 from treadle.tools.mcp.connection import Connection, Progress
 from treadle.tools.mcp.failure import UnreachableError, Verdict
+from treadle.tools.mcp.http import KEY
 from treadle.tools.mcp.target import Target
 
 PROBE_SECONDS = 5.0
@@ -55,7 +56,7 @@ class Link:
         self,
         name: str,
         arguments: dict[str, Json],
-        meta: dict[str, Json],
+        key: str,
         progress: Progress | None,
         *,
         can_repeat: bool,
@@ -72,18 +73,13 @@ class Link:
                 raise ToolError(str(error)) from error
             self._check_name(name)
             try:
-                with connection.counted():
-                    result = await connection.call(name, arguments, meta, progress)
-            except ToolError:
-                raise
-            except Exception as error:
-                verdict = await connection.judge_failure(error)
-                if verdict is Verdict.ANSWERED:
-                    raise await self._refused(connection, name, error) from error
+                with connection.counted(key):
+                    result = await self._try(connection, name, arguments, key, progress)
+            except _LostError as lost:
                 is_closed = connection.is_closed
                 await self._leave(connection)
-                if is_closed or is_again or not (can_repeat or verdict is Verdict.NOT_RUN):
-                    raise ToolError(_explain_end(connection, name, verdict, is_closed)) from error
+                if is_closed or is_again or not (can_repeat or lost.is_not_run):
+                    raise ToolError(_explain_end(connection, name, lost, is_closed)) from lost.__cause__
                 is_again = True
                 continue
             if result.is_error and any(
@@ -91,6 +87,29 @@ class Link:
             ):
                 await self._list_and_check(connection, name)
             return result
+
+    def suspect(self) -> None:
+        """A call was given up: ask the server for a sign of life before the next."""
+        if self._connection is not None:
+            self._connection.is_suspect = True
+
+    async def _try(
+        self,
+        connection: Connection,
+        name: str,
+        arguments: dict[str, Json],
+        key: str,
+        progress: Progress | None,
+    ) -> Any:
+        try:
+            return await connection.call(name, arguments, {KEY: key}, progress)
+        except ToolError:
+            raise
+        except Exception as error:
+            verdict, told = await connection.judge_failure(error, key)
+            if verdict is Verdict.ANSWERED:
+                raise await self._refused(connection, name, error, told) from error
+            raise _LostError(told, is_not_run=verdict is Verdict.NOT_RUN) from error
 
     async def close(self) -> None:
         """End the session; `get` opens another."""
@@ -105,11 +124,13 @@ class Link:
 
     def _has_doubts(self, connection: Connection) -> bool:
         """Whether to ask the server something before it is called; not while it works for others."""
-        return self._is_listing_old or (connection.is_suspect and not connection.calls)
+        return self._is_listing_old or (connection.is_suspect and not connection.is_busy)
 
     async def _renew(self, found: Connection | None) -> Connection:
         if found is not None and found.is_usable:
-            seconds = PROBE_SECONDS if found.is_suspect else self.target.start_timeout_seconds
+            seconds = self.target.start_timeout_seconds
+            if found.is_suspect:
+                seconds = min(seconds, PROBE_SECONDS)
             with contextlib.suppress(TimeoutError, UnreachableError):
                 async with asyncio.timeout(seconds):
                     self._take(await found.list_tools())
@@ -178,7 +199,7 @@ class Link:
         """Use it no more; calls that still run on it may end."""
         if self._connection is connection:
             self._connection = None
-        if connection.is_over or not connection.calls:
+        if connection.is_over or not connection.is_busy:
             await connection.close()
         else:
             connection.is_leaving = True
@@ -199,21 +220,27 @@ class Link:
             return
         self._check_name(name)
 
-    async def _refused(self, connection: Connection, name: str, error: BaseException) -> ToolError:
+    async def _refused(self, connection: Connection, name: str, error: BaseException, told: str) -> ToolError:
         """What to tell the model of a request that was answered with an error, or with nonsense."""
         if getattr(error, "code", None) in (-32601, -32602) or _UNKNOWN_TOOL.search(str(error)[:1000]):
             try:
                 await self._list_and_check(connection, name)
             except ToolError as gone:
                 return gone
-        return ToolError(
-            f"{name} of the MCP server {self.target.name!r} failed: {connection.describe(error)}"
-        )
+        return ToolError(f"{name} of the MCP server {self.target.name!r} failed: {told}")
 
 
-def _explain_end(connection: Connection, name: str, verdict: Verdict, is_closed: bool) -> str:
-    if verdict is Verdict.NOT_RUN:
-        return connection.tell(f"could not be reached, so {name} was not run")
+class _LostError(TreadleError):
+    """No answer to a call will come."""
+
+    def __init__(self, told: str, *, is_not_run: bool) -> None:
+        super().__init__(told)
+        self.is_not_run = is_not_run
+
+
+def _explain_end(connection: Connection, name: str, lost: _LostError, is_closed: bool) -> str:
+    if lost.is_not_run:
+        return connection.tell(f"could not be reached, so {name!r} was not run: {lost}")
     how = "was closed" if is_closed else "ended"
     return connection.tell(
         f"{how} while {name!r} was running, so its outcome is unknown: it may or may not have taken effect. "

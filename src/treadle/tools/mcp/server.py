@@ -1,5 +1,6 @@
 """An MCP server as a toolset."""
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -17,9 +18,6 @@ from treadle.tools.mcp.results import effect_of, make_output_check, to_output
 from treadle.tools.mcp.target import Target
 from treadle.tools.protocol import ToolContext, ToolOutput
 from treadle.tools.validation import ArgumentChecker
-
-KEY = "treadle/idempotency_key"
-"""Under which a request's `_meta` holds the call's idempotency key."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -147,25 +145,30 @@ class MCPServer:
         calling = link.call(
             tool.remote_name,
             arguments,
-            {KEY: context.idempotency_key},
+            context.idempotency_key,
             # A server that nobody listens to need not report.
             report if context.is_heard else None,
             can_repeat=tool.spec.effect is not Effect.ONCE,
         )
-        return to_output(await worker.hop(calling), tool.is_output_valid)
+        try:
+            result = await worker.hop(calling)
+        except asyncio.CancelledError:
+            worker.soon(link.suspect)
+            raise
+        return to_output(result, tool.is_output_valid)
 
     async def _list(self) -> "tuple[MCPTool, ...]":
         try:
             await self._link.get()
-            listing = {item.name: item for item in self._link.listing}
+            listing = {item.name: item for item in reversed(self._link.listing)}
             unknown = (self.effects.keys() | self.may_differ.keys()) - listing.keys()
             if unknown:
-                known = ", ".join(listing) or "none"
+                known = ", ".join(reversed(listing)) or "none"
                 raise UnreachableError(
                     f"the MCP server {self.name!r} has no tool {min(unknown)!r}; its tools are: {known}"
                 )
             tools: dict[str, MCPTool] = {}
-            for item in listing.values():
+            for item in reversed(listing.values()):
                 name = safe_name(item.name)
                 while name in tools:
                     name = safe_name(f"{name}_")

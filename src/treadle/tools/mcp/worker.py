@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from treadle.sync import new_event_loop
-
 T = TypeVar("T")
 
 _lock = threading.Lock()
@@ -70,6 +68,11 @@ async def hop(coroutine: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+def soon(callback: Callable[[], None]) -> None:
+    """Call `callback` there, after what was sent there before."""
+    _running_loop().call_soon_threadsafe(callback)
+
+
 def remember(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Call `close` there before the process ends, unless it is forgotten."""
     _closers.append(close)
@@ -85,7 +88,8 @@ def _running_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _lock:
         if _loop is None:
-            _loop = new_event_loop()
+            # Not uvloop: it learns that a server has closed its output only when that ends.
+            _loop = asyncio.new_event_loop()
             threading.Thread(target=_run_loop, args=(_loop,), name="treadle-mcp", daemon=True).start()
             atexit.register(_close_all)
         return _loop

@@ -1,0 +1,316 @@
+"""MCP servers over HTTP, on real sockets: the SDK's under uvicorn, and one written from the protocol that fails."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tools.web import Asked, Web, serve
+
+from treadle.core.errors import ConfigError, ToolError
+from treadle.tools.mcp import MCPServer, mcp
+from treadle.tools.protocol import ToolContext
+
+SDK = str(Path(__file__).parent / "mcp" / "sdk_server.py")
+Answer = tuple[int, dict[str, str], bytes]
+HTML: Answer = (200, {"content-type": "text/html"}, b"<html>Welcome</html>")
+
+
+def context(run_id: str = "r") -> ToolContext:
+    return ToolContext(run_id, "c1", 1)
+
+
+def named(server: MCPServer, name: str) -> Any:
+    return next(tool for tool in server.tools() if tool.spec.name == name)
+
+
+class Service:
+    """A server with sessions, which answers the next calls as it is told."""
+
+    def __init__(self) -> None:
+        self.web: Web
+        self.sessions: set[str] = set()
+        self.begun = 0
+        self.calls: list[str] = []
+        self.next: list[Answer | threading.Event] = []
+        """Instead of running a call; an event is waited for, and the call is run then."""
+        self.unknown: Answer = (404, {}, b"")
+        """To a session that it does not know."""
+        self.always: Answer | None = None
+
+    def __call__(self, asked: Asked) -> Answer:
+        if self.always is not None:
+            return self.always
+        if asked.method != "POST":
+            return (405, {}, b"")
+        message = json.loads(asked.body)
+        method, number = message["method"], message.get("id")
+        if method == "server/discover":
+            return self.error(number, -32601, "no such method", 400)
+        if method == "initialize":
+            self.begun += 1
+            session = f"session{self.begun}"
+            self.sessions.add(session)
+            info = {"name": "service", "version": "1"}
+            result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+            return self.result(number, result, {"mcp-session-id": session})
+        if asked.headers.get("mcp-session-id") not in self.sessions:
+            return self.unknown
+        if number is None:
+            return (202, {}, b"")
+        if method == "tools/list":
+            look = {"annotations": {"readOnlyHint": True}}
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("once", "look")]
+            return self.result(number, {"tools": [tools[0], {**tools[1], **look}]})
+        return self.call(number, message["params"]["name"])
+
+    def call(self, number: int, name: str) -> Answer:
+        self.calls.append(name)
+        answer = self.next.pop(0) if self.next else None
+        if isinstance(answer, tuple):
+            return answer
+        if answer is not None:
+            answer.wait(30)
+        return self.result(number, {"content": [{"type": "text", "text": f"did {name}"}]})
+
+    def result(self, number: Any, result: Any, headers: dict[str, str] | None = None) -> Answer:
+        body = json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
+        return 200, {"content-type": "application/json", **(headers or {})}, body
+
+    @staticmethod
+    def error(number: Any, code: int, message: str, status: int) -> Answer:
+        body = json.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}})
+        return status, {"content-type": "application/json"}, body.encode()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service()
+    with serve(service) as web:
+        service.web = web
+        yield service
+
+
+@contextmanager
+def running(folder: Path, port: str = "0", kind: str = "http") -> Iterator[tuple[str, Any]]:
+    """The SDK's server as a process: its address, and the process."""
+    file = folder / f"port-{time.monotonic_ns()}"
+    process = subprocess.Popen([sys.executable, SDK, str(file), port, kind], env=dict(os.environ))
+    try:
+        deadline = time.monotonic() + 30
+        while not file.exists() or not file.read_text():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{file.read_text()}/{'sse' if kind == 'sse' else 'mcp'}", process
+    finally:
+        process.kill()
+        process.wait()
+
+
+# Sessions
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        (404, {}, b""),
+        Service.error(None, -32001, "Session not found", 404),
+        Service.error(None, -32000, "Bad Request: No valid session ID provided", 400),
+    ],
+)
+async def test_a_session_that_the_server_forgot_is_begun_anew_and_the_call_run_once(
+    service: Service, unknown: Answer
+) -> None:
+    service.unknown = unknown
+    async with MCPServer(service.web.url) as server:
+        once = named(server, "once")
+        service.sessions.clear()
+        assert (await once.call({}, context())).content == "did once"
+        assert (service.calls, service.begun) == (["once"], 2)
+
+
+async def test_a_server_that_knows_no_session_at_all_is_given_up(service: Service) -> None:
+    async with MCPServer(service.web.url) as server:
+        once = named(server, "once")
+        service.always = service.unknown
+        with pytest.raises(
+            ToolError, match="cannot be used: it answers HTTP 404 Not Found; check that the URL"
+        ):
+            await once.call({}, context())
+
+
+async def test_calls_that_run_when_a_session_is_replaced_end_in_peace(service: Service) -> None:
+    gate = threading.Event()
+    service.next = [gate]
+    async with MCPServer(service.web.url) as server:
+        running = asyncio.ensure_future(named(server, "once").call({}, context()))
+        while not service.calls:
+            await asyncio.sleep(0.01)
+        service.sessions.clear()
+        assert (await named(server, "look").call({}, context())).content == "did look"
+        gate.set()
+        assert (await running).content == "did once"
+        assert (service.calls, service.begun) == (["once", "look"], 2)
+
+
+# Answers that are none
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((401, {}, b"who?"), "HTTP 401 Unauthorized; give it headers that let you in"),
+        ((403, {}, b""), "HTTP 403 Forbidden; give it headers"),
+        ((404, {}, b""), "HTTP 404 Not Found; check that the URL is that of an MCP endpoint"),
+        ((500, {}, b"oh"), "HTTP 500 Internal Server Error; the fault is the server's"),
+        (
+            Service.error(1, -32000, "the key secret99 expired", 401),
+            r"401 Unauthorized \(the key \*\*\* expired\)",
+        ),
+        (HTML, "Unexpected content type: text/html"),
+        (
+            (302, {"location": "https://elsewhere.example/mcp"}, b""),
+            "Redirect to https://elsewhere.example/mcp",
+        ),
+        ((200, {"content-type": "application/json"}, b"{"), "Failed to parse JSON response"),
+    ],
+)
+def test_servers_that_cannot_be_used(service: Service, answer: Answer, message: str) -> None:
+    service.always = answer
+    server = MCPServer(service.web.url, headers={"Authorization": "Bearer secret99"})
+    with pytest.raises(ConfigError, match=message) as failed:
+        server.tools()
+    assert "secret99" not in str(failed.value) + repr(server) + repr(server.target)
+    assert service.web.asked[0].headers["authorization"] == "Bearer secret99"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            (500, {}, b"oh"),
+            "once of the MCP server '127_0_0_1' failed: it answers HTTP 500 Internal Server Error",
+        ),
+        ((429, {}, b""), "HTTP 429 Too Many Requests; it asks for fewer requests"),
+        ((401, {}, b""), "HTTP 401 Unauthorized; give it headers"),
+        (Service.error(None, -32603, "disk full", 500), r"500 Internal Server Error \(disk full\)"),
+        (HTML, "Unexpected content type"),
+    ],
+)
+async def test_a_call_that_is_answered_with_an_error_is_made_once(
+    service: Service, answer: Answer, message: str
+) -> None:
+    service.next = [answer, answer]
+    async with MCPServer(service.web.url) as server:
+        for name in ("once", "look"):
+            with pytest.raises(ToolError, match=message.replace("once", name)):
+                await named(server, name).call({}, context())
+        assert (await named(server, "once").call({}, context())).content == "did once"
+        assert (service.calls, service.begun) == (["once", "look", "once"], 1)
+
+
+async def test_an_answer_that_is_cut_off(service: Service) -> None:
+    cut = (
+        200,
+        {"content-type": "application/json", "content-length": "9999", "connection": "close"},
+        b'{"a"',
+    )
+    async with MCPServer(service.web.url) as server:
+        service.next = [cut]
+        with pytest.raises(ToolError, match="'once' was running, so its outcome is unknown"):
+            await named(server, "once").call({}, context())
+        assert service.calls == ["once"]
+        service.next = [cut]
+        assert (await named(server, "look").call({}, context())).content == "did look"
+        assert service.calls == ["once", "look", "look"]
+
+
+async def test_an_event_stream_that_ends_without_an_answer(service: Service) -> None:
+    cut = (200, {"content-type": "text/event-stream", "connection": "close"}, b": nothing\n\n")
+    async with MCPServer(service.web.url) as server:
+        service.next = [cut]
+        with pytest.raises(ToolError, match="'once' was running, so its outcome is unknown"):
+            await named(server, "once").call({}, context())
+        service.next = [cut]
+        assert (await named(server, "look").call({}, context())).content == "did look"
+        assert service.calls == ["once", "look", "look"]
+
+
+def test_keys_in_addresses_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_OF_THIS_TEST", "key-of-the-environment")
+    for url, secret in [
+        ("http://user:pass99word@127.0.0.1:9/mcp", "pass99word"),
+        ("http://127.0.0.1:9/mcp?api_key=secret99", "secret99"),
+        ("http://127.0.0.1:9/s/abcdef0123456789abcdef/mcp", "abcdef0123456789abcdef"),
+        ("http://127.0.0.1:9/${KEY_OF_THIS_TEST}/mcp", "key-of-the-environment"),
+    ]:
+        with pytest.raises(ConfigError, match="nothing answers at its address") as failed:
+            mcp(url).tools()
+        assert secret not in str(failed.value)
+
+
+# The SDK's own servers
+
+
+async def test_a_server_that_is_down_for_a_while(tmp_path: Path) -> None:
+    with running(tmp_path) as (url, process):
+        server = MCPServer(url)
+        put = named(server, "end")
+        add = named(server, "add")
+        assert (await add.call({"a": 1, "b": 2}, context())).content == "3"
+        process.kill()
+        process.wait()
+        for tool in (put, add):
+            with pytest.raises(ToolError, match=r"nothing answers at its address|was not run"):
+                await tool.call({"a": 1, "b": 2} if tool is add else {}, context())
+        with running(tmp_path, port=url.split(":")[2].removesuffix("/mcp")):
+            assert (await add.call({"a": 1, "b": 2}, context())).content == "3"
+            await server.aclose()
+
+
+async def test_large_results_and_many_calls_at_once(tmp_path: Path) -> None:
+    with running(tmp_path) as (url, _):
+        async with MCPServer(url) as server:
+            fill, add = named(server, "fill"), named(server, "add")
+            assert len((await fill.call({"size": 5_000_000}, context())).content) == 5_000_000
+            results = await asyncio.gather(
+                *[add.call({"a": n, "b": 0}, context(f"r{n}")) for n in range(150)]
+            )
+            assert [result.content for result in results] == [str(n) for n in range(150)]
+
+
+async def test_a_tool_that_was_removed_and_one_that_asks_the_user(tmp_path: Path) -> None:
+    with running(tmp_path) as (url, _):
+        async with MCPServer(url) as server:
+            assert (await named(server, "forget").call({"name": "report"}, context())).content
+            with pytest.raises(ToolError, match="has no tool 'report' any more; now it has: add, "):
+                await named(server, "report").call({"steps": 1}, context())
+            said = await outcome(named(server, "ask"))
+            assert "elicitation" in said.lower()
+
+
+async def outcome(tool: Any) -> str:
+    try:
+        return (await tool.call({}, context())).content  # type: ignore[no-any-return]
+    except ToolError as error:
+        return str(error)
+
+
+async def test_the_older_transport_of_events(tmp_path: Path) -> None:
+    with running(tmp_path, kind="sse") as (url, process):
+        (server,) = mcp(json.dumps({"mcpServers": {"old": {"type": "sse", "url": url}}})).servers
+        async with server:
+            assert (await named(server, "add").call({"a": 1, "b": 2}, context())).content == "3"
+            process.kill()
+            process.wait()
+            with pytest.raises(ToolError, match="nothing answers at its address"):
+                await named(server, "add").call({"a": 1, "b": 2}, context())
