@@ -80,8 +80,11 @@ async def run_call(driver: "Driver", item: CallState) -> None:
     if isinstance(ready, ToolResult):
         result = ready
     else:
-        inner = _InnerCalls(driver, call.call_id)
-        result, blobs = await _run_ready(driver, call, *ready, item.attempt + 1, inner)
+        tool, arguments = ready
+        context = _begin(driver, call, tool, item.attempt + 1, begin)
+        if tool.spec.effect is not Effect.PURE or driver.is_heard:
+            await driver.sync()
+        result, blobs = await run_tool(call, tool, arguments, context, driver.toolbox.by_name[call.name])
         snapshot, files = driver.take_snapshot()
         if files:
             blobs = {**blobs, **files} if blobs else dict(files)
@@ -99,31 +102,23 @@ def tell_edit(result: ToolResult, arguments: str) -> ToolResult:
     return replace(result, content=f"The user changed the arguments to {arguments}\n{result.content}")
 
 
-async def _run_ready(
-    driver: "Driver",
-    call: ToolCall,
-    tool: Tool,
-    arguments: dict[str, Json],
-    attempt: int,
-    inner: "_InnerCalls | None" = None,
-    parent: str | None = None,
-) -> tuple[ToolResult, Blobs | None]:
-    """Note the intent, and run the tool. `parent` is the call that makes this one."""
-    effect, step = tool.spec.effect, driver.state.step
+def _begin(
+    driver: "Driver", call: ToolCall, tool: Tool, attempt: int, at: float, parent: str | None = None
+) -> ToolContext:
+    """Note the intent to run a call, which `parent` made if it is given; what the tool is to know of its run."""
+    step = driver.state.step
     started = e.ToolStarted(
-        at=time.time(),
+        at=at,
         step=step,
         call_id=call.call_id,
         name=call.name,
-        effect=effect,
+        effect=tool.spec.effect,
         attempt=attempt,
         parent_call_id=parent,
         arguments=call.arguments if parent is not None else None,
     )
     driver.record(started)
-    if effect is not Effect.PURE or driver.is_heard:
-        await driver.sync()
-    context = ToolContext(
+    return ToolContext(
         driver.run_id,
         call.call_id,
         step,
@@ -131,10 +126,8 @@ async def _run_ready(
         driver.on_progress if driver.is_heard else None,
         scope=driver.scope,
         tools=driver.toolbox.specs,
-        call_tool=inner,
+        make_caller=driver.make_caller if parent is None else None,
     )
-    spec = driver.toolbox.by_name[call.name]
-    return await run_tool(call, tool, arguments, context, for_code(spec) if parent is not None else spec)
 
 
 def for_code(spec: ToolSpec) -> ToolSpec:
@@ -186,7 +179,7 @@ async def _consult(driver: "Driver", call: ToolCall) -> Decision | None:
     return Decision(said) if isinstance(said, bool) else said
 
 
-class _InnerCalls:
+class InnerCalls:
     """The calls that one running call makes of other tools, one after another.
 
     They are numbered in order. When the call is run again after a crash, its files are as they were before it;
@@ -235,7 +228,12 @@ class _InnerCalls:
             return self._settle(ready)
         attempt = 1 if known is None else known.attempt + 1
         begin = time.time()
-        result, blobs = await _run_ready(driver, call, *ready, attempt, parent=self._parent_id)
+        tool, arguments = ready
+        context = _begin(driver, call, tool, attempt, begin, self._parent_id)
+        if tool.spec.effect is not Effect.PURE or driver.is_heard:
+            await driver.sync()
+        spec = for_code(driver.toolbox.by_name[call.name])
+        result, blobs = await run_tool(call, tool, arguments, context, spec)
         return self._settle(result, blobs, time.time() - begin)
 
     def _settle(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from treadle.calls import ask, request_approvals, run_calls
+from treadle.calls import InnerCalls, ask, request_approvals, run_calls
 from treadle.core import events as e
 from treadle.core.decide import (
     Action,
@@ -87,9 +87,15 @@ class Driver:
         """Somebody listens."""
         return self._emit is not None
 
+    def make_caller(self, call_id: str) -> InnerCalls:
+        """What makes calls of other tools within a running one."""
+        return InnerCalls(self, call_id)
+
     async def close(self) -> None:
         """Give back what tools hold for the run; it can be driven on, and they take it anew."""
-        self.scope.is_run_over = self.state.status is Status.FINISHED
+        # One that ended with an error may be resumed, and then needs what its tools hold elsewhere.
+        has_failed = self.state.stop_reason is StopReason.ERROR
+        self.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
         await self.scope.close()
 
     async def drive(self) -> State:

@@ -145,45 +145,34 @@ async def run_tool(
 
     `spec` is the tool's own if left out. Only being cancelled raises.
     """
-    outcome = await _call_tool(call, tool, arguments, context)
-    if type(outcome) is ToolResult:
-        return outcome, None
-    spec = spec or tool.spec
-    if type(outcome) is str and len(outcome) <= spec.max_result_chars:
-        return ToolResult(call.call_id, call.name, _to_unicode(outcome)), None
-    assert isinstance(outcome, str | ToolOutput)
-    output = ToolOutput(outcome) if isinstance(outcome, str) else outcome
-    return to_result(call, output, spec.max_result_chars)
-
-
-async def _call_tool(
-    call: ToolCall, tool: Tool, arguments: dict[str, Json], context: ToolContext
-) -> str | ToolOutput | ToolResult:
-    """What the tool returned, or the result that says how it failed."""
-    spec = tool.spec
+    own = tool.spec
     try:
-        if spec.timeout_seconds is None:
-            content = await tool.call(arguments, context)
+        if own.timeout_seconds is None:
+            outcome = await tool.call(arguments, context)
         else:
-            async with asyncio.timeout(spec.timeout_seconds) as timer:
-                content = await tool.call(arguments, context)
+            async with asyncio.timeout(own.timeout_seconds) as timer:
+                outcome = await tool.call(arguments, context)
     except TimeoutError as error:
-        if spec.timeout_seconds is not None and timer.expired():
-            text = f"{call.name} did not finish within {spec.timeout_seconds} s and was stopped."
-            return failed(call, ToolErrorKind.TIMEOUT, text)
-        return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
+        if own.timeout_seconds is not None and timer.expired():
+            text = f"{call.name} did not finish within {own.timeout_seconds} s and was stopped."
+            return failed(call, ToolErrorKind.TIMEOUT, text), None
+        return failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
         # Nobody cancelled this call: something that the tool waited for was.
-        return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
+        return failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
     except Exception as error:
-        return failed(call, ToolErrorKind.FAILED, _describe_exception(error))
-    if not isinstance(content, str | ToolOutput):
-        text = f"{call.name} returned {type(content).__name__}, and not a text."
-        return failed(call, ToolErrorKind.FAILED, text)
-    return content
+        return failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
+    max_chars = (spec or own).max_result_chars
+    if type(outcome) is str and len(outcome) <= max_chars:
+        return ToolResult(call.call_id, call.name, _to_unicode(outcome)), None
+    if not isinstance(outcome, str | ToolOutput):
+        text = f"{call.name} returned {type(outcome).__name__}, and not a text."
+        return failed(call, ToolErrorKind.FAILED, text), None
+    output = ToolOutput(outcome) if isinstance(outcome, str) else outcome
+    return to_result(call, output, max_chars)
 
 
 def to_result(call: ToolCall, output: ToolOutput, max_chars: int) -> tuple[ToolResult, Blobs]:

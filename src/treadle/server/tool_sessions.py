@@ -107,7 +107,7 @@ class ToolSessions:
             session.sandbox,
             scope=session.scope,
             tools=self.specs,
-            call_tool=inner,
+            make_caller=None if inner is None else lambda _: inner,
         )
         result, _ = await run_tool(call, tool, arguments, context)
         return result

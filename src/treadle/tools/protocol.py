@@ -91,7 +91,17 @@ CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
 class ToolContext:
     """What a running call knows of its run. Annotate a parameter with it to receive it."""
 
-    __slots__ = ("_call_tool", "_report", "call_id", "run_id", "sandbox", "scope", "step", "tools")
+    __slots__ = (
+        "_caller",
+        "_make_caller",
+        "_report",
+        "call_id",
+        "run_id",
+        "sandbox",
+        "scope",
+        "step",
+        "tools",
+    )
 
     def __init__(
         self,
@@ -103,8 +113,9 @@ class ToolContext:
         *,
         scope: Scope | None = None,
         tools: Sequence[ToolSpec] = (),
-        call_tool: CallTool | None = None,
+        make_caller: Callable[[str], CallTool] | None = None,
     ) -> None:
+        """`make_caller` gives, for a call's id, what makes calls within it; it is asked at the first one."""
         self.run_id = run_id
         self.call_id = call_id
         self.step = step
@@ -116,7 +127,8 @@ class ToolContext:
         self.tools = tools
         """All tools of the run, this one too."""
         self._report = report
-        self._call_tool = call_tool
+        self._make_caller = make_caller
+        self._caller: CallTool | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -138,9 +150,11 @@ class ToolContext:
 
         One that fails comes back with `is_error`. Raises: `ToolError` where there is no run to call it in.
         """
-        if self._call_tool is None:
-            raise ToolError(f"{name!r} cannot be called from here")
-        return await self._call_tool(name, arguments)
+        if self._caller is None:
+            if self._make_caller is None:
+                raise ToolError(f"{name!r} cannot be called from here")
+            self._caller = self._make_caller(self.call_id)
+        return await self._caller(name, arguments)
 
 
 class Tool(Protocol):

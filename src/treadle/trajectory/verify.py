@@ -293,7 +293,7 @@ class _Verifier:
             sandbox,
             scope=scope,
             tools=tuple(self._specs.values()),
-            call_tool=inner,
+            make_caller=None if inner is None else lambda _: inner,
         )
         spec = self._specs[call.name]
         result, _ = await run_tool(call, tool, arguments, context, spec if inner else for_code(spec))
