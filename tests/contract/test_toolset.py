@@ -2,20 +2,35 @@
 
 import asyncio
 import json
+import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Struct
 from tests.tools.web import Asked, serve
 
-from treadle import Agent, Policy, ScriptedModel
-from treadle.core.types import Effect, Role, ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from treadle import Agent, Policy, RunNotFoundError, ScriptedModel
+from treadle.core.errors import ServerError
+from treadle.core.types import (
+    Effect,
+    Request,
+    Role,
+    StopReason,
+    ToolCall,
+    ToolErrorKind,
+    ToolResult,
+    ToolSpec,
+)
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.perform import read_call, run_tool
+from treadle.registry import load
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.function import check_tool_name
 from treadle.tools.protocol import Scope, Tool, Toolbox, ToolContext
@@ -23,81 +38,139 @@ from treadle.tools.resolve import MAKERS, TOOLSETS, resolve_tools
 from treadle.tools.validation import ArgumentChecker
 from treadle.trajectory.transcript import check_transcript
 
-ODD = Path(__file__).parents[1] / "tools" / "mcp" / "odd_server.py"
+MCP_SERVER = Path(__file__).parents[1] / "tools" / "mcp" / "sdk_server.py"
+Call = tuple[str, dict[str, Any]]
 
 
-class Kind:
-    """One toolset, a call of it that works, and one that does not."""
+class Kind(Struct, frozen=True):
+    """One toolset, and calls of it."""
 
-    def __init__(
-        self,
-        text: str,
-        name: str,
-        good: dict[str, Any],
-        bad: dict[str, Any],
-        *,
-        says: str,
-        own: tuple[dict[str, Any], dict[str, Any]] | None = None,
-    ) -> None:
-        self.text = text
-        self.name = name
-        self.good = good
-        self.bad = bad
-        """Arguments that break the schema."""
-        self.says = says
-        """What the result of the good call holds."""
-        self.own = own
-        """Two calls, of which the second shows what the first left in the run."""
-
-    def tools(self) -> dict[str, Tool]:
-        return {tool.spec.name: tool for tool in resolve_tools([self.text])}
+    text: str
+    good: Call
+    says: str
+    """What the result of the good call holds."""
+    bad: Call
+    """Breaks the schema, with the argument of this name."""
+    at_fault: str
+    fails: Call
+    """Fits the schema, and cannot be done."""
+    why: str
+    """What the result of that holds."""
+    own: Callable[[str], tuple[Call, Call]] | None = None
+    """Two calls, of which the second says the text that the first left in the run."""
+    slow: Call | None = None
+    """Takes minutes, if nobody cancels it."""
 
 
-def _files(folder: Path) -> Kind:
-    write = {"file_path": "own", "content": "mine"}
-    return Kind("files", "write_file", write, {"file_path": 1}, says="wrote 4 bytes", own=None)
+def _files(folder: Path, urls: dict[str, str]) -> Kind:
+    return Kind(
+        "files",
+        good=("write_file", {"file_path": "a", "content": "mine"}),
+        says="wrote 4 bytes",
+        bad=("write_file", {"file_path": 1, "content": ""}),
+        at_fault="file_path",
+        fails=("read_file", {"file_path": "absent"}),
+        why="absent",
+        own=lambda text: (
+            ("write_file", {"file_path": "own", "content": text}),
+            ("read_file", {"file_path": "own"}),
+        ),
+    )
 
 
-def _python(folder: Path) -> Kind:
-    own = ({"code": "mine = 5"}, {"code": "mine"})
-    return Kind("python", "python", {"code": "6 * 7"}, {"cod": "1"}, says="42", own=own)
+def _python(folder: Path, urls: dict[str, str]) -> Kind:
+    return Kind(
+        "python",
+        good=("python", {"code": "6 * 7"}),
+        says="42",
+        bad=("python", {"cod": "1"}),
+        at_fault="code",
+        fails=("python", {"code": "1 / 0"}),
+        why="ZeroDivisionError",
+        own=lambda text: (("python", {"code": f"mine = {text!r}"}), ("python", {"code": "mine"})),
+        slow=("python", {"code": "while True:\n    pass"}),
+    )
 
 
-def _shell(folder: Path) -> Kind:
-    own = ({"command": "echo mine > own"}, {"command": "cat own"})
-    return Kind("shell", "shell", {"command": "echo hi"}, {"command": 5}, says="hi", own=own)
+def _shell(folder: Path, urls: dict[str, str]) -> Kind:
+    return Kind(
+        "shell",
+        good=("shell", {"command": "echo hi"}),
+        says="hi",
+        bad=("shell", {"command": 5}),
+        at_fault="command",
+        fails=("shell", {"command": "echo sorry; exit 3"}),
+        why="sorry",
+        own=lambda text: (("shell", {"command": f"echo {text} > own"}), ("shell", {"command": "cat own"})),
+        slow=("shell", {"command": "sleep 100"}),
+    )
 
 
-def _mcp(folder: Path) -> Kind:
-    return Kind(f"mcp:{sys.executable} {ODD} plain", "once", {}, [1], says="did once")  # type: ignore[arg-type]
+def _mcp(folder: Path, urls: dict[str, str]) -> Kind:
+    return Kind(
+        f"mcp:{sys.executable} {MCP_SERVER}",
+        good=("add", {"a": 40, "b": 2}),
+        says="42",
+        bad=("add", {"a": 40, "b": "two"}),
+        at_fault="/b",
+        fails=("show", {"what": "nothing"}),
+        why="Error executing tool show",
+        slow=("wait", {"seconds": 100}),
+    )
 
 
-def _mock(folder: Path) -> Kind:
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    fixtures = [
-        {"match": {"n": 1}, "result": "one", "set": {"seen": 1}},
-        {"match": {"n": 2}, "result": "{{state.seen}}"},
+def _mock(folder: Path, urls: dict[str, str]) -> Kind:
+    schema = {"type": "object", "properties": {"put": {"type": "string"}, "get": {"type": "boolean"}}}
+    fixtures: list[Any] = [
+        {"match": {"put": {"$any": True}}, "result": "put {{put}}", "set": {"seen": "{{put}}"}},
+        {"match": {"get": True}, "when": {"seen": {"$any": True}}, "result": "seen {{state.seen}}"},
     ]
     path = folder / "mock.json"
-    path.write_text(json.dumps({"tools": [{"name": "count", "inputSchema": schema, "fixtures": fixtures}]}))
-    return Kind(f"mock:{path}", "count", {"n": 1}, {"n": "x"}, says="one", own=({"n": 1}, {"n": 2}))
+    keep = {"name": "keep", "description": "Keeps.", "inputSchema": schema, "fixtures": fixtures}
+    path.write_text(json.dumps({"tools": [keep]}))
+    return Kind(
+        f"mock:{path}",
+        good=("keep", {"put": "one"}),
+        says="put one",
+        bad=("keep", {"put": 1}),
+        at_fault="put",
+        fails=("keep", {"get": False}),
+        why="keep",
+        own=lambda text: (("keep", {"put": text}), ("keep", {"get": True})),
+    )
 
 
-def _openapi(folder: Path) -> Kind:
-    url = SERVERS["openapi"]
-    parameters = [{"name": "n", "in": "query", "required": True, "schema": {"type": "integer"}}]
-    operation = {"operationId": "double", "parameters": parameters}
-    raw = {"openapi": "3.1.0", "servers": [{"url": url}], "paths": {"/d": {"get": operation}}}
-    DOCUMENT.update(raw)
-    return Kind(f"openapi:{url}/openapi.json", "double", {"n": 4}, {"n": "x"}, says="8")
+def _openapi(folder: Path, urls: dict[str, str]) -> Kind:
+    return Kind(
+        f"openapi:{urls['openapi']}/openapi.json",
+        good=("double", {"n": 21}),
+        says="42",
+        bad=("double", {"n": "x"}),
+        at_fault="/n",
+        fails=("double", {"n": 0}),
+        why="HTTP 404\nno zero",
+        slow=("double", {"n": -1}),
+    )
 
 
-def _spin(folder: Path) -> Kind:
-    write = {"file_path": "own", "content": "x"}
-    return Kind(f"spin:{SERVERS['spin']}", "write_file", write, {"file_path": 1}, says="ok own")
+def _spin(folder: Path, urls: dict[str, str]) -> Kind:
+    return Kind(
+        f"spin:{urls['spin']}",
+        good=("write_file", {"file_path": "a", "content": "mine"}),
+        says="wrote a",
+        bad=("write_file", {"file_path": 1, "content": ""}),
+        at_fault="file_path",
+        fails=("read_file", {"file_path": "absent"}),
+        why="there is no absent",
+        own=lambda text: (
+            ("write_file", {"file_path": "own", "content": text}),
+            ("read_file", {"file_path": "own"}),
+        ),
+        slow=("read_file", {"file_path": "slow"}),
+    )
 
 
-KINDS: dict[str, Callable[[Path], Kind]] = {
+KINDS: dict[str, Callable[[Path, dict[str, str]], Kind]] = {
     "files": _files,
     "python": _python,
     "shell": _shell,
@@ -106,58 +179,136 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "openapi": _openapi,
     "spin": _spin,
 }
-SERVERS: dict[str, str] = {}
-DOCUMENT: dict[str, Any] = {}
+DOCUMENT = {
+    "openapi": "3.1.0",
+    "paths": {
+        "/double": {
+            "get": {
+                "operationId": "double",
+                "parameters": [{"name": "n", "in": "query", "required": True, "schema": {"type": "integer"}}],
+            }
+        }
+    },
+}
 
 
-def _answer_openapi(asked: Asked) -> tuple[int, dict[str, str], bytes]:
-    head = {"content-type": "application/json"}
-    if asked.path == "/openapi.json":
-        return 200, head, json.dumps(DOCUMENT).encode()
-    return 200, head, str(2 * int(asked.path.partition("n=")[2])).encode()
+@pytest.fixture(scope="module")
+def urls() -> Iterator[dict[str, str]]:
+    """A service of each kind that needs one."""
+    is_over = threading.Event()
+    sessions: dict[str, dict[str, str]] = {}
 
+    def answer_openapi(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        if asked.path == "/openapi.json":
+            return 200, {"content-type": "application/json"}, json.dumps(DOCUMENT).encode()
+        number = int(asked.path.partition("n=")[2])
+        if number < 0:
+            is_over.wait(100)
+        if number == 0:
+            return 404, {"content-type": "text/plain"}, b"no zero"
+        return 200, {"content-type": "application/json"}, str(2 * number).encode()
 
-def _answer_spin(asked: Asked) -> tuple[int, dict[str, str], bytes]:
-    if asked.method == "DELETE":
-        return 200, {}, b"{}"
-    path = json.loads(asked.body)["args"].get("file_path", "")
-    return 200, {}, json.dumps({"success": True, "result": f"ok {path}"}).encode()
+    def answer_spin(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        if asked.method == "DELETE":
+            sessions.pop(asked.path.rpartition("/")[2], None)
+            return 200, {}, b"{}"
+        body = json.loads(asked.body)
+        files, path = sessions.setdefault(body["session_id"], {}), body["args"].get("file_path", "")
+        if path == "slow":
+            is_over.wait(100)
+        if body["tool"] == "write_file":
+            files[path] = body["args"]["content"]
+            return 200, {}, json.dumps({"success": True, "result": f"wrote {path}"}).encode()
+        said = files.get(path, f"there is no {path}")
+        return 200, {}, json.dumps({"success": path in files, "result": said}).encode()
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _servers() -> Iterator[None]:
-    with serve(_answer_openapi) as one, serve(_answer_spin) as two:
-        SERVERS.update(openapi=one.url, spin=two.url)
-        yield
+    with serve(answer_openapi) as one, serve(answer_spin) as two:
+        yield {"openapi": one.url, "spin": two.url}
+        is_over.set()
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
-    return KINDS[request.param](tmp_path)
+def kind(request: pytest.FixtureRequest, tmp_path: Path, urls: dict[str, str]) -> Kind:
+    return KINDS[request.param](tmp_path, urls)
 
 
-def context(
-    run_id: str = "r", sandbox: MemorySandbox | None = None, scope: Scope | None = None
-) -> ToolContext:
-    return ToolContext(run_id, "c1", 1, sandbox or MemorySandbox({"seed": "s"}), scope=scope or Scope())
+@pytest.fixture
+def make(kind: Kind) -> Iterator[Callable[[], Any]]:
+    """Gives the toolset, another object each time as far as it is one; what was made is closed in the end."""
+    made = []
+
+    def make() -> Any:
+        name, colon, rest = kind.text.partition(":")
+        made.append(load(MAKERS[name])(rest) if colon else load(TOOLSETS[name]))
+        return made[-1]
+
+    yield make
+    for toolset in made:
+        getattr(toolset, "close", lambda: None)()
+    deadline = time.monotonic() + 20
+    while (left := _children("sdk_server.py", "bwrap")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert left == []
 
 
-async def perform(tool: Tool, arguments: dict[str, Any], where: ToolContext) -> ToolResult:
-    written = ToolCall("c1", tool.spec.name, json.dumps(arguments))
-    ready = read_call(written, {tool.spec.name: tool}, None)
-    if isinstance(ready, ToolResult):
-        return ready
-    result, _ = await run_tool(written, *ready, where)
-    return result
+def _children(*names: str) -> list[str]:
+    """The commands of this process's descendants that hold one of `names`."""
+    parents: dict[str, str] = {}
+    commands: dict[str, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[folder.name] = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            commands[folder.name] = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+    found = {str(os.getpid())}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [commands[pid] for pid in found if any(name in commands.get(pid, "") for name in names)]
+
+
+@pytest.fixture
+def tools(make: Callable[[], Any]) -> dict[str, Tool]:
+    return _tools_of(make())
+
+
+def _tools_of(toolset: Any) -> dict[str, Tool]:
+    return {tool.spec.name: tool for tool in resolve_tools([toolset])}
+
+
+class Place:
+    """One run's files and scope, and calls in it."""
+
+    def __init__(self, tools: dict[str, Tool], run_id: str = "r") -> None:
+        self.tools = tools
+        self.run_id = run_id
+        self.sandbox = MemorySandbox({"seed": "s"})
+        self.scope = Scope()
+
+    async def __call__(self, wanted: Call) -> ToolResult:
+        name, arguments = wanted
+        written = ToolCall("c1", name, json.dumps(arguments))
+        ready = read_call(written, self.tools, None)
+        if isinstance(ready, ToolResult):
+            return ready
+        context = ToolContext(self.run_id, "c1", 1, self.sandbox, scope=self.scope)
+        result, _ = await run_tool(written, *ready, context)
+        return result
+
+    async def __aenter__(self) -> "Place":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.scope.close()
 
 
 def test_every_registered_toolset_is_tried() -> None:
+    # The same as `shell`, but for the walls around it.
     assert set(KINDS) == {*TOOLSETS, *MAKERS} - {"shell-unprotected"}
 
 
-def test_definitions_are_ones_that_providers_and_journals_take(kind: Kind) -> None:
-    tools = kind.tools()
-    assert kind.name in tools
+def test_definitions_are_ones_that_providers_and_journals_take(kind: Kind, tools: dict[str, Tool]) -> None:
+    assert {kind.good[0], kind.bad[0], kind.fails[0]} <= tools.keys()
     for tool in tools.values():
         spec = tool.spec
         check_tool_name(spec.name, "here")
@@ -165,70 +316,117 @@ def test_definitions_are_ones_that_providers_and_journals_take(kind: Kind) -> No
         assert spec.parameters["type"] == "object"
         ArgumentChecker(spec.parameters).find_fault({})
         assert spec.effect in Effect
-    assert Toolbox(tools).under(Policy(max_result_chars=10)).by_name[kind.name].max_result_chars == 10
+        assert spec.description
+    name = kind.good[0]
+    assert Toolbox(tools).under(Policy(max_result_chars=10)).by_name[name].max_result_chars == 10
 
 
-async def test_a_good_call_says_what_it_should_and_a_bad_one_what_is_wrong(kind: Kind) -> None:
-    tool, where = kind.tools()[kind.name], context()
-    assert tool.find_fault(kind.good) is None
-    good = await perform(tool, kind.good, where)
-    assert (good.is_error, kind.says in good.content) == (False, True), good
-    bad = await perform(tool, kind.bad, where)
-    assert bad.error_kind is ToolErrorKind.INVALID_ARGUMENTS
-    assert len(bad.content) > 20
-    await where.scope.close()
+async def test_good_calls_bad_arguments_and_failures_are_values(kind: Kind, tools: dict[str, Tool]) -> None:
+    async with Place(tools) as place:
+        good = await place(kind.good)
+        assert (good.is_error, kind.says in good.content) == (False, True), good
+        bad = await place(kind.bad)
+        assert bad.error_kind is ToolErrorKind.INVALID_ARGUMENTS
+        assert kind.at_fault in bad.content
+        assert "accepted parameters: " in bad.content
+        failed = await place(kind.fails)
+        assert (failed.error_kind, kind.why in failed.content) == (ToolErrorKind.FAILED, True), failed
+        assert kind.says in (await place(kind.good)).content
 
 
-async def test_runs_do_not_see_each_other(kind: Kind) -> None:
-    tool = kind.tools()[kind.name]
-    places = [context(f"r{number}", MemorySandbox({"seed": "s"})) for number in range(20)]
-    results = await asyncio.gather(*[perform(tool, kind.good, where) for where in places])
+async def test_runs_do_not_see_each_other(kind: Kind, tools: dict[str, Tool]) -> None:
+    places = [Place(tools, f"isolated-{number}") for number in range(20)]
+    results = await asyncio.gather(*[place(kind.good) for place in places])
     assert [kind.says in item.content for item in results] == [True] * 20
     if kind.own is not None:
-        first, second = kind.own
-        await perform(tool, first, places[0])
-        mine = await perform(tool, second, places[0])
-        assert not mine.is_error
-        others = await perform(tool, second, context("fresh"))
-        assert others.is_error or others.content != mine.content
-    for where in places:
-        await where.scope.close()
+        texts = [f"text-of-{number}." for number in range(20)]
+        pairs = [kind.own(text) for text in texts]
+        left = await asyncio.gather(*[place(pair[0]) for place, pair in zip(places, pairs, strict=True)])
+        assert not any(item.is_error for item in left)
+        seen = await asyncio.gather(*[place(pair[1]) for place, pair in zip(places, pairs, strict=True)])
+        assert [[text for text in texts if text in item.content] for item in seen] == [[t] for t in texts]
+        async with Place(tools, "fresh") as fresh:
+            nothing = await fresh(pairs[0][1])
+        assert nothing.is_error
+        assert not any(text in nothing.content for text in texts)
+    for place in places:
+        await place.scope.close()
 
 
-def test_it_works_on_one_event_loop_after_another(kind: Kind) -> None:
-    tool = kind.tools()[kind.name]
-
+def test_it_works_on_one_event_loop_after_another(kind: Kind, tools: dict[str, Tool]) -> None:
     async def once() -> str:
-        where = context()
-        try:
-            return (await perform(tool, kind.good, where)).content
-        finally:
-            await where.scope.close()
+        async with Place(tools) as place:
+            return (await place(kind.good)).content
 
     for _ in range(2):
         assert kind.says in asyncio.run(once())
 
 
-async def test_it_goes_on_after_a_call_was_cancelled(kind: Kind) -> None:
-    tool, where = kind.tools()[kind.name], context()
-    for _ in range(3):
-        task = asyncio.ensure_future(perform(tool, kind.good, where))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-    assert kind.says in (await perform(tool, kind.good, where)).content
-    await where.scope.close()
+async def test_it_goes_on_after_a_call_was_cancelled(kind: Kind, tools: dict[str, Tool]) -> None:
+    async with Place(tools) as place:
+        await place(kind.good)
+        for ticks in (0, 1, 2, 5):
+            task = asyncio.ensure_future(place(kind.good))
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if kind.slow is not None:
+            task = asyncio.ensure_future(place(kind.slow))
+            await asyncio.wait([task], timeout=0.2)
+            assert not task.done()
+            task.cancel()
+            # Far less than the call takes.
+            async with asyncio.timeout(30):
+                await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+        assert kind.says in (await place(kind.good)).content
 
 
-async def test_a_whole_run_is_kept_replayed_and_forked(kind: Kind) -> None:
+async def test_a_whole_run_is_kept_replayed_and_forked(kind: Kind, make: Callable[[], Any]) -> None:
     journal = MemoryJournal()
-    steps: list[Any] = [[call(kind.name, kind.good)], [call(kind.name, kind.bad)], "done"]
-    agent = Agent(ScriptedModel(steps), tools=[kind.text], journal=journal)
-    run = await agent.run("go", files={"seed": "s"})
-    results = [message for message in run.messages if message.role is Role.TOOL]
-    assert [kind.says in results[0].content, results[1].is_error] == [True, True]
-    assert check_transcript(run.messages) == []
-    assert (await agent.replay(run.run_id)).is_exact
-    again = Agent(ScriptedModel([[call(kind.name, kind.good)], "ok"]), tools=[kind.text], journal=journal)
-    forked = await again.fork(run.run_id, text="once more")
-    assert kind.says in forked.messages[-2].content
+    steps: list[Any] = [[call(*kind.good), call(*kind.fails)], [call(*kind.bad)], "done"]
+    async with Agent(ScriptedModel(steps), tools=[make()], journal=journal) as agent:
+        run = await agent.run("go", files={"seed": "s"})
+        results = [message for message in run.messages if message.role is Role.TOOL]
+        assert [kind.says in results[0].content, results[1].is_error, results[2].is_error] == [True] * 3
+        assert check_transcript(run.messages) == []
+        assert (await agent.replay(run.run_id)).is_exact
+    async with Agent(ScriptedModel([[call(*kind.good)], "ok"]), tools=[make()], journal=journal) as again:
+        forked = await again.fork(run.run_id, text="once more")
+        assert kind.says in forked.messages[-2].content
+
+
+async def test_a_run_that_broke_off_goes_on_elsewhere(kind: Kind, make: Callable[[], Any]) -> None:
+    journal = MemoryJournal()
+    first, second = kind.own("left-before") if kind.own is not None else (kind.good, kind.good)
+    steps: list[Any] = [[call(*first)], ServerError("gone")]
+    async with Agent(ScriptedModel(steps), tools=[make()], journal=journal) as agent:
+        broken = await agent.run("go", files={"seed": "s"})
+        assert broken.stop_reason is StopReason.ERROR
+    async with Agent(ScriptedModel([[call(*second)], "done"]), tools=[make()], journal=journal) as again:
+        run = await again.resume(broken.run_id)
+        assert run.stop_reason is StopReason.COMPLETED
+        assert ("left-before" if kind.own is not None else kind.says) in run.messages[-2].content
+        assert (await again.replay(run.run_id)).is_exact
+
+
+async def test_a_run_that_is_cancelled_anywhere_can_be_resumed(kind: Kind, make: Callable[[], Any]) -> None:
+    def answer(request: Request) -> Any:
+        is_answered = request.messages[-1].role is Role.TOOL
+        return "done" if is_answered else [call(*kind.good), call(*kind.good)]
+
+    async with Agent(ScriptedModel(answer), tools=[make()], journal=MemoryJournal()) as agent:
+        for ticks in (1, 2, 3, 4, 6, 9, 14, 30):
+            task = asyncio.ensure_future(agent.run("go", run_id=f"run-{ticks}", files={"seed": "s"}))
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            try:
+                run = await agent.resume(f"run-{ticks}")
+            except RunNotFoundError:
+                continue
+            assert run.stop_reason in (StopReason.COMPLETED, StopReason.CANCELLED)
+            assert check_transcript(run.messages) == []
+            assert (await agent.replay(run.run_id)).is_exact
