@@ -185,3 +185,18 @@ async def test_a_model_that_never_fits_is_given_up() -> None:
     (tool,) = Mock([typed], simulator=ScriptedModel(["a", "b", "c"])).tools()
     with pytest.raises(ToolError, match="gave no answer that fits its output schema"):
         await tool.call({}, ToolContext("r", "c", 1))
+
+
+async def test_a_models_answers_are_kept_for_other_processes(tmp_path: Path) -> None:
+    for model in (ScriptedModel(["made up"]), ScriptedModel([])):
+        (tool,) = Mock([SPEC], simulator=model, cache=tmp_path / "kept").tools()
+        output = await tool.call({"a": 1}, ToolContext("r", "c", 1, MemorySandbox()))
+        assert (output.content, output.is_simulated) == ("made up", True)
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
+def test_a_file_may_name_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps({"tools": [{"name": "f", "inputSchema": {}}], "simulator": "nobody:x"}))
+    with pytest.raises(ConfigError, match="nobody"):
+        mock(str(path))

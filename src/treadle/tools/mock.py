@@ -11,11 +11,13 @@ The file format is any of tool definitions, with `fixtures` (and `default`) besi
                    {"error": "there is no city {{city}}"}]}]}
 
 The fixture of most criteria wins, the later of equals. A result may be a template: `{{name}}` is an argument (with
-`{{name.inner}}`), `{{state.name}}` what was set, `{{call_count}}` how often the tool was called in this run.
+`{{name.inner}}`), `{{state.name}}` what was set, `{{call_count}}` how often the tool was called in this run. With
+`"simulator": "openai:gpt-5-mini"` (and `seed`, and a folder `cache`) a model answers what no fixture does.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -72,10 +74,11 @@ class Mock:
         default: Json = msgspec.UNSET,
         simulator: "Model | str | None" = None,
         seed: int = 0,
+        cache: str | Path | None = None,
     ) -> None:
         """`definitions` are tools or a file of them. `default`, if given, answers what no fixture does: a template,
         or the text `echo` for the object that DeepFabric's mock component gives. `simulator`, if given, answers
-        instead: a model, in the tool's place.
+        instead: a model, in the tool's place, whose answers are kept in the folder `cache` if one is given.
 
         Raises: `ConfigError`.
         """
@@ -84,6 +87,8 @@ class Mock:
             read = read_definitions(definitions)
             tools = read.tools
             given, default = _join_fixtures(read.raw, read.rest, given, default, repr(definitions))
+            simulator, seed = simulator or read.rest.get("simulator"), read.rest.get("seed", seed)
+            cache = cache or read.rest.get("cache")
         else:
             tools = tuple(definitions)
         unknown = given.keys() - {tool.name for tool in tools}
@@ -93,7 +98,7 @@ class Mock:
         if simulator is not None:
             from treadle.tools.simulate import Simulator
 
-            self.simulator = Simulator(simulator, seed)
+            self.simulator = Simulator(simulator, seed, cache)
         self._tools = tuple(
             [MockTool(self, tool, _read_fixtures(tool.name, given.get(tool.name, ()))) for tool in tools]
         )

@@ -5,7 +5,9 @@ up holds together. Its answers are kept by what they answer: the same call after
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,12 +37,14 @@ _INSTRUCTIONS = (
 class Simulator:
     """Answers calls of any tool."""
 
-    def __init__(self, model: "Model | str", seed: int = 0) -> None:
+    def __init__(self, model: "Model | str", seed: int = 0, cache: str | Path | None = None) -> None:
+        """`cache` is a folder in which answers are kept for other processes; it is made if it is not there."""
         self._model: Model = (
             load("treadle.models:model")(model, seed=seed) if isinstance(model, str) else model
         )
         self._seed = seed
         self._kept: dict[str, ToolOutput] = {}
+        self._folder = None if cache is None else Path(cache)
 
     async def answer(
         self, spec: ToolSpec, arguments: dict[str, Json], history: Sequence[tuple[str, Json, str]]
@@ -58,8 +62,26 @@ class Simulator:
             )
         ).hexdigest()
         if key not in self._kept:
-            self._kept[key] = await self._ask(spec, definition, arguments, history)
+            self._kept[key] = self._read_kept(key) or await self._ask(spec, definition, arguments, history)
+            self._write_kept(key, self._kept[key])
         return self._kept[key]
+
+    def _read_kept(self, key: str) -> ToolOutput | None:
+        if self._folder is None:
+            return None
+        try:
+            return msgspec.json.decode((self._folder / f"{key}.json").read_bytes(), type=ToolOutput)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def _write_kept(self, key: str, output: ToolOutput) -> None:
+        if self._folder is None or (self._folder / f"{key}.json").exists():
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # Renamed when it is whole, so that nobody reads half of it.
+        part = self._folder / f"{key}.{os.getpid()}.part"
+        part.write_bytes(msgspec.json.encode(output))
+        part.replace(self._folder / f"{key}.json")
 
     async def _ask(
         self, spec: ToolSpec, definition: Json, arguments: Json, history: Sequence[tuple[str, Json, str]]
