@@ -12,6 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.state import Status
 from treadle.core.types import StopReason, ToolErrorKind
 from treadle.models import call
+from treadle.trajectory.verify import verify_run
 
 __all__ = ["lab"]
 
@@ -196,3 +197,24 @@ async def test_a_replay_with_another_policy_says_where_it_parts(lab: Lab) -> Non
         assert replay.divergence is not None
         assert "tool_started" in replay.divergence.expected
         assert decided in replay.divergence.actual
+
+
+async def test_verifying_makes_an_edited_call_as_it_was_run(lab: Lab) -> None:
+    @tool(effect="pure")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    edit = Decision(True, arguments='{"n": 5}')
+    agent = lab.agent(
+        [call("double", {"n": 1})], "ok", tools=[double], approve={"*": "ask"}, approver=lambda _: edit
+    )
+    run = await agent.run("go")
+    assert results(run)[0][1].endswith("\n10")
+    verified = await verify_run(lab.journal, run.run_id, [double])
+    assert (verified.matched, verified.differences, verified.skips) == (1, (), ())
+
+
+async def test_verifying_counts_a_refused_call_by_name(lab: Lab) -> None:
+    run = await lab.agent([send_to("a")], "ok", tools=[send], approve={"once": "never"}).run("go")
+    verified = await verify_run(lab.journal, run.run_id, [send])
+    assert verified.skips == ("send (call_1_0): it was refused",)

@@ -14,7 +14,9 @@ import pytest
 
 from treadle import Agent, ScriptedModel, tool
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.events import digests_of
 from treadle.core.types import Role
+from treadle.journal.jsonl import export_run, import_lines
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
@@ -256,6 +258,20 @@ async def test_a_fork_has_the_variables_of_its_moment() -> None:
     again = ScriptedModel([[call("python", {"code": "n"})], "ok"])
     later = await Agent(again, tools=[python], journal=journal).fork(run.run_id, text="and now?")
     assert later.messages[-2].content == "2"
+
+
+async def test_an_exported_journal_brings_the_variables_along() -> None:
+    journal, other = MemoryJournal(), MemoryJournal()
+    code = "big = ['a longer text %d' % n for n in range(2000)]\nopen('f', 'w').write('x')"
+    run = await Agent(
+        ScriptedModel([[call("python", {"code": code})], "ok"]), tools=[python], journal=journal
+    ).run("go")
+    await import_lines(other, export_run(journal, run.run_id))
+    ask = ScriptedModel([[call("python", {"code": "len(big), open('f').read()"})], "ok"])
+    forked = await Agent(ask, tools=[python], journal=other).fork(run.run_id, text="on")
+    assert forked.messages[-2].content == "(2000, 'x')"
+    kept = {digest for event in run.events for digest in digests_of(event.body)}
+    assert sum(len(journal.read_blob(digest)) for digest in kept) < 40_000
 
 
 def test_a_fork_of_a_process_that_ran_code_is_told_and_does_not_hang() -> None:
