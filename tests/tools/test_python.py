@@ -58,6 +58,21 @@ async def test_prints_and_the_last_value_come_back(lab: Lab) -> None:
     assert await lab.text("x") == "5"
 
 
+async def test_values_show_themselves_as_in_an_interactive_python(lab: Lab) -> None:
+    own = "class A:\n    def __repr__(self):\n        return 'A!'\n"
+    assert await lab.text(f"{own}[A(), {{'é': A()}}]  # what there is") == "[A!, {'é': A!}]"
+    assert await lab.text("_") == "[A!, {'é': A!}]"
+    assert await lab.text("if True:\n    7") == ""
+    assert await lab.text("(1,\n 2,\n 3)") == "(1, 2, 3)"
+    assert await lab.text("x = 1; 'é', x # é") == "('é', 1)"
+    assert await lab.text('"a" \\\n "b"\n\n') == "'ab'"
+    assert await lab.text("None") == ""
+    failed = await lab("y = 2\nabsent + y")
+    assert "line 2" in failed.content
+    assert "name 'absent' is not defined" in failed.content
+    assert "repr(_)" not in failed.content
+
+
 async def test_the_files_are_those_of_the_run(lab: Lab) -> None:
     assert await lab.text("open('a.txt').read()") == "'seed\\n'"
     assert await lab.text("open('/a.txt').read()") == "'seed\\n'"

@@ -5,6 +5,7 @@ asks for is answered here, from the run's sandbox and the run's other tools. Its
 calls of a run, as part of the snapshot.
 """
 
+import ast
 import contextlib
 import hashlib
 import keyword
@@ -22,6 +23,8 @@ from treadle.tools.validation import ArgumentChecker
 STATE = "python"
 """Under which the sandbox keeps the session."""
 MAX_CODE_CHARS = 1_000_000
+MAX_SHOWN_CHARS = 10_000
+"""Longer code is not taken apart to show its last value in its own way."""
 
 _DESCRIPTION = (
     "Run Python code in a sandbox, and read what it prints and the value of its last expression.\n\n"
@@ -156,7 +159,8 @@ class _Run:
     async def run(self, code: str) -> ToolOutput:
         monty = self._monty
         try:
-            step = await self._session.feed_start(code, print_callback=self._printed)
+            shown_by_code = show_last(code)
+            step = await self._session.feed_start(shown_by_code or code, print_callback=self._printed)
             while not isinstance(step, monty.MontyComplete):
                 step = await self._answer(step)
         except monty.MontySyntaxError as error:
@@ -170,7 +174,8 @@ class _Run:
             )
         except monty.MontyConversionError as error:
             return self._fail(f"[the value of the last expression cannot be shown: {error}]")
-        shown = "" if step.output is None else _shorten(repr(step.output), self._tool._max_output_bytes)
+        shown = "" if step.output is None else step.output if shown_by_code else repr(step.output)
+        shown = _shorten(shown, self._tool._max_output_bytes)
         printed = self._printed.output
         if shown and printed and not printed.endswith("\n"):
             printed += "\n"
@@ -272,6 +277,30 @@ async def _forgetting(key: tuple[str, int]) -> AsyncIterator[None]:
         yield
     finally:
         await workers.forget(key)
+
+
+def show_last(code: str) -> str | None:
+    """`code` with its last expression kept in `_` and shown by its own `repr`, as an interactive Python does.
+
+    `None` if it does not end in an expression, or cannot be taken apart here. Lines keep their numbers.
+    """
+    if len(code) > MAX_SHOWN_CHARS or "\r" in code or "\f" in code:
+        return None
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if not body or not isinstance(body[-1], ast.Expr):
+        return None
+    last = body[-1].value
+    if last.end_lineno is None or last.end_col_offset is None:
+        return None
+    lines = [line.encode() for line in code.split("\n")]
+    end = lines[last.end_lineno - 1]
+    lines[last.end_lineno - 1] = end[: last.end_col_offset] + b")" + end[last.end_col_offset :]
+    begin = lines[last.lineno - 1]
+    lines[last.lineno - 1] = begin[: last.col_offset] + b"_ = (" + begin[last.col_offset :]
+    return b"\n".join(lines).decode() + "\nNone if _ is None else repr(_)"
 
 
 def _identifier(name: str) -> str:
