@@ -6,6 +6,7 @@ Each is journalled: its intent before its effect, its result before anybody sees
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -126,7 +127,7 @@ def _begin(
         driver.on_progress if driver.is_heard else None,
         scope=driver.scope,
         tools=driver.toolbox.specs,
-        make_caller=driver.make_caller if parent is None else None,
+        make_caller=partial(InnerCalls, driver) if parent is None else None,
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from treadle.calls import InnerCalls, ask, request_approvals, run_calls
+from treadle.calls import ask, request_approvals, run_calls
 from treadle.core import events as e
 from treadle.core.decide import (
     Action,
@@ -60,6 +60,7 @@ class Driver:
     ) -> None:
         self.state = state
         self._writer = writer
+        self.run_id = writer.run_id
         self._model = model
         self.toolbox = toolbox.under(state.policy)
         self.sandbox = sandbox
@@ -78,18 +79,9 @@ class Driver:
         self._loop = asyncio.get_running_loop()
 
     @property
-    def run_id(self) -> str:
-        """The run's."""
-        return self._writer.run_id
-
-    @property
     def is_heard(self) -> bool:
         """Somebody listens."""
         return self._emit is not None
-
-    def make_caller(self, call_id: str) -> InnerCalls:
-        """What makes calls of other tools within a running one."""
-        return InnerCalls(self, call_id)
 
     async def close(self) -> None:
         """Give back what tools hold for the run; it can be driven on, and they take it anew."""
