@@ -25,7 +25,7 @@ TOOLSETS = {
     "files": "treadle.tools.files:files",
     "shell": "treadle.tools.shell:shell",
     "shell-unprotected": "treadle.tools.shell:shell_unprotected",
-    "python": "treadle.tools.python:python",
+    "python": "treadle.tools.python.tool:toolset",
 }
 """Toolsets by name. Others come from entry points in the group `treadle.tools`; a name here wins."""
 

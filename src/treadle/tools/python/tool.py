@@ -8,6 +8,7 @@ calls of a run, as part of the snapshot.
 import ast
 import contextlib
 import hashlib
+import importlib.util
 import keyword
 import re
 from collections.abc import AsyncIterator
@@ -314,3 +315,16 @@ def _shorten(text: str, limit: int) -> str:
 
 
 python = Python()
+
+
+class _Toolset:
+    """The name `python` of a command line or an agent."""
+
+    def tools(self) -> tuple[Python]:
+        """See `Toolset.tools`. Raises: `ConfigError` if Monty is not installed, before a run is begun in vain."""
+        if importlib.util.find_spec("pydantic_monty") is None:
+            require("pydantic_monty", "python")
+        return (python,)
+
+
+toolset = _Toolset()
