@@ -61,7 +61,7 @@ def serve(answer: Answer, host: str = "127.0.0.1") -> Iterator[Web]:
 
     server = Server((host, 0), Handler)
     web = Web(f"http://{host}:{server.server_address[1]}", server.server_address[1])
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield web

@@ -5,17 +5,19 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Json
+from treadle.registry import require
 from treadle.sync import run_blocking
-from treadle.tools.definitions import decode
 from treadle.tools.http import GuardedHttp, Resolver, host_of
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
-MAX_YAML_VALUES = 5_000_000
+MAX_YAML_VALUES = 2_000_000
 """In a document, each counted as often as its aliases repeat it."""
+MAX_YAML_DEPTH = 200
 _ACCEPT = "application/json, application/yaml;q=0.9, */*;q=0.5"
 _NAME = "the OpenAPI document"
 
@@ -69,22 +71,40 @@ def _fetch(url: str, *, allow_private: bool, resolver: Resolver | None) -> Loade
 
 
 def _decode(data: bytes, origin: str, *, is_json: bool = False) -> Json:
-    is_json = is_json or data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
+    data = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        if is_json:
-            return decode(data.removeprefix(b"\xef\xbb\xbf"), ".json", origin)
-        return _plain(decode(data, ".yaml", origin), [MAX_YAML_VALUES])
+        if is_json or data.lstrip().startswith((b"{", b"[")):
+            return msgspec.json.decode(data)
+        return _plain(_read_yaml(data, origin), [MAX_YAML_VALUES])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ConfigError(f"{origin} is not valid JSON: {error}") from error
     except RecursionError:
         raise ConfigError(f"{origin} is nested too deeply, or in itself") from None
-    except OverflowError as error:
-        raise ConfigError(f"{origin} is too large: {error}") from None
+
+
+def _read_yaml(data: bytes, origin: str) -> Any:
+    yaml = require("yaml", "yaml")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
+    try:
+        # The fast loader ends the process where it is nested without end.
+        for event in yaml.parse(data, Loader=loader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_YAML_DEPTH:
+                raise RecursionError
+        return yaml.load(data, Loader=loader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{origin} is not valid YAML: {error}") from error
 
 
 def _plain(value: Any, budget: list[int]) -> Json:
     """What YAML read as JSON has it: texts as keys, no dates, no aliases."""
     budget[0] -= 1
     if budget[0] < 0:
-        raise OverflowError(f"its aliases make more than {MAX_YAML_VALUES:,} values of it")
+        raise ConfigError(
+            f"the OpenAPI document is too large: its aliases make more than {MAX_YAML_VALUES:,} values"
+        )
     if isinstance(value, dict):
         return {str(key): _plain(item, budget) for key, item in value.items()}
     if isinstance(value, list):
