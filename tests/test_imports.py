@@ -13,7 +13,7 @@ from treadle import tools
 SOURCE = Path(treadle.__file__).parent
 RANKS = [
     ["core"],
-    ["protocol", "registry"],
+    ["protocol", "registry", "documents"],
     ["perform", "calls", "loop"],
     ["run", "replay", "sync"],
     ["agent", "session"],

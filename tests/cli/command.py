@@ -54,10 +54,16 @@ class Cli:
             **options,
         )
 
-    def __call__(self, *arguments: str, text: str | None = None, env: dict[str, str] | None = None) -> Result:
+    def __call__(
+        self, *arguments: str, text: str | bytes | None = None, env: dict[str, str] | None = None
+    ) -> Result:
         """Run to the end."""
         stdin = subprocess.DEVNULL if text is None else subprocess.PIPE
         process = self.start(*arguments, stdin=stdin, env=env or {})
+        if isinstance(text, bytes):
+            assert process.stdin
+            process.stdin.buffer.write(text)
+            text = ""
         out, err = process.communicate(text, timeout=120)
         return Result(process.returncode, out, err)
 

@@ -55,10 +55,16 @@ def test_one_call(cli: Cli) -> None:
             ("call", "read_file", "-t", "mcp:no-such-command"),
             "the command 'no-such-command' of the MCP server",
         ),
-        (("list", "-t", "files", "--format", "xml"), "there is no shape 'xml'"),
+        (("call", "read_file", "--mount", "absent"), "the sandbox's folder 'absent' does not exist"),
+        (("list", "-t", "files", "--format", "xml"), "'xml' is not one of"),
+        (("list", "--format", "mcp"), "--format writes the definitions of tools; name them with --tools"),
         (("list", "-t", "mock:absent.json"), "cannot read the tools of 'absent.json'"),
         (("list", "-t", "openapi:absent.json"), "cannot read the OpenAPI document 'absent.json'"),
         (("import", "absent.json"), "cannot read the tools of 'absent.json'"),
+        (("import", "absent"), "there is no toolset 'absent'"),
+        (("import", "files", "-o", "."), "'.' is there already"),
+        (("import", "files", "--force", "-o", "."), "'.' is a folder"),
+        (("import", "files", "-o", "absent/x.json"), "cannot write 'absent/x.json': No such file"),
     ],
 )
 def test_what_cannot_be_is_told_in_a_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
@@ -66,6 +72,48 @@ def test_what_cannot_be_is_told_in_a_line(cli: Cli, arguments: tuple[str, ...], 
     assert done.code == 2, done
     assert message in done.err
     assert "Traceback" not in done.err
+
+
+def test_code_calls_the_other_tools(cli: Cli) -> None:
+    cli.write("data/a.txt", "text")
+    code = "print(read_file(file_path='a.txt'))"
+    options = ("-t", "python", "-t", "files", "--mount", "data")
+    done = cli("tools", "call", "python", json.dumps({"code": code}), *options)
+    assert (done.code, done.out) == (0, "text\n"), done
+
+
+def test_definitions_go_from_shape_to_shape(cli: Cli) -> None:
+    function = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
+    saved = [{"type": "function", "function": {**function, "strict": True}}]
+    done = cli("tools", "import", "-", "--format", "deepfabric", "-o", "t.yaml", text=json.dumps(saved))
+    assert (done.code, "a definition has no place for strict: f" in done.err) == (0, True), done
+    assert (cli.folder / "t.yaml").read_text().startswith("tools:\n- name: f\n  description: d\n")
+    done = cli("tools", "import", "t.yaml", "--format", "openai")
+    assert json.loads(done.out) == [{"type": "function", "function": function}]
+    assert done.err == ""
+    done = cli("tools", "import", "files", "--format", "openai")
+    told = (
+        "the shape openai cannot hold effect: read_file, write_file, list_files, delete_file, edit_file and "
+    )
+    assert told in done.err
+    assert [path.name for path in cli.folder.iterdir()] == ["t.yaml"]
+    assert cli("tools", "import", "-", text=b"\xff").code == 2
+    assert "not UTF-8" in cli("tools", "call", "read_file", "-", text=b"\xff").err
+
+
+def test_a_model_in_a_tools_place(cli: Cli, script: Script) -> None:
+    server = script(lambda body: {"content": "it rains"})
+    cli.env |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "k"}
+    simulator = {"model": "openai:m", "seed": 7, "cache": "kept"}
+    cli.write("world.json", json.dumps({"tools": [{"name": "weather"}], "simulator": simulator}))
+    for _ in range(2):
+        done = cli("tools", "call", "weather", "-t", "mock:world.json", "--json")
+        assert (done.code, done.lines[0]["content"], done.lines[0]["is_simulated"]) == (
+            0,
+            "it rains",
+            True,
+        ), done
+    assert [request["seed"] for request in server.requests] == [7]
 
 
 def test_definitions_are_saved_and_mocked(cli: Cli, script: Script) -> None:

@@ -16,7 +16,7 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import ToolCall
 from treadle.perform import run_tool
 from treadle.tools.function import check_tool_name
-from treadle.tools.mcp import MCPServer, MCPServers
+from treadle.tools.mcp import MCPServer, MCPServers, mcp
 from treadle.tools.protocol import ToolContext
 
 ODD = str(Path(__file__).parent / "mcp" / "odd_server.py")
@@ -232,6 +232,13 @@ def test_what_a_server_tells_of_its_secrets_is_hidden(odd: Odd) -> None:
     with pytest.raises(ConfigError, match=r"its standard error ends with:\n\*\*\*") as failed:
         server.tools()
     assert not any(secret in str(failed.value) + repr(server) + repr(server.target) for secret in secrets)
+
+
+def test_what_came_out_of_the_environment_is_hidden(odd: Odd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN_OF_THIS_TEST", "from-the-environment")
+    with pytest.raises(ConfigError, match=r"its standard error ends with:\n--token=\*\*\*") as failed:
+        mcp(f"{sys.executable} {ODD} tells {odd.state} --token=${{TOKEN_OF_THIS_TEST}}").tools()
+    assert "from-the-environment" not in str(failed.value)
 
 
 # The end of the process

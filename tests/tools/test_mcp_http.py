@@ -45,6 +45,10 @@ class Service:
         self.unknown: Answer = (404, {}, b"")
         """To a session that it does not know."""
         self.always: Answer | None = None
+        self.size = 0
+        """By how much an answer is longer than it must be."""
+        self.has_streams = False
+        """Whether results come as events."""
 
     def __call__(self, asked: Asked) -> Answer:
         if self.always is not None:
@@ -79,10 +83,13 @@ class Service:
             return answer
         if answer is not None:
             answer.wait(30)
-        return self.result(number, {"content": [{"type": "text", "text": f"did {name}"}]})
+        text = f"did {name}" + "!" * self.size
+        return self.result(number, {"content": [{"type": "text", "text": text}]})
 
     def result(self, number: Any, result: Any, headers: dict[str, str] | None = None) -> Answer:
         body = json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
+        if self.has_streams:
+            return 200, {"content-type": "text/event-stream", **(headers or {})}, b"data: %s\n\n" % body
         return 200, {"content-type": "application/json", **(headers or {})}, body
 
     @staticmethod
@@ -245,17 +252,27 @@ async def test_an_event_stream_that_ends_without_an_answer(service: Service) -> 
         assert service.calls == ["once", "look", "look"]
 
 
-def test_keys_in_addresses_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEY_OF_THIS_TEST", "key-of-the-environment")
-    for url, secret in [
-        ("http://user:pass99word@127.0.0.1:9/mcp", "pass99word"),
-        ("http://127.0.0.1:9/mcp?api_key=secret99", "secret99"),
-        ("http://127.0.0.1:9/s/abcdef0123456789abcdef/mcp", "abcdef0123456789abcdef"),
-        ("http://127.0.0.1:9/${KEY_OF_THIS_TEST}/mcp", "key-of-the-environment"),
-    ]:
-        with pytest.raises(ConfigError, match="nothing answers at its address") as failed:
-            mcp(url).tools()
-        assert secret not in str(failed.value)
+async def test_large_events(service: Service) -> None:
+    service.has_streams = True
+    async with MCPServer(service.web.url) as server:
+        once = named(server, "once")
+        service.size = 3_000_000
+        assert len((await once.call({}, context())).content) == 3_000_008
+
+
+def test_keys_in_addresses_are_not_told() -> None:
+    def echo(asked: Asked) -> Answer:
+        return Service.error(None, -32000, f"{asked.path} is not for you", 403)
+
+    with serve(echo) as web:
+        for path, secret in [
+            ("/mcp?api_key=secret99", "secret99"),
+            ("/s/abcdef0123456789abcdef/mcp", "abcdef0123456789abcdef"),
+            ("/mcp?key=a%20b%2Fc", "a%20b%2Fc"),
+        ]:
+            with pytest.raises(ConfigError, match=r"\*\*\*.* is not for you") as failed:
+                mcp(web.url + path).tools()
+            assert secret not in str(failed.value)
 
 
 # The SDK's own servers
@@ -283,9 +300,9 @@ async def test_large_results_and_many_calls_at_once(tmp_path: Path) -> None:
             fill, add = named(server, "fill"), named(server, "add")
             assert len((await fill.call({"size": 5_000_000}, context())).content) == 5_000_000
             results = await asyncio.gather(
-                *[add.call({"a": n, "b": 0}, context(f"r{n}")) for n in range(150)]
+                *[add.call({"a": n, "b": 0}, context(f"r{n}")) for n in range(300)]
             )
-            assert [result.content for result in results] == [str(n) for n in range(150)]
+            assert [result.content for result in results] == [str(n) for n in range(300)]
 
 
 async def test_a_tool_that_was_removed_and_one_that_asks_the_user(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Mocked tools: which fixture answers, what a run remembers, and a model in a tool's place."""
+"""Mocked tools: which fixture answers, what a run remembers, and a file's answers."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from treadle import Agent, ScriptedModel
 from treadle.core import events as e
-from treadle.core.errors import ConfigError, ToolError
+from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, ToolSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.mock import Fixture, Mock, fill, mock
-from treadle.tools.protocol import ToolContext, ToolOutput
+from treadle.tools.fixtures import Fixture, fill
+from treadle.tools.mock import Mock, mock, mock_of
+from treadle.tools.protocol import Scope, ToolContext, ToolOutput
 
 SPEC = ToolSpec("f", "Does f.", {"type": "object"}, Effect.IDEMPOTENT)
 
@@ -24,12 +27,13 @@ SPEC = ToolSpec("f", "Does f.", {"type": "object"}, Effect.IDEMPOTENT)
 class Run:
     """One run's calls of the tool `f`."""
 
-    def __init__(self, *fixtures: Any, **options: Any) -> None:
-        (self.tool,) = Mock([SPEC], fixtures={"f": fixtures} if fixtures else None, **options).tools()
-        self.sandbox = MemorySandbox()
+    def __init__(self, *fixtures: Any, spec: ToolSpec = SPEC, has_files: bool = True, **options: Any) -> None:
+        (self.tool,) = Mock([spec], fixtures={"f": fixtures} if fixtures else None, **options).tools()
+        self.sandbox = MemorySandbox() if has_files else None
+        self.scope = Scope()
 
     async def __call__(self, **arguments: Any) -> ToolOutput:
-        output = await self.tool.call(arguments, ToolContext("r", "c", 1, self.sandbox))
+        output = await self.tool.call(arguments, ToolContext("r", "c", 1, self.sandbox, scope=self.scope))
         assert output.is_simulated
         return output
 
@@ -45,20 +49,27 @@ async def test_the_most_criteria_win_and_the_later_of_equals() -> None:
         {"match": {"b": "x,y=z"}, "result": "b first"},
         {"match": {"b": "x,y=z"}, "result": "b later"},
         {"match": {"n.inner": [1, {"k": None}]}, "result": "nested"},
+        {"match": {"n.dotted": 1}, "result": "dotted"},
+        {"match": {"n.0.x": 1}, "result": "of a list"},
     )
     assert await run.text() == "any"
     assert await run.text(a=1) == "a"
+    assert await run.text(a=1.0) == "a"
     assert await run.text(a=1, b="x,y=z") == "ab"
     assert await run.text(b="x,y=z") == "b later"
     assert await run.text(n={"inner": [1, {"k": None}]}) == "nested"
+    assert await run.text(n={"inner": [1.0, {"k": None}], "more": 2}) == "nested"
+    assert await run.text(n={"inner": [1, {"k": None, "l": None}]}) == "any"
+    assert await run.text(**{"n.dotted": 1}) == "dotted"
+    assert await run.text(n=[{"x": 1}]) == "of a list"
     assert await run.text(a=True) == "any"
     assert await run.text(a="1") == "any"
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b,c=d"]),
-    st.lists,
-    max_leaves=3,
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b,c=d", 0.0, 1.0, 0.5]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xy"), inner, max_size=2),
+    max_leaves=4,
 )
 arguments = st.dictionaries(st.sampled_from("abc"), values, max_size=3)
 
@@ -68,21 +79,47 @@ def test_choice_by_definition(criteria: list[dict[str, Any]], given_arguments: d
     fixtures = [Fixture(match=item, result=str(index)) for index, item in enumerate(criteria)]
     (tool,) = Mock([SPEC], fixtures={"f": fixtures}).tools()
 
-    def is_equal(one: Any, other: Any) -> bool:
-        return json.dumps(one) == json.dumps(other)
+    def canonical(value: Any) -> str:
+        """JSON, in which a number that is whole is written as such."""
+        return json.dumps(json.loads(json.dumps(value), parse_float=whole), sort_keys=True)
+
+    def whole(text: str) -> Any:
+        return int(float(text)) if float(text).is_integer() else float(text)
 
     fitting = [
         (len(item), index)
         for index, item in enumerate(criteria)
         if all(
-            key in given_arguments and is_equal(value, given_arguments[key]) for key, value in item.items()
+            key in given_arguments and canonical(value) == canonical(given_arguments[key])
+            for key, value in item.items()
         )
     ]
     chosen = tool.choose(given_arguments, {})
     assert (None if chosen is None else chosen.result) == (str(max(fitting)[1]) if fitting else None)
 
 
-async def test_patterns_state_sequences_and_errors() -> None:
+async def test_operators_at_any_depth() -> None:
+    run = Run(
+        {"result": "none"},
+        {"match": {"q": {"name": {"$regex": "^A"}, "n": {"$any": True}}}, "result": "deep"},
+        {"match": {"q": [{"$regex": "x"}]}, "result": "in a list"},
+        {"match": {"q": {"$equals": {"$regex": "^A"}}}, "result": "as it stands"},
+        {"match": {"q": {"price": {"$gt": 5}}}, "result": "no operator of ours"},
+        {"match": {"p": {"$any": False}, "q": 1}, "result": "p is left out"},
+    )
+    assert await run.text(q={"name": "Ann", "n": None}) == "deep"
+    assert await run.text(q={"name": "Bea", "n": None}) == "none"
+    assert await run.text(q={"name": "Ann"}) == "none"
+    assert await run.text(q=["axb"]) == "in a list"
+    assert await run.text(q=[5]) == "none"
+    assert await run.text(q={"$regex": "^A"}) == "as it stands"
+    assert await run.text(q={"price": {"$gt": 5}}) == "no operator of ours"
+    assert await run.text(q=1) == "p is left out"
+    assert await run.text(q=1, p=None) == "none"
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+async def test_patterns_state_sequences_and_errors(has_files: bool) -> None:
     run = Run(
         {
             "match": {"to": {"$regex": "^a"}},
@@ -90,38 +127,81 @@ async def test_patterns_state_sequences_and_errors() -> None:
             "set": {"last": "{{to}}", "n": "{{call_count}}"},
         },
         {"when": {"last": "ann"}, "result": {"again": "{{state.last}}", "n": "{{state.n}}"}},
-        {"match": {"list": {"$any": True}}, "results": ["one", "two"]},
+        {"match": {"list": {"$any": True}}, "results": ["one", {"$error": "not {{list}}"}, {"three": 3}]},
         {"match": {"bad": True}, "error": "no {{name}} here"},
+        has_files=has_files,
     )
     assert await run.text(to="ann") == "begins with a"
     output = await run()
     assert (output.structured, output.content) == ({"again": "ann", "n": 1}, '{"again":"ann","n":1}')
-    assert [await run.text(list=[]) for _ in range(3)] == ["one", "two", "two"]
+    outputs = [await run(list=[]) for _ in range(4)]
+    assert [item.content for item in outputs] == ["one", "not []", '{"three":3}', '{"three":3}']
+    assert [item.is_error for item in outputs] == [False, True, False, False]
     failed = await run(bad=True, name="x")
     assert (failed.is_error, failed.content) == (True, "no x here")
 
 
+async def test_only_what_an_answer_depends_on_is_remembered() -> None:
+    run = Run({"result": "{{a}}"})
+    await run(a=1)
+    assert run.sandbox is not None
+    assert run.sandbox.read_state("mock") is None
+
+
 async def test_what_nothing_answers_is_an_error_unless_told_otherwise() -> None:
-    with pytest.raises(ToolError, match=r'the mock of f has no fixture for \{"a":1\}'):
-        await Run()(a=1)
+    failed = await Run()(a=1)
+    assert (failed.is_error, failed.content) == (
+        True,
+        'the mock of f has no fixture for the arguments {"a":1}',
+    )
     echoed = await Run(default="echo")(a=1)
     assert echoed.structured["mock_result"] == "Successfully executed f"
     assert echoed.structured["input_received"] == {"a": 1}
     assert (await Run(default={"got": "{{arguments}}"})(a=1)).structured == {"got": {"a": 1}}
+    counted = Run(default="{{call_count}}")
+    assert [await counted.text() for _ in range(3)] == ["1", "2", "3"]
+    assert await Run({"match": {"a": 2}, "result": "two"}, templates={"f": "of {{a}}"}).text(a=1) == "of 1"
 
 
 def test_templates_keep_types_and_leave_what_is_unknown() -> None:
-    known = {"a": {"b": [1, 2]}, "s": "x", "none": None}
-    assert fill({"k": ["{{a.b}}", "{{a.b.1}}", "<{{s}}>", "{{nope}}", "{{none}}", 5]}, known) == {
-        "k": [[1, 2], 2, "<x>", "{{nope}}", None, 5]
-    }
-    assert fill("{{a}} and {{s}}", known) == '{"b":[1,2]} and x'
+    known = {"a": {"b": [1, 2]}, "s": "x", "none": None, "d.e": 7}
+    assert fill(
+        {"k": ["{{a.b}}", "{{ a.b.1 }}", "<{{s}}>", "{{nope}}", "{{none}}", 5, "{{d.e}}"]}, known
+    ) == {"k": [[1, 2], 2, "<x>", "{{nope}}", None, 5, 7]}
+    assert fill("{{a}} and {{s}}, {{nope.x}}, {{a.c}}", known) == '{"b":[1,2]} and x, {{nope.x}}, null'
+    assert fill("{{s}}{{s}}", {"s": "{{s}}"}) == "{{s}}{{s}}"
 
 
-async def test_what_a_run_remembers_is_in_its_snapshot() -> None:
-    tools = Mock([SPEC], fixtures={"f": [{"results": ["first", "second", "third"]}]})
+async def test_an_argument_that_is_left_out_has_its_default() -> None:
+    properties = {"unit": {"default": "C"}, "day": {"type": "string"}, "state": {}}
+    spec = replace(SPEC, parameters={"type": "object", "properties": properties})
+    run = Run({"result": ["{{unit}}", "{{day}}", "{{state.x}}", "{{arguments.state}}"]}, spec=spec)
+    assert (await run(state="s")).structured == ["C", None, None, "s"]
+    assert (await run(unit="F")).structured == ["F", None, None, None]
+
+
+async def test_results_keep_to_a_declared_output_schema() -> None:
+    spec = replace(SPEC, output_schema={"type": "object", "properties": {"n": {"type": "integer"}}})
+    run = Run({"result": {"n": "{{n}}"}}, {"match": {"t": 1}, "result": "a text"}, spec=spec)
+    assert (await run(n=1)).structured == {"n": 1}
+    failed = await run(n="x")
+    assert (failed.is_error, failed.structured) == (True, None)
+    assert (
+        failed.content
+        == 'the mock of f has a result that breaks its output schema: /n: "x" is not of type "integer"'
+    )
+    assert (await run(t=1)).structured is None
+    assert (await Run(spec=spec, default="echo")()).structured is None
+    with pytest.raises(ConfigError, match=r"a fixture of 'f' has a result that breaks .*: /n: \"x\""):
+        Run({"results": ["fine", {"n": "x"}]}, spec=spec)
+
+
+@pytest.mark.parametrize("effect", Effect)
+async def test_what_a_run_remembers_is_in_its_snapshot(effect: Effect) -> None:
+    fixtures = {"f": [{"results": ["first", "second", "third"]}]}
+    tools = Mock([replace(SPEC, effect=effect)], fixtures=fixtures)
     journal = MemoryJournal()
-    model = ScriptedModel([[call("f")], [call("f")], "ok"])
+    model = ScriptedModel([[call("f"), call("f")], "ok"])
     run = await Agent(model, tools=[tools], journal=journal).run("go")
     assert [item.content for item in run.messages if item.call_id] == ["first", "second"]
     done = [event.body for event in run.events if isinstance(event.body, e.ToolCompleted)]
@@ -132,71 +212,98 @@ async def test_what_a_run_remembers_is_in_its_snapshot() -> None:
     assert forked.messages[-2].content == "third"
 
 
+async def test_calls_side_by_side_are_answered_one_after_another() -> None:
+    run = Run({"results": [str(index) for index in range(9)]})
+    assert sorted(await asyncio.gather(*[run.text() for _ in range(9)])) == [str(index) for index in range(9)]
+
+
+async def answers_of(tools: Mock, name: str, *given: dict[str, Any]) -> list[str]:
+    tool = {tool.spec.name: tool for tool in tools.tools()}[name]
+    return [(await tool.call(item, ToolContext("r", "c", 1))).content for item in given]
+
+
 async def test_a_file_of_any_shape_with_fixtures(tmp_path: Path) -> None:
     path = tmp_path / "tools.json"
-    weather = {"name": "weather", "inputSchema": {"type": "object"}, "fixtures": [{"result": "mild"}]}
-    other = {"name": "other", "inputSchema": {"type": "object"}, "mockResponse": {"q": "{{q}}"}}
+    schema = {"type": "object"}
+    weather = {"name": "weather", "inputSchema": schema, "fixtures": [{"match": {"a": 1}, "result": "mild"}]}
+    other = {"name": "other", "inputSchema": schema, "mockResponse": {"q": "{{q}}"}}
+    third = {"type": "function", "function": {"name": "third"}, "response": "said"}
     beside = {"weather": [{"match": {"city": "Oslo"}, "response": "cold"}]}
-    path.write_text(json.dumps({"tools": [weather, other], "fixtures": beside}))
-    tools = {tool.spec.name: tool for tool in mock(str(path)).tools()}
-    assert (await tools["weather"].call({"city": "Oslo"}, ToolContext("r", "c", 1))).content == "cold"
-    assert (await tools["weather"].call({}, ToolContext("r", "c", 1))).content == "mild"
-    assert (await tools["other"].call({"q": 1}, ToolContext("r", "c", 1))).structured == {"q": 1}
+    value = {"tools": [weather, other, third, {"name": "last"}], "fixtures": beside}
+    path.write_text(json.dumps({**value, "responses": {"weather": "fair"}, "default": "nothing"}))
+    tools = mock(str(path))
+    assert await answers_of(tools, "weather", {"city": "Oslo"}, {"a": 1}, {}) == ["cold", "mild", "fair"]
+    assert await answers_of(tools, "other", {"q": 1}) == ['{"q":1}']
+    assert await answers_of(tools, "third", {}) == ["said"]
+    assert await answers_of(tools, "last", {}) == ["nothing"]
+    mine = Mock(path, fixtures={"weather": [{"result": "mine"}]}, default="else")
+    assert await answers_of(mine, "weather", {}, {"a": 1}) == ["mine", "mild"]
+    assert await answers_of(mine, "last", {}) == ["else"]
+
+
+async def test_definitions_of_elsewhere_echo_and_never_ask_a_model() -> None:
+    tools = mock_of({"tools": [{"name": "f"}], "simulator": "openai:m"}, "the body")
+    assert tools.simulator is None
+    (echoed,) = await answers_of(tools, "f", {"a": 1})
+    assert json.loads(echoed)["input_received"] == {"a": 1}
 
 
 @pytest.mark.parametrize(
     ("fixtures", "message"),
     [
-        ({"g": []}, "there are fixtures for 'g', which is no tool of this mock"),
-        ({"f": [{"mach": {}}]}, "fixture 1 of 'f': Object contains unknown field `mach`"),
-        ({"f": [{"match": {"a": {"$regex": "("}}}]}, "is no regular expression"),
-        ({"f": [{"result": 1, "error": "x"}]}, "more than one of result, results and error"),
+        ({"g": []}, "there are fixtures for 'g', which is no tool of this mock; the tools are f"),
+        ({"f": {"a": 1}}, "the fixtures of 'f' are {'a': 1}; they must be a list"),
+        ({"f": [5]}, "fixture 1 of 'f': Expected `object`, got `int`"),
+        ({"f": [{"result": 1}, {"mach": {}}]}, "fixture 2 of 'f': Object contains unknown field `mach`"),
+        ({"f": [{"match": 5, "result": 1}]}, "Expected `object`, got `int` - at `$.match`"),
+        ({"f": [{"match": {"a": {"$regex": "("}}, "result": 1}]}, "'(' is no regular expression"),
+        ({"f": [{"match": {"a": [{"$regex": 5}]}, "result": 1}]}, "5 is no regular expression"),
+        ({"f": [{"match": {"a": {"$any": 1}}, "result": 1}]}, "'$any' is 1; it must be true or false"),
+        ({"f": [{"when": {"a": {"$regx": "x"}}, "result": 1}]}, "has '$regx'; did you mean '$regex'?"),
+        (
+            {"f": [{"match": {"cty": 1}, "result": 1}]},
+            "'cty', which is no parameter of the tool; did you mean",
+        ),
+        ({"f": [{"result": 1, "error": "x"}]}, "more than one of 'result', 'results' and 'error'"),
+        ({"f": [{"match": {}}]}, "none of 'result', 'results' and 'error'"),
+        ({"f": [{"result": object()}]}, "fixture 1 of 'f' holds what is no JSON"),
     ],
 )
 def test_fixtures_that_cannot_be_used(fixtures: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
-        Mock([SPEC], fixtures=fixtures)
+    spec = replace(SPEC, parameters={"type": "object", "properties": {"city": {}, "a": {}}})
+    with pytest.raises(ConfigError) as caught:
+        Mock([spec], fixtures=fixtures)
+    assert message in str(caught.value)
 
 
-async def test_a_model_answers_in_the_tools_place() -> None:
-    typed = ToolSpec("f", "", {"type": "object"}, output_schema={"type": "object", "required": ["n"]})
-    model = ScriptedModel(
-        ['{"m": 1}', "not JSON", '```json\n{"n": 1}\n```', "ERROR: it is closed", '{"n": 2}']
-    )
-    (tool,) = Mock([typed], simulator=model).tools()
-    sandbox = MemorySandbox()
-    context = ToolContext("r", "c", 1, sandbox)
-    first = await tool.call({"a": 1}, context)
-    assert (first.structured, first.is_simulated) == ({"n": 1}, True)
-    assert len(model.requests) == 3
-    assert '"n" is a required property' in model.requests[1].messages[-1].content
-    closed = await tool.call({"a": 1}, context)
-    assert (closed.is_error, closed.content) == (True, "it is closed")
-    assert '"earlier_calls":[{"tool":"f","arguments":{"a":1},"result":"{\\"n\\": 1}"}]' in (
-        model.requests[3].messages[1].content
-    )
-    other = await tool.call({"a": 1}, ToolContext("s", "c", 1, MemorySandbox()))
-    assert other == first
-    assert len(model.requests) == 4
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"tools": [{"name": "f"}], "fixture": {}}, "the file has 'fixture'; did you mean 'fixtures'?"),
+        (
+            {"tools": [{"name": "f", "inputSchema": {}, "fixtrues": []}]},
+            "'f' has 'fixtrues'; did you mean",
+        ),
+        (
+            {"tools": [{"name": "f"}], "fixtures": [1]},
+            "'fixtures' beside the tools is [1]; it must be an object",
+        ),
+        ({"tools": [{"name": "f"}], "responses": {"g": 1}}, "there are fixtures for 'g', which is no tool"),
+        ({"tools": [{"name": "f"}], "simulator": 5}, "'simulator' is 5; it must be a model's name"),
+        (
+            {"tools": [{"name": "f"}], "simulator": {"model": "x", "sed": 1}},
+            "'simulator' has 'sed': 1; it takes",
+        ),
+        ({"tools": [{"name": "f"}], "simulator": "nobody:m"}, "nobody"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path: Path, value: Any, message: str) -> None:
+    (tmp_path / "m.json").write_text(json.dumps(value))
+    with pytest.raises(ConfigError) as caught:
+        mock(str(tmp_path / "m.json"))
+    assert message in str(caught.value)
 
 
-async def test_a_model_that_never_fits_is_given_up() -> None:
-    typed = ToolSpec("f", "", {"type": "object"}, output_schema={"type": "integer"})
-    (tool,) = Mock([typed], simulator=ScriptedModel(["a", "b", "c"])).tools()
-    with pytest.raises(ToolError, match="gave no answer that fits its output schema"):
-        await tool.call({}, ToolContext("r", "c", 1))
-
-
-async def test_a_models_answers_are_kept_for_other_processes(tmp_path: Path) -> None:
-    for model in (ScriptedModel(["made up"]), ScriptedModel([])):
-        (tool,) = Mock([SPEC], simulator=model, cache=tmp_path / "kept").tools()
-        output = await tool.call({"a": 1}, ToolContext("r", "c", 1, MemorySandbox()))
-        assert (output.content, output.is_simulated) == ("made up", True)
-    assert len(list((tmp_path / "kept").iterdir())) == 1
-
-
-def test_a_file_may_name_the_model(tmp_path: Path) -> None:
-    path = tmp_path / "tools.json"
-    path.write_text(json.dumps({"tools": [{"name": "f", "inputSchema": {}}], "simulator": "nobody:x"}))
-    with pytest.raises(ConfigError, match="nobody"):
-        mock(str(path))
+def test_a_mock_without_a_file() -> None:
+    with pytest.raises(ConfigError, match=r"say which file of definitions, as mock:tools\.json"):
+        mock("")

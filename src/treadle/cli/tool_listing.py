@@ -7,10 +7,13 @@ import msgspec
 
 from treadle.cli.output import clean, print_lines, print_note, stdout
 from treadle.core.types import ToolSpec
-from treadle.tools.definitions import write_definitions
+from treadle.registry import require
+from treadle.tools.definitions import Loss, Shape, write_definitions
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import MAKERS, TOOLSETS
 
+MAX_NAMED = 5
+"""Tools that a line about all of them names."""
 _ABOUT = {
     "files": "read, write, edit and search the files of the run",
     "python": "Python code in a sandbox",
@@ -50,14 +53,33 @@ def print_tools(tools: Sequence[Tool], *, is_json: bool) -> None:
         stdout().print(clean(about), soft_wrap=True)
 
 
-def print_definitions(tools: Iterable[Tool], shape: str) -> None:
+def print_definitions(tools: Iterable[Tool], shape: Shape) -> None:
     """Whole definitions, as JSON."""
     print_lines([encode([tool.spec for tool in tools], shape)])
 
 
-def encode(specs: Sequence[ToolSpec], shape: str) -> bytes:
-    """Definitions as indented JSON; what the shape cannot hold is told on standard error."""
+def encode(specs: Sequence[ToolSpec], shape: Shape, *, is_yaml: bool = False) -> bytes:
+    """Definitions as indented JSON, or as YAML; what the shape cannot hold is told on standard error.
+
+    Raises: `ConfigError` for YAML without PyYAML.
+    """
     written, lost = write_definitions(specs, shape)
-    for line in lost:
-        print_note(line)
-    return msgspec.json.format(msgspec.json.encode(written), indent=2)
+    print_losses(lost, f"the shape {shape} cannot hold")
+    data = msgspec.json.encode(written)
+    if not is_yaml:
+        return msgspec.json.format(data, indent=2)
+    text: str = require("yaml", "yaml").safe_dump(
+        msgspec.json.decode(data), sort_keys=False, allow_unicode=True, width=100
+    )
+    return text.rstrip("\n").encode()
+
+
+def print_losses(lost: Iterable[Loss], begin: str) -> None:
+    """One line for each thing that was lost, with the tools that lost it."""
+    tools_by_what: dict[str, list[str]] = {}
+    for item in lost:
+        tools_by_what.setdefault(item.what, []).append(item.tool)
+    for what, tools in tools_by_what.items():
+        more = f" and {len(tools) - MAX_NAMED} more" if len(tools) > MAX_NAMED else ""
+        names = ", ".join(tools[:MAX_NAMED]) + more
+        print_note(f"{begin} {what}: {names}" if names else f"{begin} {what}")

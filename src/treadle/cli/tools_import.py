@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from treadle.tools.definitions import Shape
+
 EXAMPLES = (
     "treadle tools import 'mcp:npx -y some-server' -o tools.json",
     "treadle tools import tools.yaml --format openai",
@@ -16,7 +18,8 @@ def import_(
         str,
         typer.Argument(
             metavar="FROM",
-            help="A file of definitions in any shape, or what --tools takes, as mcp:https://host/mcp.",
+            help="A file of definitions in any shape, - for standard input, or what --tools takes, as "
+            "mcp:https://host/mcp.",
             show_default=False,
         ),
     ],
@@ -24,8 +27,8 @@ def import_(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Standard output unless given.")
     ] = None,
     shape: Annotated[
-        str, typer.Option("--format", metavar="SHAPE", help="treadle, openai, mcp or deepfabric.")
-    ] = "treadle",
+        Shape, typer.Option("--format", metavar="SHAPE", help="treadle, openai, mcp or deepfabric.")
+    ] = Shape.TREADLE,
     is_forced: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
 ) -> None:
     """Read tool definitions and write them in another shape: for a mock, a data set, or another program."""

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from treadle.cli import options as o
+from treadle.tools.definitions import Shape
 
 EXAMPLES = (
     "treadle tools list --tools files --tools python",
@@ -15,7 +16,7 @@ EXAMPLES = (
 def list_tools(
     tools: o.Tools = None,
     shape: Annotated[
-        str | None,
+        Shape | None,
         typer.Option(
             "--format",
             metavar="SHAPE",
@@ -26,8 +27,13 @@ def list_tools(
 ) -> None:
     """List tools: name, effect and the first line of what they do. Without --tools: the toolsets that are here."""
     from treadle.cli.tool_listing import print_definitions, print_tools, print_toolsets
+    from treadle.core.errors import ConfigError
     from treadle.tools.resolve import resolve_tools
 
+    if not tools and shape is not None:
+        raise ConfigError(
+            "--format writes the definitions of tools; name them with --tools, as --tools files"
+        )
     if not tools:
         print_toolsets(is_json=is_json)
     elif shape is not None:

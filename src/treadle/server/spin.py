@@ -12,10 +12,12 @@ import msgspec
 
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
+from treadle.documents import decode_document
 from treadle.registry import require
 from treadle.server.tool_sessions import ToolSession, ToolSessions
-from treadle.tools.definitions import decode, parse_definitions
-from treadle.tools.mock import Fixture, Mock, mock_of
+from treadle.tools.definitions import parse_definitions
+from treadle.tools.fixtures import Fixture
+from treadle.tools.mock import Mock, mock_of
 from treadle.tools.protocol import Scope, ToolContext
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -90,7 +92,7 @@ class SpinService:
             self._mock = None
             return 200, {"success": True}
         try:
-            value = decode(body, ".yaml" if "yaml" in kind else ".json", "the body")
+            value = decode_document(body, "the body", is_yaml="yaml" in kind)
             return await self._change_mock(action, value)
         except (ConfigError, KeyError, TypeError, msgspec.ValidationError) as error:
             return 400, {"error": f"{error}" if isinstance(error, ConfigError) else f"the body lacks {error}"}
@@ -120,10 +122,10 @@ class SpinService:
             return 200, {"result": output.content if output.structured is None else output.structured}
         if action == "update-response":
             kept = [item for item in tool.fixtures if item.match or item.when]
-            tool.fixtures = [Fixture(result=value["mockResponse"]), *kept]
+            tool.use([Fixture(result=value["mockResponse"]), *kept])
             return 200, {"success": True}
         if action == "add-fixture":
-            tool.fixtures.append(Fixture(match=value["match"], result=value["response"]))
+            tool.use([*tool.fixtures, {"match": value["match"], "result": value["response"]}])
             return 200, {"success": True, "fixtures": len(tool.fixtures)}
         return 404, {"error": f"there is no /mock/{action}"}
 

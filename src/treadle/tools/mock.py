@@ -1,66 +1,83 @@
 """Tools that only pretend: from their definitions, fixtures, templates, or a model that answers in their place.
 
 Every result is marked as simulated. A call that nothing answers is an error, never a success that was made up.
+A tool keeps the effect of its definition, as rows of training show it, though nothing in the world changes.
 
-The file format is any of tool definitions, with `fixtures` (and `default`) beside the tools or within each:
+The file format is any of tool definitions, with answers (and `default`, `simulator`) beside the tools or in each:
 
     {"tools": [{"name": "weather", "parameters": {...},
+      "response": "no news of {{city}}",
       "fixtures": [{"match": {"city": "Oslo"}, "result": {"celsius": 4}},
-                   {"match": {"city": {"$regex": "^New "}}, "results": ["first", "then"]},
+                   {"match": {"city": {"$regex": "^New "}}, "results": ["first", {"$error": "second fails"}]},
                    {"when": {"paid": true}, "result": "{{city}} is fine", "set": {"seen": "{{city}}"}},
-                   {"error": "there is no city {{city}}"}]}]}
+                   {"match": {"city": ""}, "error": "there is no city {{city}}"}]}],
+     "fixtures": {"weather": [...]}, "responses": {"weather": ...},
+     "simulator": {"model": "openai:gpt-5-mini", "seed": 1, "cache": "answers"}}
 
-The fixture of most criteria wins, the later of equals. A result may be a template: `{{name}}` is an argument (with
-`{{name.inner}}`), `{{state.name}}` what was set, `{{call_count}}` how often the tool was called in this run. With
-`"simulator": "openai:gpt-5-mini"` (and `seed`, and a folder `cache`) a model answers what no fixture does.
+The fixture of most criteria answers, the later of equals. Any answer may be a template: `{{name}}` is an argument
+(with `{{name.inner}}`; its default, or null, where it is left out), `{{state.name}}` what was set in this run,
+`{{call_count}}` how often the tool was called in it, and `{{arguments}}` all of them.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+import difflib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, ToolError
+from treadle.core.errors import ConfigError
 from treadle.core.types import Json, ToolSpec
-from treadle.tools.definitions import parse_definitions, read_definitions
+from treadle.tools.definitions import MOCK_FIELDS, Definitions, parse_definitions, read_definitions
+from treadle.tools.fixtures import Fixture, FixtureLike, fill, has_places, rank_fixtures, read_fixtures
+from treadle.tools.output import OutputChecker
 from treadle.tools.protocol import ToolContext, ToolOutput
 from treadle.tools.validation import ArgumentChecker
 
 if TYPE_CHECKING:
     from treadle.models.protocol import Model
+    from treadle.tools.simulate import Simulator
 
 STATE = "mock"
-_PLACE = re.compile(r"\{\{\s*([\w.\-]+)\s*\}\}")
+MAX_HISTORY = 50
+"""Earlier calls that a simulator is told of, the newest."""
+MAX_HISTORY_CHARS = 4_000
+"""Of one earlier result."""
 _ECHO = "echo"
+_FILE_FIELDS = ("fixtures", "responses", "default", "simulator")
 
 
-class Fixture(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One canned answer. Without `match` and `when` it answers every call."""
+class Earlier(Struct, frozen=True, omit_defaults=True):
+    """A call that was made before in the run."""
 
-    match: dict[str, Json] = {}
-    """Argument to the value that it must equal, or `{"$regex": "..."}`, or `{"$any": true}` for being there."""
-    when: dict[str, Json] = {}
-    """The same for what was set before in this run."""
-    result: Json = msgspec.UNSET
-    results: tuple[Json, ...] = ()
-    """For the first call, the second, and so on; the last one stays."""
-    error: str | None = None
-    set: dict[str, Json] = {}
-    """What is set for later calls of the run."""
+    tool: str
+    arguments: Json
+    result: str
+    is_error: bool = False
 
 
-class _Memory(Struct):
+class _Memory(Struct, omit_defaults=True):
     """What a run's mocked tools remember."""
 
     counts: dict[str, int] = {}
-    """Calls by tool, and uses by fixture."""
+    """Calls by tool, and uses by `tool#fixture`, of those whose answers depend on it."""
     values: dict[str, Json] = {}
-    history: list[tuple[str, Json, str]] = []
-    """Of a simulated world: tool, arguments, answer."""
+    history: list[Earlier] = []
+    """Of a simulated world."""
+
+
+class _World:
+    """What the mocked tools of one run share while a process drives it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        """Calls are answered one after another, also those that code makes side by side."""
+        self.state: bytes | None = None
+        """The memory of a run that has no sandbox to keep it in."""
 
 
 class Mock:
@@ -68,41 +85,37 @@ class Mock:
 
     def __init__(
         self,
-        definitions: Sequence[ToolSpec] | str,
+        definitions: Sequence[ToolSpec] | Definitions | str | Path,
         *,
-        fixtures: Mapping[str, Sequence[Fixture | Mapping[str, Json]]] | None = None,
+        fixtures: Mapping[str, Sequence[FixtureLike]] | None = None,
+        templates: Mapping[str, Json] | None = None,
         default: Json = msgspec.UNSET,
-        simulator: "Model | str | None" = None,
-        seed: int = 0,
-        cache: str | Path | None = None,
+        simulator: "Simulator | Model | str | None" = None,
     ) -> None:
-        """`definitions` are tools or a file of them. `default`, if given, answers what no fixture does: a template,
-        or the text `echo` for the object that DeepFabric's mock component gives. `simulator`, if given, answers
-        instead: a model, in the tool's place, whose answers are kept in the folder `cache` if one is given.
+        """`definitions` are tools, or a file of them. `templates` are a tool's answer where no fixture is better.
 
+        What then is not answered, a `simulator` answers: a model, in the tool's place. Without one `default`
+        does, a template, or `echo` for the object that DeepFabric's mock component gives. What is given here
+        wins over what the file says.
         Raises: `ConfigError`.
         """
-        given: dict[str, Sequence[Fixture | Mapping[str, Json]]] = dict(fixtures or {})
-        if isinstance(definitions, str):
-            read = read_definitions(definitions)
-            tools = read.tools
-            given, default = _join_fixtures(read.raw, read.rest, given, default, repr(definitions))
-            simulator, seed = simulator or read.rest.get("simulator"), read.rest.get("seed", seed)
-            cache = cache or read.rest.get("cache")
-        else:
-            tools = tuple(definitions)
-        unknown = given.keys() - {tool.name for tool in tools}
-        if unknown:
-            raise ConfigError(f"there are fixtures for {min(unknown)!r}, which is no tool of this mock")
-        self.simulator = None
-        if simulator is not None:
-            from treadle.tools.simulate import Simulator
-
-            self.simulator = Simulator(simulator, seed, cache)
-        self._tools = tuple(
-            [MockTool(self, tool, _read_fixtures(tool.name, given.get(tool.name, ()))) for tool in tools]
-        )
+        folder = None
+        if isinstance(definitions, str | Path):
+            folder = Path(definitions).expanduser().parent
+            definitions = read_definitions(definitions)
+        tools = definitions.tools if isinstance(definitions, Definitions) else tuple(definitions)
+        answers: dict[str, list[FixtureLike]] = {tool.name: [] for tool in tools}
+        if isinstance(definitions, Definitions):
+            rest = definitions.rest
+            _add_written(definitions, answers)
+            default = rest.get("default", msgspec.UNSET) if default is msgspec.UNSET else default
+            if folder is not None and simulator is None and rest.get("simulator") is not None:
+                simulator = _read_simulator(rest["simulator"], folder)
+        _add(answers, _as_fixtures(templates or {}))
+        _add(answers, fixtures or {})
         self.default = default
+        self.simulator = _as_simulator(simulator)
+        self._tools = tuple([MockTool(self, tool, answers[tool.name]) for tool in tools])
 
     def tools(self) -> "tuple[MockTool, ...]":
         """See `Toolset.tools`."""
@@ -112,208 +125,195 @@ class Mock:
 class MockTool:
     """One mocked tool."""
 
-    def __init__(self, mock: Mock, spec: ToolSpec, fixtures: tuple[Fixture, ...]) -> None:
+    def __init__(self, mock: Mock, spec: ToolSpec, fixtures: Iterable[FixtureLike]) -> None:
         # One after another: what a call sets, the next one of the step sees.
         self.spec = replace(spec, is_concurrent=False)
         self.find_fault = ArgumentChecker(spec.parameters).find_fault
-        self.fixtures = list(fixtures)
         self._mock = mock
+        self._find_output_fault = OutputChecker(spec.output_schema or {}).find_fault
+        properties = spec.parameters.get("properties", {})
+        self._absent: dict[str, Json] = {
+            name: schema.get("default") if isinstance(schema, dict) else None
+            for name, schema in properties.items()
+        }
+        """What stands for an argument that is left out."""
+        self.use(fixtures)
+
+    def use(self, fixtures: Iterable[FixtureLike]) -> None:
+        """Answer with these from now on. Raises: `ConfigError` for one that cannot be used, and changes nothing."""
+        name = self.spec.name
+        read = read_fixtures(name, fixtures, self.spec.parameters)
+        rules = rank_fixtures(read)
+        for answer in (answer for rule in rules for answer in rule.answers()):
+            if not isinstance(answer, str) and not has_places(answer) and (fault := self._misfit(answer)):
+                raise ConfigError(
+                    f"a fixture of {name!r} has a result that breaks its output schema: {fault}"
+                )
+        self.fixtures = read
+        self._rules = rules
+        is_default_counting = "call_count" in repr(self._mock.default)
+        self._is_counted = is_default_counting or any(rule.is_counting for rule in rules)
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
-        """See `Tool.call`. Raises: `ToolError` if nothing answers the call."""
-        memory = _recall(context)
-        name = self.spec.name
-        count = memory.counts[name] = memory.counts.get(name, 0) + 1
-        known = {**arguments, "state": memory.values, "call_count": count, "arguments": arguments}
-        found = self.choose(arguments, memory.values)
-        if found is None:
-            output = await self._answer_without(arguments, known, memory)
-        else:
-            output = self._use(found, known, memory)
-        if context.sandbox is not None:
-            context.sandbox.write_state(STATE, msgspec.json.encode(memory))
+        """See `Tool.call`. A call that nothing answers is an error."""
+        world = await context.scope.get(STATE, _enter_world)
+        async with world.lock:
+            kept = world.state if context.sandbox is None else context.sandbox.read_state(STATE)
+            memory = _Memory() if kept is None else msgspec.json.decode(kept, type=_Memory)
+            output = await self._answer(arguments, memory)
+            state = msgspec.json.encode(memory)
+            if state == (kept or b"{}"):
+                return output
+            if context.sandbox is None:
+                world.state = state
+            else:
+                context.sandbox.write_state(STATE, state)
         return output
 
     def choose(self, arguments: Mapping[str, Json], state: Mapping[str, Json]) -> Fixture | None:
-        """The fixture of most criteria that fits; the later of equals."""
-        best: Fixture | None = None
-        for fixture in self.fixtures:
-            is_fit = _fits(fixture.match, arguments) and _fits(fixture.when, state)
-            if is_fit and (best is None or _weight(fixture) >= _weight(best)):
-                best = fixture
-        return best
+        """The fixture that answers a call with what was set in its run, if any does."""
+        return next((rule.fixture for rule in self._rules if rule.is_fit(arguments, state)), None)
 
-    def _use(self, fixture: Fixture, known: Mapping[str, Json], memory: _Memory) -> ToolOutput:
-        key = f"{self.spec.name}#{self.fixtures.index(fixture)}"
-        used = memory.counts.get(key, 0)
-        memory.counts[key] = used + 1
-        if fixture.error is not None:
-            answer, is_error = fill(fixture.error, known), True
-        elif fixture.results:
-            answer, is_error = fill(fixture.results[min(used, len(fixture.results) - 1)], known), False
+    async def _answer(self, arguments: dict[str, Json], memory: _Memory) -> ToolOutput:
+        name, simulator = self.spec.name, self._mock.simulator
+        known = {**self._absent, **arguments, "arguments": arguments, "state": memory.values}
+        if self._is_counted:
+            memory.counts[name] = known["call_count"] = memory.counts.get(name, 0) + 1
+        rule = next((rule for rule in self._rules if rule.is_fit(arguments, memory.values)), None)
+        if rule is not None:
+            used = 0
+            if rule.fixture.results:
+                key = f"{name}#{rule.key}"
+                used = memory.counts.get(key, 0)
+                memory.counts[key] = used + 1
+            answer, is_error = rule.answer(used)
+            output = self._to_output(fill(answer, known), is_error=is_error)
+            memory.values |= {key: fill(value, known) for key, value in rule.fixture.set.items()}
+        elif simulator is not None:
+            output = await simulator.answer(self.spec, arguments, memory.history)
         else:
-            answer, is_error = fill(None if fixture.result is msgspec.UNSET else fixture.result, known), False
-        memory.values |= {name: fill(value, known) for name, value in fixture.set.items()}
-        return _to_output(answer, is_error=is_error)
+            output = self._answer_by_default(arguments, known)
+        if simulator is not None:
+            text = output.content
+            if len(text) > MAX_HISTORY_CHARS:
+                text = f"{text[: MAX_HISTORY_CHARS // 2]} … {text[-MAX_HISTORY_CHARS // 2 :]}"
+            memory.history.append(Earlier(name, arguments, text, output.is_error))
+            del memory.history[:-MAX_HISTORY]
+        return output
 
-    async def _answer_without(
-        self, arguments: dict[str, Json], known: Mapping[str, Json], memory: _Memory
-    ) -> ToolOutput:
-        if self._mock.simulator is not None:
-            output = await self._mock.simulator.answer(self.spec, arguments, memory.history)
-            memory.history.append((self.spec.name, arguments, output.content))
-            return output
-        if self._mock.default == _ECHO:
-            return _to_output(
-                {
-                    "tool": self.spec.name,
-                    "description": self.spec.description,
-                    "input_received": arguments,
-                    "mock_result": f"Successfully executed {self.spec.name}",
-                    "status": "success",
-                }
+    def _answer_by_default(self, arguments: dict[str, Json], known: Mapping[str, Json]) -> ToolOutput:
+        name, default = self.spec.name, self._mock.default
+        if default is msgspec.UNSET:
+            given = msgspec.json.encode(arguments).decode()
+            return self._to_output(
+                f"the mock of {name} has no fixture for the arguments {given}", is_error=True
             )
-        if self._mock.default is not msgspec.UNSET:
-            return _to_output(fill(self._mock.default, known))
-        raise ToolError(
-            f"the mock of {self.spec.name} has no fixture for {msgspec.json.encode(arguments).decode()}"
-        )
+        if default != _ECHO:
+            return self._to_output(fill(default, known))
+        echo = {
+            "tool": name,
+            "description": self.spec.description,
+            "input_received": arguments,
+            "mock_result": f"Successfully executed {name}",
+            "status": "success",
+        }
+        structured = echo if self.spec.output_schema is None else None
+        return ToolOutput(msgspec.json.encode(echo).decode(), is_simulated=True, structured=structured)
+
+    def _to_output(self, answer: Json, *, is_error: bool = False) -> ToolOutput:
+        if isinstance(answer, str):
+            return ToolOutput(answer, is_error=is_error, is_simulated=True)
+        fault = None if is_error else self._misfit(answer)
+        if fault is not None:
+            text = f"the mock of {self.spec.name} has a result that breaks its output schema: {fault}"
+            return ToolOutput(text, is_error=True, is_simulated=True)
+        text = "" if answer is None else msgspec.json.encode(answer).decode()
+        return ToolOutput(text, is_error=is_error, is_simulated=True, structured=answer)
+
+    def _misfit(self, answer: Json) -> str | None:
+        return None if self.spec.output_schema is None else self._find_output_fault(answer)
 
 
 def mock(text: str) -> Mock:
     """The mocked tools of a file: `mock:tools.json`. Raises: `ConfigError`."""
+    if not text:
+        raise ConfigError("mock: say which file of definitions, as mock:tools.json")
     return Mock(text)
 
 
-def fill(template: Json, known: Mapping[str, Json]) -> Json:
-    """`template` with its places filled in; one that is a text's whole content keeps its value's type.
-
-    A place that nothing is known for stays as it is.
-    """
-    if isinstance(template, dict):
-        return {key: fill(value, known) for key, value in template.items()}
-    if isinstance(template, list | tuple):
-        return [fill(value, known) for value in template]
-    if not isinstance(template, str):
-        return template
-    whole = _PLACE.fullmatch(template)
-    if whole:
-        value = _find(whole[1], known)
-        return template if value is msgspec.UNSET else value
-
-    def write(place: re.Match[str]) -> str:
-        value = _find(place[1], known)
-        if value is msgspec.UNSET:
-            return place[0]
-        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-    return _PLACE.sub(write, template)
-
-
-def _find(path: str, known: Mapping[str, Json]) -> Json:
-    value: Json = known
-    for part in path.split("."):
-        if isinstance(value, Mapping) and part in value:
-            value = value[part]
-        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            return msgspec.UNSET
-    return value
-
-
-def _fits(criteria: Mapping[str, Json], values: Mapping[str, Json]) -> bool:
-    return all(_is_equal(wanted, _find(path, values)) for path, wanted in criteria.items())
-
-
-def _is_equal(wanted: Json, value: Json) -> bool:
-    if isinstance(wanted, dict) and len(wanted) == 1:
-        if "$any" in wanted:
-            return (value is not msgspec.UNSET) is bool(wanted["$any"])
-        if "$regex" in wanted:
-            return isinstance(value, str) and re.search(wanted["$regex"], value) is not None
-    # 1 and true are equal in Python, and not in JSON.
-    return value is not msgspec.UNSET and msgspec.json.encode(wanted, order="sorted") == msgspec.json.encode(
-        value, order="sorted"
-    )
-
-
-def _weight(fixture: Fixture) -> int:
-    return len(fixture.match) + len(fixture.when)
-
-
-def _to_output(answer: Json, *, is_error: bool = False) -> ToolOutput:
-    if isinstance(answer, str):
-        return ToolOutput(answer, is_error=is_error, is_simulated=True)
-    text = "" if answer is None else msgspec.json.encode(answer).decode()
-    return ToolOutput(text, is_error=is_error, is_simulated=True, structured=answer)
-
-
-def _recall(context: ToolContext) -> _Memory:
-    raw = context.sandbox.read_state(STATE) if context.sandbox is not None else None
-    return _Memory() if raw is None else msgspec.json.decode(raw, type=_Memory)
-
-
-def _read_fixtures(name: str, given: Sequence[Fixture | Mapping[str, Json]]) -> tuple[Fixture, ...]:
-    found = []
-    for number, item in enumerate(given, 1):
-        try:
-            fixture = item if isinstance(item, Fixture) else msgspec.convert(_modern(item), Fixture)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"fixture {number} of {name!r}: {error}") from error
-        for wanted in (*fixture.match.values(), *fixture.when.values()):
-            if isinstance(wanted, dict) and "$regex" in wanted:
-                try:
-                    re.compile(wanted["$regex"])
-                except (re.error, TypeError) as error:
-                    raise ConfigError(
-                        f"fixture {number} of {name!r}: {wanted['$regex']!r} is no regular expression ({error})"
-                    ) from error
-        says = (fixture.result is not msgspec.UNSET, bool(fixture.results), fixture.error is not None)
-        if sum(says) > 1:
-            raise ConfigError(f"fixture {number} of {name!r} has more than one of result, results and error")
-        found.append(fixture)
-    return tuple(found)
-
-
-def _modern(item: Mapping[str, Json]) -> Mapping[str, Json]:
-    """DeepFabric's mock component calls a fixture's result its response."""
-    if "response" in item and "result" not in item:
-        return {
-            **{key: value for key, value in item.items() if key != "response"},
-            "result": item["response"],
-        }
-    return item
-
-
-def _join_fixtures(
-    raw: Sequence[dict[str, Json]],
-    rest: Mapping[str, Json],
-    given: dict[str, Sequence[Fixture | Mapping[str, Json]]],
-    default: Json,
-    origin: str,
-) -> tuple[dict[str, Sequence[Fixture | Mapping[str, Json]]], Json]:
-    """The fixtures of a file, those within its tools first, then those beside them, then those of the program."""
-    joined: dict[str, list[Any]] = {}
-    for item in raw:
-        inner = item.get("function")
-        name = inner["name"] if isinstance(inner, dict) else item["name"]
-        joined[name] = list(item.get("fixtures", ()))
-        for key in ("mockResponse", "response", "template"):
-            if key in item:
-                joined[name].insert(0, {"result": item[key]})
-    beside = rest.get("fixtures", {})
-    if not isinstance(beside, dict):
-        raise ConfigError(
-            f"{origin}: 'fixtures' beside the tools must be an object: tool to a list of fixtures"
-        )
-    for name, items in (*beside.items(), *given.items()):
-        joined.setdefault(name, []).extend(items)
-    return {name: items for name, items in joined.items() if items}, rest.get("default", default)
-
-
 def mock_of(value: Json, origin: str) -> Mock:
-    """The mocked tools of decoded definitions, which echo what no fixture answers, as DeepFabric's do."""
+    """The mocked tools of decoded definitions, which echo what nothing answers, as DeepFabric's do.
+
+    A simulator that it names is not used: what comes from elsewhere may not spend money. Raises: `ConfigError`.
+    """
     read = parse_definitions(value, origin)
-    given, default = _join_fixtures(read.raw, read.rest, {}, _ECHO, origin)
-    return Mock(read.tools, fixtures=given, default=default)
+    return Mock(read, default=read.rest.get("default", _ECHO))
+
+
+@contextlib.asynccontextmanager
+async def _enter_world() -> AsyncIterator[_World]:
+    yield _World()
+
+
+def _as_fixtures(templates: Mapping[str, Json]) -> dict[str, list[FixtureLike]]:
+    return {name: [Fixture(result=template)] for name, template in templates.items()}
+
+
+def _add(answers: dict[str, list[FixtureLike]], more: Mapping[str, Sequence[FixtureLike]]) -> None:
+    for name, items in more.items():
+        if name not in answers:
+            near = difflib.get_close_matches(name, answers, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the tools are {', '.join(answers)}"
+            raise ConfigError(f"there are fixtures for {name!r}, which is no tool of this mock; {hint}")
+        if not isinstance(items, list | tuple):
+            raise ConfigError(f"the fixtures of {name!r} are {items!r}; they must be a list")
+        answers[name].extend(items)
+
+
+def _add_written(read: Definitions, answers: dict[str, list[FixtureLike]]) -> None:
+    """The answers of a file: those within its tools first, then those beside them."""
+    _check_fields(read.rest, _FILE_FIELDS, "the file")
+    for tool, item in zip(read.tools, read.raw, strict=True):
+        _check_fields(item, tuple(MOCK_FIELDS), repr(tool.name))
+        for key in ("mockResponse", "template", "response"):
+            if key in item:
+                _add(answers, _as_fixtures({tool.name: item[key]}))
+        _add(answers, {tool.name: item.get("fixtures", ())})
+    for key in ("responses", "fixtures"):
+        beside = read.rest.get(key) or {}
+        if not isinstance(beside, dict):
+            raise ConfigError(f"{key!r} beside the tools is {beside!r}; it must be an object, by tool")
+        _add(answers, _as_fixtures(beside) if key == "responses" else beside)
+
+
+def _check_fields(given: Iterable[str], known: Sequence[str], where: str) -> None:
+    for key in given:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+        if near and key not in known:
+            raise ConfigError(f"{where} has {key!r}; did you mean {near[0]!r}?")
+
+
+def _read_simulator(value: Json, folder: Path) -> "Simulator":
+    from treadle.tools.simulate import Simulator
+
+    options = {"model": value} if isinstance(value, str) else value
+    kinds = {"model": str, "seed": int, "cache": str}
+    if not isinstance(options, dict) or "model" not in options:
+        raise ConfigError(
+            f"'simulator' is {value!r}; it must be a model's name, or an object with its 'model'"
+        )
+    for key, item in options.items():
+        if key not in kinds or not isinstance(item, kinds[key]) or isinstance(item, bool):
+            raise ConfigError(
+                f"'simulator' has {key!r}: {item!r}; it takes model and cache (texts) and seed (a number)"
+            )
+    cache = folder / options["cache"] if "cache" in options else None
+    return Simulator(options["model"], seed=options.get("seed"), cache=cache)
+
+
+def _as_simulator(given: "Simulator | Model | str | None") -> "Simulator | None":
+    if given is None:
+        return None
+    from treadle.tools.simulate import Simulator
+
+    return given if isinstance(given, Simulator) else Simulator(given)

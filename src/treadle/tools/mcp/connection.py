@@ -74,6 +74,7 @@ class Connection:
     async def open(self) -> None:
         """Connect. Raises: `UnreachableError`."""
         ready: asyncio.Future[None] = self.loop.create_future()
+        worker.remember(self.close)
         self._owner = asyncio.ensure_future(self._own(ready))
         try:
             await asyncio.shield(ready)
@@ -216,7 +217,6 @@ class Connection:
         try:
             async with self._connect() as client:
                 self._client = client
-                worker.remember(self.close)
                 if not ready.done():
                     ready.set_result(None)
                 await self._stop.wait()

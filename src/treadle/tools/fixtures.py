@@ -1,0 +1,244 @@
+"""Canned answers of mocked tools: which one answers a call, and how its places are filled in.
+
+Criteria and answers are JSON values: equal is what JSON calls equal, so `1` is `1.0` and neither `true` nor `"1"`.
+"""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json
+
+_PLACE = re.compile(r"\{\{\s*([\w$.\-]+)\s*\}\}")
+_OPERATORS = ("$any", "$regex", "$equals")
+_ERROR = "$error"
+
+
+class Fixture(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One canned answer. Without `match` and `when` it answers every call that no other does."""
+
+    match: dict[str, Json] = {}
+    """Argument, or a path into one as `user.name`, to what it must equal. At any depth, `{"$regex": "..."}` is a
+    text in which the pattern is found, `{"$any": true}` is whatever is there, `{"$any": false}` an argument that
+    is not, and `{"$equals": ...}` is a value as it stands, even one that looks like these."""
+    when: dict[str, Json] = {}
+    """The same for what was set before in this run."""
+    result: Json = msgspec.UNSET
+    results: tuple[Json, ...] = ()
+    """For the first call, the second, and so on; the last one stays. `{"$error": "..."}` is one that fails."""
+    error: str | None = None
+    set: dict[str, Json] = {}
+    """What is set for later calls of the run, once this one is answered."""
+
+
+FixtureLike: TypeAlias = "Fixture | Mapping[str, Json]"
+
+
+class Rule:
+    """A fixture, ready for use."""
+
+    __slots__ = ("fixture", "is_counting", "key", "weight")
+
+    def __init__(self, fixture: Fixture) -> None:
+        self.fixture = fixture
+        self.weight = len(fixture.match) + len(fixture.when)
+        criteria = msgspec.json.encode([fixture.match, fixture.when], order="sorted")
+        self.key = hashlib.sha256(criteria).hexdigest()[:16]
+        """The same for the same criteria, of which only one fixture can answer."""
+        self.is_counting = b"call_count" in msgspec.json.encode(fixture)
+        """An answer tells how often the tool was called."""
+
+    def answers(self) -> Iterator[Json]:
+        """Every result that is no error, its places not filled in."""
+        if self.fixture.result is not msgspec.UNSET:
+            yield self.fixture.result
+        for item in self.fixture.results:
+            if _error_of(item) is None:
+                yield item
+
+    def answer(self, used: int) -> tuple[Json, bool]:
+        """The answer to the next call after `used` ones, its places not filled in, and whether it is an error."""
+        fixture = self.fixture
+        if fixture.error is not None:
+            return fixture.error, True
+        if not fixture.results:
+            return fixture.result, False
+        item = fixture.results[min(used, len(fixture.results) - 1)]
+        error = _error_of(item)
+        return (item, False) if error is None else (error, True)
+
+    def is_fit(self, arguments: Mapping[str, Json], state: Mapping[str, Json]) -> bool:
+        """Whether all criteria are met."""
+        return _fits(self.fixture.match, arguments) and _fits(self.fixture.when, state)
+
+
+def read_fixtures(
+    name: str, given: Iterable[FixtureLike], parameters: Mapping[str, Json]
+) -> tuple[Fixture, ...]:
+    """The fixtures of the tool `name`, in order. Raises: `ConfigError` for one that cannot be used."""
+    fixtures = []
+    for number, item in enumerate(given, 1):
+        label = f"fixture {number} of {name!r}"
+        try:
+            fixture = item if isinstance(item, Fixture) else msgspec.convert(_rename(item), Fixture)
+            msgspec.json.encode(fixture)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{label}: {error}") from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{label} holds what is no JSON: {error}") from error
+        _check(fixture, label, parameters)
+        fixtures.append(fixture)
+    return tuple(fixtures)
+
+
+def rank_fixtures(fixtures: Sequence[Fixture]) -> list[Rule]:
+    """Rules, the one that is asked first at the front: the most criteria win, and the later of equals."""
+    rules = [Rule(fixture) for fixture in reversed(fixtures)]
+    rules.sort(key=lambda rule: rule.weight, reverse=True)
+    return rules
+
+
+def fill(template: Json, known: Mapping[str, Json]) -> Json:
+    """`template` with its places filled in; one that is a text's whole content keeps its value's type.
+
+    What is known to be absent is null. A place of which nothing is known, not even that, stays as it is.
+    """
+    if isinstance(template, dict):
+        return {key: fill(value, known) for key, value in template.items()}
+    if isinstance(template, list | tuple):
+        return [fill(value, known) for value in template]
+    if not isinstance(template, str):
+        return template
+    whole = _PLACE.fullmatch(template)
+    if whole:
+        return _fill_place(whole, known)
+
+    def write(place: re.Match[str]) -> str:
+        value = _fill_place(place, known)
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+    return _PLACE.sub(write, template)
+
+
+def has_places(template: Json) -> bool:
+    """Whether anything in it may be filled in."""
+    if isinstance(template, dict):
+        return any(has_places(value) for value in template.values())
+    if isinstance(template, list | tuple):
+        return any(has_places(value) for value in template)
+    return isinstance(template, str) and _PLACE.search(template) is not None
+
+
+def _fill_place(place: re.Match[str], known: Mapping[str, Json]) -> Json:
+    path = place[1]
+    value = _find(path, known)
+    if value is not msgspec.UNSET:
+        return value
+    return None if path in known or path.partition(".")[0] in known else place[0]
+
+
+def _find(path: str, values: Json) -> Json:
+    """What lies at `path`, or `UNSET`. A key with dots in it goes before a path."""
+    if isinstance(values, Mapping) and path in values:
+        return values[path]
+    for end in range(len(path) - 1, 0, -1):
+        if path[end] != ".":
+            continue
+        head, rest = path[:end], path[end + 1 :]
+        if isinstance(values, Mapping) and head in values:
+            return _find(rest, values[head])
+        if isinstance(values, list) and head.isdecimal() and int(head) < len(values):
+            return _find(rest, values[int(head)])
+    if isinstance(values, list) and path.isdecimal() and int(path) < len(values):
+        return values[int(path)]
+    return msgspec.UNSET
+
+
+def _fits(criteria: Mapping[str, Json], values: Mapping[str, Json]) -> bool:
+    return all(_is_equal(wanted, _find(path, values)) for path, wanted in criteria.items())
+
+
+def _is_equal(wanted: Json, value: Json, *, is_literal: bool = False) -> bool:
+    """Whether a value is what a criterion wants; a literal one has no operators in it."""
+    if isinstance(wanted, dict):
+        operator = next(iter(wanted)) if len(wanted) == 1 and not is_literal else None
+        if operator == "$any":
+            return (value is not msgspec.UNSET) is wanted["$any"]
+        if operator == "$regex":
+            return isinstance(value, str) and re.search(wanted["$regex"], value) is not None
+        if operator == "$equals":
+            return _is_equal(wanted["$equals"], value, is_literal=True)
+        return (
+            isinstance(value, dict)
+            and wanted.keys() == value.keys()
+            and all(_is_equal(item, value[key], is_literal=is_literal) for key, item in wanted.items())
+        )
+    if isinstance(wanted, list | tuple):
+        return (
+            isinstance(value, list | tuple)
+            and len(wanted) == len(value)
+            and all(_is_equal(*pair, is_literal=is_literal) for pair in zip(wanted, value, strict=True))
+        )
+    # In Python, True is 1.
+    if isinstance(wanted, bool) or isinstance(value, bool):
+        return wanted is value
+    return bool(wanted == value)
+
+
+def _error_of(item: Json) -> str | None:
+    is_error = isinstance(item, dict) and len(item) == 1 and isinstance(item.get(_ERROR), str)
+    return item[_ERROR] if is_error else None
+
+
+def _rename(item: Json) -> Json:
+    """DeepFabric's mock component calls a fixture's result its response."""
+    if not isinstance(item, Mapping) or "response" not in item or "result" in item:
+        return item
+    return {"result" if key == "response" else key: value for key, value in item.items()}
+
+
+def _check(fixture: Fixture, label: str, parameters: Mapping[str, Json]) -> None:
+    says = (fixture.result is not msgspec.UNSET, bool(fixture.results), fixture.error is not None)
+    if sum(says) != 1:
+        what = "more than one of" if any(says) else "none of"
+        raise ConfigError(f"{label} has {what} 'result', 'results' and 'error'; it needs one")
+    properties = parameters.get("properties", {})
+    for path in fixture.match:
+        name = path.partition(".")[0]
+        if properties and path not in properties and name not in properties:
+            near = difflib.get_close_matches(name, properties, n=1)
+            if near or parameters.get("additionalProperties") is False:
+                hint = f"did you mean {near[0]!r}?" if near else f"the parameters are {', '.join(properties)}"
+                raise ConfigError(f"{label} matches {name!r}, which is no parameter of the tool; {hint}")
+    _check_criteria([*fixture.match.values(), *fixture.when.values()], label)
+
+
+def _check_criteria(wanted: Json, label: str) -> None:
+    """Raises: `ConfigError` for an operator that is none, or that has what it cannot use."""
+    if isinstance(wanted, list | tuple):
+        for item in wanted:
+            _check_criteria(item, label)
+    if not isinstance(wanted, dict):
+        return
+    operator = next(iter(wanted)) if len(wanted) == 1 else ""
+    value: Json = wanted.get(operator)
+    if operator == "$equals":
+        return
+    if operator == "$any" and not isinstance(value, bool):
+        raise ConfigError(f"{label}: '$any' is {value!r}; it must be true or false")
+    if operator == "$regex":
+        try:
+            re.compile(value)
+        except (re.error, TypeError) as error:
+            raise ConfigError(f"{label}: {value!r} is no regular expression ({error})") from error
+    if operator.startswith("$") and operator not in _OPERATORS:
+        near = difflib.get_close_matches(operator, _OPERATORS, n=1, cutoff=0.7)
+        if near:
+            raise ConfigError(f"{label} has {operator!r}; did you mean {near[0]!r}?")
+    _check_criteria(list(wanted.values()), label)
