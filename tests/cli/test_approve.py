@@ -2,6 +2,8 @@
 
 import os
 import pty
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -129,6 +131,8 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
+            # SIGINT is what these tests send, so it must not be ignored from the outside.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         os.close(slave)
         self.seen = ""
@@ -149,6 +153,8 @@ class Terminal:
     def close(self) -> int:
         deadline = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < deadline:
+            if not select.select([self._master], [], [], 0.1)[0]:
+                continue
             try:
                 self.seen += os.read(self._master, 65536).decode(errors="replace")
             except OSError:

@@ -112,7 +112,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     arguments: str
     """The exact text that the model wrote, valid JSON or not."""
     opaque: dict[str, Json] | None = None
-    """What the provider sent with the call and we do not model; sent back as it came."""
+    """What the provider sent with the call and we do not model; sent back as it came. Keys as in a message's."""
 
     @property
     def parsed(self) -> Json:
@@ -154,6 +154,19 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False):
     """The first is the whole text, if `content` is cut."""
 
 
+class ServerCall(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A tool call that the model's server made and answered itself, within one inference."""
+
+    call_id: str
+    name: str
+    """As `web_search`, or the name of the tool of an MCP server."""
+    arguments: str = ""
+    """As JSON, where the server shows them."""
+    result: str = ""
+    """As text, or JSON; empty where the server does not show it."""
+    is_error: bool = False
+
+
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     """One message of a transcript."""
 
@@ -170,7 +183,10 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     reasoning: str | None = None
     """Of an assistant: its thinking as text, where the server shows it."""
     opaque: dict[str, Json] | None = None
-    """What the provider sent with the message and we do not model; sent back as it came."""
+    """What the provider sent with the message and we do not model; sent back as it came. A key with the name of
+    a dialect holds what only that dialect reads; the others are of `openai_chat`."""
+    server_calls: tuple[ServerCall, ...] = ()
+    """Of an assistant: what its server looked up on the way."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -258,6 +274,10 @@ class Request(Struct, frozen=True, gc=False):
     messages: Log[Message]
     tools: tuple[ToolSpec, ...] = ()
     """Empty: the model may call nothing."""
+    output_schema: dict[str, Json] | None = None
+    """The JSON Schema that the final answer must fit, as JSON in its text."""
+    required_tool: str | None = None
+    """The tool that must be called; `None` leaves it to the model."""
 
 
 class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -278,6 +298,8 @@ class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     tokens: TokenRecord | None = None
     opaque: dict[str, Json] | None = None
     """Fields of the response that we do not model."""
+    is_cached: bool = False
+    """From a cache: nothing was asked, and nothing spent."""
 
 
 class TaskRef(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -20,8 +20,8 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.models.openai_chat_errors import Server, explain_error, find_error
 from treadle.models.price import Price
+from treadle.models.server import Server, explain_error, find_error
 
 _RESPONSE_FIELDS = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids")

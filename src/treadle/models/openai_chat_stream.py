@@ -1,71 +1,18 @@
-"""Puts a streamed chat-completions answer together: the chunks to the raw object of a whole answer.
+"""Puts a streamed chat-completions answer together: the chunks to the raw object of a whole answer."""
 
-Each piece is passed on as it arrives. A stream that ends before the server said why is an answer cut off.
-"""
-
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from treadle.core.errors import ServerError, TransportError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
-from treadle.models.openai_chat_errors import Server, explain_error, find_error
 from treadle.models.openai_chat_read import read_parts, text_of_arguments
-from treadle.models.sse import SseReader
-from treadle.models.transport import StreamedAnswer
+from treadle.models.server import Server, explain_error, find_error
 
-_DRAIN_SECONDS = 0.25
 _GROWING_PARTS = frozenset(("text", "summary", "data", "thinking"))
 """Fields of reasoning parts whose pieces are joined; of others the newest counts."""
 
-_decode = msgspec.json.Decoder().decode
 
-
-async def read_stream(answer: StreamedAnswer, on_delta: Callable[[Delta], None], server: Server) -> Json:
-    """The whole answer's raw object; `on_delta` is given each piece.
-
-    Raises: `ProviderError` for an error in the stream, `TransportError` for one cut off.
-    """
-    collector = _Collector(on_delta, server)
-    reader = SseReader()
-    unread: list[bytes] | None = [] if "json" in (answer.header("content-type") or "") else None
-    chunks = answer.chunks
-    try:
-        async for chunk in chunks:
-            if unread is not None:
-                unread.append(chunk)
-                continue
-            for event in reader.feed(chunk):
-                collector.add(event)
-            if collector.is_done:
-                await _drain(answer)
-                break
-        else:
-            if unread is not None:
-                collector.add_whole(b"".join(unread))
-            for event in reader.close():
-                collector.add_last(event)
-    except TransportError:
-        # All that counts has come when the server has said why it stopped.
-        if collector.finish_reason is None:
-            raise
-    return collector.raw()
-
-
-async def _drain(answer: StreamedAnswer) -> None:
-    """Reads the body's end, so that the connection can serve again; a server that lingers is left."""
-    try:
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in answer.chunks:
-                pass
-    except (TransportError, TimeoutError):
-        pass
-
-
-class _Collector:
+class ChatCollector:
     """The answer so far."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
@@ -82,50 +29,30 @@ class _Collector:
         self._token_ids: list[Json] | None = None
         self._logprobs: list[Json] = []
 
-    def add(self, event: bytes) -> None:
-        """One event's data."""
-        if event == b"[DONE]":
-            self.is_done = True
-            return
-        try:
-            chunk = _decode(event)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ServerError(
-                f"{self._server.origin} streamed what is not JSON ({error}): {self._server.excerpt(event)}",
-                status=200,
-            ) from None
-        if not self.is_done:
-            self._add_chunk(chunk)
+    @property
+    def is_complete(self) -> bool:
+        """See `Collector.is_complete`."""
+        return self.finish_reason is not None
 
-    def add_last(self, event: bytes) -> None:
-        """Data that the stream ended in: half an event is no error of its own, the answer is cut off."""
-        try:
-            self.add(event)
-        except ServerError:
-            if _is_json(event):
-                raise
+    def end(self) -> None:
+        """See `Collector.end`."""
+        self.is_done = True
 
-    def add_whole(self, body: bytes) -> None:
-        """The answer of a server that does not stream, taken as one chunk."""
-        self.add(body)
+    def add(self, event: Json) -> None:
+        """See `Collector.add`."""
+        choices = event.get("choices")
+        if not choices or "error" in event or "error" in choices[0]:
+            if (error := find_error(event)) is not None:
+                raise explain_error(self._server, 200, error)
+            choices = choices or ()
+        for name, value in event.items():
+            if name != "choices" and value is not None:
+                self._head[name] = value
+        if choices and not choices[0].get("index"):
+            self._add_choice(choices[0])
 
-    def _add_chunk(self, chunk: Json) -> None:
-        try:
-            choices = chunk.get("choices")
-            if not choices or "error" in chunk or "error" in choices[0]:
-                if (error := find_error(chunk)) is not None:
-                    raise explain_error(self._server, 200, error)
-                choices = choices or ()
-            for name, value in chunk.items():
-                if name != "choices" and value is not None:
-                    self._head[name] = value
-            if choices and not choices[0].get("index"):
-                self._add_choice(choices[0])
-        except (TypeError, KeyError, IndexError, AttributeError, ValueError):
-            excerpt = self._server.excerpt(msgspec.json.encode(chunk))
-            raise ServerError(
-                f"a chunk of {self._server.origin} makes no sense: {excerpt}", status=200
-            ) from None
+    add_whole = add
+    """A whole answer is taken as one chunk."""
 
     def _add_choice(self, choice: dict[str, Json]) -> None:
         for name, value in choice.items():
@@ -179,12 +106,7 @@ class _Collector:
             self._on_delta(ReasoningDelta(value))
 
     def raw(self) -> Json:
-        """The raw object of the whole answer.
-
-        Raises: `TransportError` if the stream ended before its end.
-        """
-        if not self.is_done and self.finish_reason is None:
-            raise TransportError(f"the stream of {self._server.origin} ended before its end")
+        """See `Collector.raw`."""
         message = {**self._message, **{name: "".join(pieces) for name, pieces in self._texts.items()}}
         if self._calls.raw:
             message["tool_calls"] = self._calls.whole()
@@ -269,11 +191,3 @@ def _extend_parts(parts: list[Any], more: list[Any]) -> None:
                 last[key] += value
             elif value is not None:
                 last[key] = value
-
-
-def _is_json(event: bytes) -> bool:
-    try:
-        _decode(event)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError
 from treadle.core.types import Completion, Request
-from treadle.models.protocol import Model, Watch
+from treadle.models.protocol import Model, Watch, identity_of
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -49,6 +49,11 @@ class RetryModel:
     def name(self) -> str:
         """The inner model's."""
         return self._inner.name
+
+    @property
+    def identity(self) -> str:
+        """The inner model's: trying again changes no answer."""
+        return identity_of(self._inner)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """See `Model.infer`.

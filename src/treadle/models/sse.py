@@ -40,3 +40,26 @@ class SseReader:
     def close(self) -> list[bytes]:
         """The last event, where the stream ended without the empty line after it."""
         return self.feed(b"\n\n")
+
+
+class LineReader:
+    """The same for servers that send one JSON object a line (Ollama)."""
+
+    __slots__ = ("_partial",)
+
+    def __init__(self) -> None:
+        self._partial: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that `chunk` completes, empty ones left out."""
+        head, newline, rest = chunk.rpartition(b"\n")
+        if not newline:
+            self._partial.append(chunk)
+            return []
+        lines = b"".join([*self._partial, head]).split(b"\n")
+        self._partial = [rest] if rest else []
+        return [line for line in lines if line.strip()]
+
+    def close(self) -> list[bytes]:
+        """The last line, where the stream ended without a newline."""
+        return self.feed(b"\n")

@@ -1,8 +1,9 @@
-"""What a chat-completions server's error means: the typed error with what to do, and no key in it."""
+"""Whom a model asks, and what the errors of such a server mean: typed, with what to do, and no key in it."""
 
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from treadle.core.errors import (
     ServerError,
 )
 from treadle.core.types import Json
+from treadle.models.protocol import RateLimits
 from treadle.models.transport import origin_of
 
 _MAX_CHARS = 400
@@ -33,6 +35,7 @@ _OVERFLOW = re.compile(
 _REFUSED = re.compile(
     r"content[_ ](?:policy|filter|management)|moderation|responsible ?ai|safety system", re.IGNORECASE
 )
+_DURATION = re.compile(r"(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
 _QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|insufficient.balance", re.IGNORECASE)
 
 
@@ -42,6 +45,8 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
     model: str
     base_url: str
     headers: tuple[tuple[str, str], ...] = ()
+    key_variable: str | None = None
+    """The environment variable that its key is read from."""
 
     def __repr__(self) -> str:
         return f"Server({self.model!r}, {self.origin!r})"
@@ -116,7 +121,8 @@ def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderErro
     if status == 403 and _REFUSED.search(kind):
         return RefusedError, ""
     if status in (401, 403):
-        return AuthenticationError, " - check the key: set OPENAI_API_KEY or pass api_key="
+        variable = f"set {server.key_variable} or " if server.key_variable else ""
+        return AuthenticationError, f" - check the key: {variable}pass api_key="
     if status == 402 or (status == 429 and _QUOTA.search(kind)):
         return RequestError, " - the account has nothing left to spend: add credit or use another key"
     if status == 429:
@@ -162,5 +168,61 @@ def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:
         else:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
     except ValueError:
+        return None
+    return max(0.0, seconds) if seconds < float("inf") else None
+
+
+def read_rate_limits(header: Callable[[str], str | None]) -> RateLimits | None:
+    """What the headers say of the server's limits; `None` if nothing.
+
+    Source: OpenAI (`x-ratelimit-remaining-requests: 59`, `x-ratelimit-reset-requests: 1m2.5s`), Anthropic
+    (`anthropic-ratelimit-requests-remaining`, resets as dates), Groq and OpenRouter (`x-ratelimit-remaining`,
+    `x-ratelimit-reset` in seconds, or milliseconds since the epoch).
+    """
+
+    def find(kind: str, what: str) -> str | None:
+        return (
+            header(f"x-ratelimit-{what}-{kind}")
+            or header(f"anthropic-ratelimit-{kind}-{what}")
+            or (header(f"x-ratelimit-{what}") if kind == "requests" else None)
+        )
+
+    limits = RateLimits(
+        requests=_read_count(find("requests", "limit")),
+        requests_left=_read_count(find("requests", "remaining")),
+        requests_reset_seconds=_read_reset(find("requests", "reset")),
+        tokens=_read_count(find("tokens", "limit")),
+        tokens_left=_read_count(find("tokens", "remaining")),
+        tokens_reset_seconds=_read_reset(find("tokens", "reset")),
+    )
+    return None if limits == RateLimits() else limits
+
+
+def _read_count(text: str | None) -> int | None:
+    try:
+        return None if text is None else max(0, int(float(text)))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _read_reset(text: str | None) -> float | None:
+    """Seconds from now, of `1m2.5s`, `250ms`, `12`, a date, or a time since the epoch."""
+    if text is None:
+        return None
+    text = text.strip()
+    try:
+        if (parts := _DURATION.fullmatch(text)) and text:
+            units = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
+            return sum(float(part or 0) * unit for part, unit in zip(parts.groups(), units, strict=True))
+        if text[:1].isdigit() and ("T" in text or "t" in text):
+            seconds = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() - time.time()
+        else:
+            seconds = float(text)
+            # A small number is a span; a large one is a point in time, in seconds or milliseconds.
+            if seconds > 1e11:
+                seconds /= 1000
+            if seconds > 1e8:
+                seconds -= time.time()
+    except (ValueError, OverflowError):
         return None
     return max(0.0, seconds) if seconds < float("inf") else None

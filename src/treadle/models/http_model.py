@@ -1,0 +1,208 @@
+"""What all models behind a server share: the way of a request to the server and of its answer back.
+
+A dialect is a subclass: it says where to post, how a request is written, and how an answer is read. An
+answer, whole or streamed, becomes one raw object that one function reads.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from treadle.core.errors import ConfigError, ProviderError, ServerError
+from treadle.core.events import Delta
+from treadle.core.types import Completion, Json, Request, Settings, Usage
+from treadle.models.price import Price
+from treadle.models.protocol import Watch
+from treadle.models.server import Server, explain_error, find_error, read_rate_limits
+from treadle.models.sse import LineReader, SseReader
+from treadle.models.stream import Collector, read_stream
+from treadle.models.transport import Answer, HttpTransport, StreamedAnswer, Transport
+
+OnDelta: TypeAlias = Callable[[Delta], None]
+
+_decode = msgspec.json.Decoder().decode
+
+
+class HttpModel(ABC):
+    """A model behind a server. Streams exactly when somebody listens."""
+
+    DIALECT: ClassVar[str]
+    BASE_URL: ClassVar[str]
+    RESERVED: ClassVar[frozenset[str]]
+    """Fields of the body that `Settings.extra` may not hold, since the request has its own."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        settings: Settings | None = None,
+        price: Price | None = None,
+        name: str | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        transport: Transport | None = None,
+        key_variable: str | None = None,
+    ) -> None:
+        """`headers` go with every request and win over those made here; `name` is for the journal."""
+        self.name = name or f"{self.DIALECT}:{model}"
+        self.model = model
+        self.settings = settings or Settings()
+        self._price = price
+        self._base_url = check_base_url(self.BASE_URL if base_url is None else base_url, self.BASE_URL)
+        self._headers = merge_headers(self._key_headers(api_key) if api_key is not None else {}, headers)
+        self.server = Server(model, self._base_url, tuple(self._headers.items()), key_variable)
+        self._transport = transport or HttpTransport()
+        if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
+            raise ConfigError(f"Settings.extra may not hold {reserved}: the request has its own")
+
+    @property
+    def identity(self) -> str:
+        """See `identity_of`."""
+        asked = [self.DIALECT, self.server.address, self.model, self.settings]
+        return msgspec.json.encode(asked, order="sorted").decode()
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """See `Model.infer`."""
+        on_delta = watch.on_delta
+        is_stream = on_delta is not None
+        body = self._body(request, is_stream=is_stream)
+        url = self._url(is_stream=is_stream)
+        if on_delta is None:
+            answer = await self._transport.post(url, self._headers, body)
+            if watch.on_rate_limits is not None:
+                _tell_rate_limits(answer, watch)
+            if answer.status == 200 and (plain := self._read_plain(answer.body)) is not None:
+                return plain
+            raw = self._raw(answer)
+        else:
+            async with self._transport.stream(url, self._headers, body) as streamed:
+                if watch.on_rate_limits is not None:
+                    _tell_rate_limits(streamed, watch)
+                if streamed.status != 200:
+                    raise self._error(streamed.status, streamed, await _rest(streamed))
+                collector = self._collector(on_delta)
+                raw = await read_stream(streamed, collector, self.server, self._reader())
+        return self.read(raw)
+
+    def read(self, raw: Json) -> Completion:
+        """The completion that a whole answer's raw object says.
+
+        Raises: `ProviderError` if it holds an error, `ServerError` if it makes no sense.
+        """
+        try:
+            return self._read(raw)
+        except ProviderError:
+            raise
+        except (TypeError, LookupError, AttributeError, ValueError):
+            raise self._nonsense(raw) from None
+
+    @abstractmethod
+    def _url(self, *, is_stream: bool) -> str:
+        """Where to post to."""
+
+    @abstractmethod
+    def _key_headers(self, api_key: str) -> dict[str, str]:
+        """How the key is sent."""
+
+    @abstractmethod
+    def _body(self, request: Request, *, is_stream: bool) -> bytes:
+        """The request. Each message is encoded once for its whole history, by `Log.map`."""
+
+    @abstractmethod
+    def _read(self, raw: Json) -> Completion:
+        """As `read`; `LookupError`, `TypeError`, `AttributeError` or `ValueError` for what makes no sense."""
+
+    @abstractmethod
+    def _collector(self, on_delta: OnDelta) -> Collector:
+        """For one streamed answer."""
+
+    def _read_plain(self, body: bytes) -> Completion | None:
+        """A fast way for answers with nothing unusual; `None` for all others."""
+        return None
+
+    def _reader(self) -> SseReader | LineReader:
+        return SseReader()
+
+    def _find_error(self, raw: Json) -> Json | None:
+        """The error that an answer or a chunk holds."""
+        return find_error(raw)
+
+    def _cost(self, usage: Usage | None) -> float | None:
+        return None if usage is None or self._price is None else self._price.cost_usd(usage)
+
+    def _nonsense(self, raw: Json) -> ProviderError:
+        """The error for an answer that holds one, or that makes no sense."""
+        if (error := self._find_error(raw)) is not None:
+            return explain_error(self.server, 200, error)
+        excerpt = self.server.excerpt(msgspec.json.encode(raw))
+        return ServerError(f"the answer of {self.server.origin} makes no sense: {excerpt}", status=200)
+
+    def _raw(self, answer: Answer) -> Json:
+        """The answer as one object.
+
+        Raises: `ProviderError` for an error status, or for what is not JSON.
+        """
+        if answer.status != 200:
+            raise self._error(answer.status, answer, answer.body)
+        try:
+            return _decode(answer.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ServerError(
+                f"{self.server.origin} answered with what is not JSON ({error}): "
+                f"{self.server.excerpt(answer.body)}",
+                status=200,
+            ) from None
+
+    def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
+        try:
+            raw = self._find_error(_decode(body))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raw = None
+        return explain_error(self.server, status, raw or body, answer.header)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, base_url={self.server.origin!r})"
+
+
+def _tell_rate_limits(answer: Answer | StreamedAnswer, watch: Watch) -> None:
+    limits = read_rate_limits(answer.header)
+    if limits is not None and watch.on_rate_limits is not None:
+        watch.on_rate_limits(limits)
+
+
+async def _rest(streamed: StreamedAnswer) -> bytes:
+    return b"".join([chunk async for chunk in streamed.chunks])
+
+
+def check_base_url(base_url: str, example: str) -> str:
+    """`base_url` in good order. Raises: `ConfigError` for what is no HTTP URL."""
+    parts = urlsplit(base_url.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"base_url is {base_url!r}; give one such as {example!r}")
+    return urlunsplit(parts._replace(fragment=""))
+
+
+def join_url(base_url: str, path: str, query: str = "") -> str:
+    """`path` below `base_url`. A query, as some gateways want it, stays at the end."""
+    parts = urlsplit(base_url)
+    queries = "&".join([item for item in (parts.query, query) if item])
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, query=queries))
+
+
+def merge_headers(made: Mapping[str, str], given: Mapping[str, str] | None) -> dict[str, str]:
+    """All headers of a request, names in lower case.
+
+    Raises: `ConfigError`, without the value, for one that HTTP does not allow.
+    """
+    merged = {"content-type": "application/json", **made}
+    merged |= {name.lower(): value for name, value in (given or {}).items()}
+    for name, value in merged.items():
+        if not name.isascii() or not value.isascii() or not value.isprintable():
+            raise ConfigError(
+                f"the header {name!r} holds a character that HTTP does not allow; check the API key and headers"
+            )
+    return merged

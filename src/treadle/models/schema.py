@@ -1,0 +1,34 @@
+"""JSON Schemas as providers want them."""
+
+from collections.abc import Iterator
+
+from treadle.core.types import Json
+
+
+def is_strict(schema: Json) -> bool:
+    """Whether OpenAI takes `schema` with `strict`: every object closed, and all of its properties required."""
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return False
+    for item in _subschemas(schema):
+        if item.get("type") == "object" or "properties" in item:
+            properties = item.get("properties", {})
+            if item.get("additionalProperties") is not False:
+                return False
+            if set(item.get("required", ())) != set(properties):
+                return False
+    return True
+
+
+def _subschemas(schema: Json) -> Iterator[dict[str, Json]]:
+    """Every object in it that may be a schema, itself first."""
+    if isinstance(schema, dict):
+        yield schema
+        for key, value in schema.items():
+            if key in ("properties", "$defs", "definitions") and isinstance(value, dict):
+                for item in value.values():
+                    yield from _subschemas(item)
+            elif key not in ("enum", "const", "default", "examples", "required"):
+                yield from _subschemas(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from _subschemas(item)
