@@ -14,7 +14,7 @@ SOURCE = Path(treadle.__file__).parent
 RANKS = [
     ["core"],
     ["protocol", "registry", "documents"],
-    ["perform", "calls", "loop"],
+    ["perform", "answers", "calls", "loop"],
     ["run", "replay", "sync"],
     ["agent", "session"],
     ["journal", "models", "tools", "sandbox"],

@@ -25,6 +25,7 @@ from treadle.core.types import (
     Fault,
     Json,
     Message,
+    OutputSpec,
     Parent,
     Role,
     StopReason,
@@ -34,7 +35,7 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop import Driver, Emit
-from treadle.models.protocol import Model
+from treadle.models.protocol import Model, output_mode_of
 from treadle.perform import read_call
 from treadle.registry import load
 from treadle.replay import Replay, Replayer
@@ -64,21 +65,26 @@ class Agent:
         journal: Journal | str | Path | None = None,
         files: Files | None = None,
         approver: Approver | None = None,
+        schema: Any = None,
     ) -> None:
         """`model` may be a name for `treadle.model`, `journal` a path for `treadle.open_journal`.
 
         `approver` is asked about the calls that the policy says to ask about. Without one, or if it says `None`,
         such a run is paused, and goes on with `resume(run_id, approvals=...)`.
-        Raises: `ConfigError` if something given by name cannot be had, or two tools share a name.
+        `schema`, a pydantic type or a JSON Schema, is what every final answer must fit; it is `Run.value` then.
+        Raises: `ConfigError` if something given by name cannot be had, two tools share a name, or `schema` is no
+        JSON Schema.
         """
         self.model: Model = load("treadle.models:model")(model) if isinstance(model, str) else model
         self.instructions = instructions
         self._given = tuple(tools)
         self._toolbox = Toolbox(_by_name(self._given))
         self._task_toolboxes: dict[tuple[str, ...], Toolbox] = {}
+        self._output_toolboxes: dict[tuple[int, int], tuple[dict[str, Json], Toolbox]] = {}
         self.policy = policy or Policy()
         self.files = files
         self.approver = approver
+        self.schema = None if schema is None else _to_schema(schema)
         is_path = journal is None or isinstance(journal, str | Path)
         self._journal_path = journal if is_path else None
         self._opened: Journal | None = None if is_path else journal  # type: ignore[assignment]
@@ -103,17 +109,25 @@ class Agent:
         run_id: str | None = None,
         files: Files | None = None,
         metadata: Mapping[str, Json] | None = None,
+        schema: Any = None,
         on_event: Emit | None = None,
     ) -> Run:
         """One turn, to its end. A `Task` brings its own files and tools, and is graded.
 
-        A run that fails returns: `stop_reason` and `fault` say why. Cancelling leaves a run that can be
-        resumed. `on_event` hears every event once it is kept, and the deltas between.
+        `schema` takes the place of the agent's. A run that fails returns: `stop_reason` and `fault` say why.
+        Cancelling leaves a run that can be resumed. `on_event` hears every event once it is kept, and the deltas
+        between.
 
         Raises: `RunExistsError` if the journal has a `run_id`; `JournalError` if the store fails.
         """
         driver, writer = self._begin(
-            task, run_id=run_id, files=files, metadata=metadata, is_session=False, emit=on_event
+            task,
+            run_id=run_id,
+            files=files,
+            metadata=metadata,
+            schema=self.schema if schema is None else _to_schema(schema),
+            is_session=False,
+            emit=on_event,
         )
         return await self._drive(driver, writer, None if isinstance(task, str) else task)
 
@@ -181,7 +195,9 @@ class Agent:
         state = fold([event.body for event in prefix])
         if state.is_turn_open is (text is not None):
             raise ConfigError(_explain_fork(state, prefix[-1].seq))
-        driver = self._driver(State(policy=self.policy), writer, self._restore(state), on_event, task)
+        head = prefix[0].body
+        output = head.output if isinstance(head, e.RunStarted) else None
+        driver = self._driver(State(policy=self.policy), writer, self._restore(state), on_event, task, output)
         driver.adopt(prefix)
         driver.record(e.RunResumed(at=time.time()))
         if text is not None:
@@ -246,6 +262,7 @@ class Agent:
         run_id: str | None,
         files: Files | None,
         metadata: Mapping[str, Json] | None,
+        schema: dict[str, Json] | None,
         is_session: bool,
         emit: Emit | None,
     ) -> tuple[Driver, RunWriter]:
@@ -257,18 +274,20 @@ class Agent:
             text, files = task.input, files if files is not None else task.files
             ref = TaskRef(task.task_set, task.task_id, task.seed)
         sandbox = _make_sandbox(files if files is not None else self.files)
+        output = self._choose_output(schema, whole_task)
         writer = self.journal.create(run_id or make_run_id())
-        driver = self._driver(State(policy=self.policy), writer, sandbox, emit, whole_task)
+        driver = self._driver(State(policy=self.policy), writer, sandbox, emit, whole_task, output)
         started = e.RunStarted(
             at=time.time(),
             policy=self.policy,
             version=e.VERSION,
             model=self.model.name,
-            instructions=instructions,
+            instructions=instructions if output is None else _instruct(instructions, output),
             tools=driver.toolbox.specs,
             is_session=is_session,
             task=ref,
             metadata=dict(metadata) if metadata else None,
+            output=output,
         )
         snapshot, blobs = driver.take_snapshot()
         first_turn = (turn_started(driver.state, text),) if isinstance(text, str) else ()
@@ -291,8 +310,19 @@ class Agent:
         sandbox: Sandbox,
         emit: Emit | None,
         task: "Task | None" = None,
+        output: OutputSpec | None = None,
     ) -> Driver:
-        return Driver(state, writer, self.model, self._toolbox_for(task), sandbox, emit, self.approver)
+        toolbox = self._toolbox_for(task, output or state.output_spec)
+        return Driver(state, writer, self.model, toolbox, sandbox, emit, self.approver)
+
+    def _choose_output(self, schema: dict[str, Json] | None, task: "Task | None") -> OutputSpec | None:
+        """How this agent's model is asked for answers in `schema`."""
+        if schema is None:
+            return None
+        chosen: OutputSpec = load("treadle.tools.output:choose_output")(
+            schema, output_mode_of(self.model), self._toolbox_for(task).tools
+        )
+        return chosen
 
     async def _drive(self, driver: Driver, writer: RunWriter, task: "Task | None") -> Run:
         """Drive to the end, grade, give the lease back."""
@@ -325,8 +355,20 @@ class Agent:
         )
         return sandbox
 
-    def _toolbox_for(self, task: "Task | None") -> Toolbox:
-        """An agent without tools takes those that the task names, for its runs of that task."""
+    def _toolbox_for(self, task: "Task | None", output: OutputSpec | None = None) -> Toolbox:
+        """An agent without tools takes those that the task names, for its runs of that task.
+
+        With `output`, also the tool that takes the answer, if one does.
+        """
+        if output is not None and output.tool is not None:
+            base = self._toolbox_for(task)
+            known = self._output_toolboxes.get((id(output.schema), id(base)))
+            if known is None:
+                answer = load("treadle.tools.output:AnswerTool")(output)
+                # The entry keeps the schema alive, so that its id stays its own.
+                known = (output.schema, Toolbox({**base.tools, output.tool: answer}))
+                self._output_toolboxes[id(output.schema), id(base)] = known
+            return known[1]
         if task is None or self._toolbox.tools:
             return self._toolbox
         names = tuple(task.tools)
@@ -343,17 +385,21 @@ class Agent:
         started = events[0].body
         assert isinstance(started, e.RunStarted)
         task = _load_task(started)
+        recorded = started.output
+        schema = self.schema or (None if recorded is None else recorded.schema)
+        output = self._choose_output(schema, task)
         head = e.RunStarted(
             at=time.time(),
             policy=self.policy,
             version=e.VERSION,
             model=self.model.name,
             instructions=started.instructions,
-            tools=self._toolbox_for(task).under(self.policy).specs,
+            tools=self._toolbox_for(task, output).under(self.policy).specs,
             is_session=started.is_session,
             task=started.task,
             parent=Parent(run_id, at),
             metadata=started.metadata,
+            output=output,
         )
         return [e.Event(run_id, 1, head), *events[1:at]], task
 
@@ -417,6 +463,16 @@ def _make_sandbox(files: Files | None) -> Sandbox:
 def turn_started(state: State, text: str) -> e.TurnStarted:
     """The event that opens the next turn with the user's `text`."""
     return e.TurnStarted(at=time.time(), turn=state.turn + 1, message=Message(Role.USER, text))
+
+
+def _to_schema(given: Any) -> dict[str, Json]:
+    schema: dict[str, Json] = load("treadle.tools.output:to_output_schema")(given)
+    return schema
+
+
+def _instruct(instructions: str | None, output: OutputSpec) -> str | None:
+    text: str | None = load("treadle.tools.output:instruct")(instructions, output)
+    return text
 
 
 def _load_task(started: e.RunStarted | None) -> "Task | None":

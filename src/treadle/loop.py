@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from treadle.answers import check_answer, make_request
 from treadle.calls import ask, request_approvals, run_calls
 from treadle.core import events as e
 from treadle.core.decide import (
     Action,
     Append,
     Ask,
+    CheckAnswer,
     Infer,
     RequestApprovals,
     RunCalls,
@@ -29,16 +31,10 @@ from treadle.core.decide import (
 )
 from treadle.core.errors import ProviderError
 from treadle.core.state import State, Status, apply
-from treadle.core.types import Fault, Request, StopReason
+from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
 from treadle.models.protocol import Model, Watch
-from treadle.perform import (
-    call_ids_of,
-    describe_failure,
-    share_prompt,
-    whole_prompt,
-    with_ids,
-)
+from treadle.perform import call_ids_of, describe_failure, share_prompt, whole_prompt, with_ids
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Approver, Scope, Toolbox
 
@@ -178,6 +174,8 @@ class Driver:
             self._record_now(action.bodies)
         elif isinstance(action, RunCalls):
             await run_calls(self, action.calls)
+        elif isinstance(action, CheckAnswer):
+            self._record_now(check_answer(self.state, action))
         elif isinstance(action, RequestApprovals):
             await request_approvals(self, action.calls)
         else:
@@ -195,9 +193,8 @@ class Driver:
         # Made anew: kept, it would make a cycle of the driver, and finished runs would wait for the collector.
         watch = Watch(self._on_delta if self._emit is not None else None, self._on_failed_attempt)
         try:
-            completion = await self._model.infer(
-                Request(messages, self.toolbox.specs if action.has_tools else ()), watch
-            )
+            request = make_request(self, has_tools=action.has_tools)
+            completion = await self._model.infer(request, watch)
         except Exception as error:
             self.record(describe_failure(error, step, time.time()))
             return

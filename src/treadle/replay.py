@@ -9,15 +9,18 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.answers import check_answer
 from treadle.core import events as e
 from treadle.core.decide import (
     Action,
     Append,
     Ask,
+    CheckAnswer,
     Infer,
     RequestApprovals,
     RunCalls,
     abandon_turn,
+    judge_answer,
     stop_calls,
 )
 from treadle.core.errors import ReplayDivergence
@@ -133,6 +136,10 @@ class Replayer(Driver):
                     (e.InferenceCompleted, e.InferenceFailed), action
                 ):
                     pass
+        elif isinstance(action, CheckAnswer):
+            for body in self._judge(action):
+                if not self._expect(body):
+                    return
         elif isinstance(action, Ask):
             self._observe((e.ApprovalDecided, e.RunPaused), action)
         elif isinstance(action, RequestApprovals):
@@ -144,6 +151,13 @@ class Replayer(Driver):
             while any(item.result is None and item.call.call_id in ids for item in self.state.calls):
                 if not self._observe(_OF_A_CALL, action):
                     return
+
+    def _judge(self, action: CheckAnswer) -> Sequence[e.DurableBody]:
+        """What follows from an answer. How a fault is worded is the validator's, which may be another by now."""
+        told = self._next
+        if isinstance(told, e.MessageInjected) and told.output_fault is not None:
+            return judge_answer(self.state, action.text, told.output_fault).bodies
+        return check_answer(self.state, action)
 
     def _expect(self, wanted: e.DurableBody) -> bool:
         """Take the next event, which must be `wanted` but for the clock; False if the run was interrupted."""
@@ -192,7 +206,7 @@ class Replayer(Driver):
 
 
 def _belongs(body: e.DurableBody, action: Action) -> bool:
-    if isinstance(action, Infer | Append) or isinstance(body, e.SnapshotTaken | e.RunPaused):
+    if isinstance(action, Infer | Append | CheckAnswer) or isinstance(body, e.SnapshotTaken | e.RunPaused):
         return True
     calls = {item.call.call_id: item for item in action.calls}
     if isinstance(body, e.ToolStarted) and body.parent_call_id is None:

@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import TypeVar
+
+import msgspec
 
 from treadle.core.events import Event, QuestionAsked, ToolCompleted
 from treadle.core.state import State, Status
-from treadle.core.types import Fault, Message, StopReason, ToolCall, ToolResult, Usage
+from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
 from treadle.journal.protocol import Journal
+
+T = TypeVar("T")
 
 
 class Run:
@@ -36,6 +41,24 @@ class Run:
     def output(self) -> str:
         """The final answer, or what the model said last before a limit."""
         return self.state.output
+
+    @property
+    def value(self) -> Json:
+        """The final answer as JSON, of a run with a `schema`.
+
+        Raises: `ValueError` if the run gave no such answer; `error` says why.
+        """
+        if self.state.output_spec is None:
+            raise ValueError(f"run {self.run_id!r} has no schema; its answer is `output`, a text")
+        if self.stop_reason is None or self.error is not None:
+            raise ValueError(f"run {self.run_id!r} has no answer: {self.error or 'its turn is not over'}")
+        return msgspec.json.decode(self.output)
+
+    def parse(self, kind: type[T]) -> T:
+        """`value` as the pydantic type that the schema came from. Raises: `ValueError`."""
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(kind).validate_python(self.value)
 
     @property
     def error(self) -> str | None:

@@ -53,7 +53,13 @@ class Session:
                 await self._driver.sync()
                 return self
         self._driver, self._writer = agent._begin(
-            None, run_id=self.run_id, files=self._files, metadata=None, is_session=True, emit=None
+            None,
+            run_id=self.run_id,
+            files=self._files,
+            metadata=None,
+            schema=agent.schema,
+            is_session=True,
+            emit=None,
         )
         self.run_id = self._writer.run_id
         await self._driver.sync()

@@ -49,13 +49,19 @@ class Ask(Struct, frozen=True, gc=False):
     calls: tuple[CallState, ...]
 
 
+class CheckAnswer(Struct, frozen=True, gc=False):
+    """Check whether an answer fits the schema that it must fit; `judge_answer` says what follows."""
+
+    text: str
+
+
 class Append(Struct, frozen=True, gc=False):
     """Nothing touches the world; record these. Their `at` is for the driver to set."""
 
     bodies: tuple[e.DurableBody, ...]
 
 
-Action: TypeAlias = Infer | RunCalls | RequestApprovals | Ask | Append
+Action: TypeAlias = Infer | RunCalls | RequestApprovals | Ask | CheckAnswer | Append
 
 
 def decide(state: State) -> Action | None:
@@ -69,8 +75,12 @@ def decide(state: State) -> Action | None:
     if state.failure is not None:
         failure = state.failure
         return _end_turn(state, failure.stop_reason, error=failure.error, fault=failure.fault)
+    if state.final is not None:
+        return _end_turn(state, state.limit or StopReason.COMPLETED, output=state.final)
     if state.answer is not None:
         return _on_answer(state, state.answer)
+    if state.spent.rejected_answers >= state.policy.max_output_attempts:
+        return _reject(state, "the arguments of its last call broke the schema")
     if state.is_wrapped_up and state.limit is not None:
         return _end_turn(state, state.limit)
     if state.limit is None:
@@ -106,9 +116,15 @@ def _after_turn(state: State) -> Action | None:
 
 
 def _end_turn(
-    state: State, stop_reason: StopReason, *, error: str | None = None, fault: Fault | None = None
+    state: State,
+    stop_reason: StopReason,
+    *,
+    error: str | None = None,
+    fault: Fault | None = None,
+    output: str | None = None,
 ) -> Append:
-    output = state.answer.content if state.answer is not None else _last_text(state)
+    if output is None:
+        output = state.answer.content if state.answer is not None else _last_text(state)
     done = e.TurnCompleted(
         at=0.0, turn=state.turn, stop_reason=stop_reason, output=output, error=error, fault=fault
     )
@@ -131,7 +147,10 @@ def _last_text(state: State) -> str:
     return ""
 
 
-def _on_answer(state: State, answer: Message) -> Append:
+def _on_answer(state: State, answer: Message) -> Append | CheckAnswer:
+    is_whole = state.finish_reason not in (FinishReason.CONTENT_FILTER, FinishReason.LENGTH)
+    if is_whole and state.output_spec is not None:
+        return CheckAnswer(answer.content)
     if state.limit is not None:
         return _end_turn(state, state.limit)
     if state.finish_reason is FinishReason.CONTENT_FILTER:
@@ -146,10 +165,37 @@ def _on_answer(state: State, answer: Message) -> Append:
     return _end_turn(state, StopReason.COMPLETED)
 
 
+def judge_answer(state: State, output: str, fault: str | None) -> Append:
+    """What follows from an answer that was checked: `fault` is what in it breaks the schema, if anything does.
+
+    `output` is the answer without what a model may put around it.
+    """
+    if fault is None:
+        return _end_turn(state, state.limit or StopReason.COMPLETED, output=output)
+    if state.limit is not None or state.spent.rejected_answers + 1 >= state.policy.max_output_attempts:
+        return _reject(state, fault)
+    tool = state.output_tool
+    advice = "Answer again, with nothing but" if tool is None else f"Call {tool} with"
+    text = f"This is no valid answer: {fault}\n{advice} JSON that fits the schema."
+    return Append((e.MessageInjected(at=0.0, message=Message(Role.USER, text), output_fault=fault),))
+
+
+def _reject(state: State, fault: str) -> Append:
+    attempts = state.policy.max_output_attempts
+    times = "a wrap-up" if state.limit is not None else f"{attempts} attempt{'s' * (attempts > 1)}"
+    error = f"no answer that fits the schema after {times}: {fault}"
+    return _end_turn(state, state.limit or StopReason.ERROR, error=error, fault=Fault.MODEL)
+
+
 def _on_calls(state: State) -> Action:
     open_calls = [item for item in state.calls if item.result is None]
     if _is_past_deadline(state) or state.limit is not None:
-        return _settle(state, [_unrun(item, state.limit) for item in open_calls])
+        unrun = [
+            item for item in open_calls if item.call.name != state.output_tool or _is_past_deadline(state)
+        ]
+        if unrun:
+            return _settle(state, [_unrun(item, state.limit) for item in unrun])
+        return RunCalls(tuple(open_calls))
     doubtful = [item for item in open_calls if item.attempt and item.effect is Effect.ONCE]
     if doubtful:
         return _on_doubt(state, doubtful)

@@ -19,6 +19,7 @@ from treadle.core.types import (
     FileDelta,
     Json,
     Message,
+    OutputSpec,
     Parent,
     StopReason,
     TaskRef,
@@ -52,6 +53,8 @@ class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
     task: TaskRef | None = None
     parent: Parent | None = None
     """Set in a fork; the events up to `parent.seq` are copies."""
+    output: OutputSpec | None = None
+    """What the answers must be; `None`: text."""
     metadata: dict[str, Json] | None = None
     """The caller's own."""
 
@@ -72,7 +75,7 @@ class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
     messages: int
     """The request is the first `messages` messages of the run's transcript."""
     has_tools: bool = True
-    """False at a wrap-up, where no tools are offered."""
+    """False at a wrap-up, where no tools are offered but the one that takes the answer, if there is one."""
 
 
 class InferenceCompleted(Body, frozen=True, gc=False, tag="inference_completed"):
@@ -139,6 +142,8 @@ class MessageInjected(Body, frozen=True, gc=False, tag="message_injected"):
     message: Message
     limit: StopReason | None = None
     """Set: the limit that the message tells the model of; one inference without tools follows."""
+    output_fault: str | None = None
+    """Set: the message tells the model what in its answer breaks the schema."""
 
 
 class QuestionAsked(Body, frozen=True, gc=False, tag="question_asked"):

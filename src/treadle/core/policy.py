@@ -78,6 +78,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     approve: Mapping[str, Approval] = {}
     """By the tool's name, a pattern as `web_*`, or an effect as `once`: the name counts first, then the longest
     pattern, then the effect. Calls of which nothing is said are run."""
+    max_output_attempts: int = 3
+    """How often a turn's answer may break the schema that it must fit; a failing server counts elsewhere."""
     in_doubt: InDoubt = InDoubt.TELL
     last_step_message: str = LAST_STEP_MESSAGE
     """Said to the model before its wrap-up; `{limit}` is the limit's name."""
@@ -98,6 +100,8 @@ class Policy(Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"Policy.approve[{key!r}] is {value!r}; use 'always', 'ask' or 'never'")
         if self.parallel_tool_calls < 1:
             raise ConfigError(f"Policy.parallel_tool_calls is {self.parallel_tool_calls!r}; give at least 1")
+        if self.max_output_attempts < 1:
+            raise ConfigError(f"Policy.max_output_attempts is {self.max_output_attempts!r}; give at least 1")
         try:
             self.last_step_message.format(limit="max_steps")
         except (KeyError, IndexError, ValueError) as error:

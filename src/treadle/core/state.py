@@ -19,6 +19,7 @@ from treadle.core.types import (
     Fault,
     FinishReason,
     Message,
+    OutputSpec,
     Role,
     StopReason,
     ToolCall,
@@ -26,6 +27,9 @@ from treadle.core.types import (
     ToolResult,
     Usage,
 )
+
+_REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, ToolErrorKind.TRUNCATED)
+"""What makes a call of the tool for the answer one that breaks the schema."""
 
 
 class Status(StrEnum):
@@ -72,6 +76,8 @@ class Spent(Struct, frozen=True, gc=False):
     """Calls that were not run because `max_tool_calls` was reached."""
     calls_by_tool: dict[str, int] = {}
     """Of tools that may be called only so often."""
+    rejected_answers: int = 0
+    """Answers that broke their schema."""
     tokens: int = 0
     cost_usd: float = 0.0
     is_cost_known: bool = True
@@ -99,6 +105,8 @@ class State(Struct, frozen=True, gc=False):
     """A message without calls, which ends the turn."""
     finish_reason: FinishReason | None = None
     """Of the newest inference."""
+    final: str | None = None
+    """An answer that was given to the tool for it, which ends the turn once its step is done."""
     failure: e.InferenceFailed | None = None
     """The inference failed for good."""
     is_inferring: bool = False
@@ -148,6 +156,17 @@ class State(Struct, frozen=True, gc=False):
         )
 
     @property
+    def output_spec(self) -> OutputSpec | None:
+        """What a turn's answer must be; `None`: text."""
+        return None if self.started is None else self.started.output
+
+    @property
+    def output_tool(self) -> str | None:
+        """The tool that takes a turn's answer, if one does."""
+        output = self.output_spec
+        return None if output is None else output.tool
+
+    @property
     def work_seconds(self) -> float:
         """How long the present turn was worked on, up to the newest event."""
         return max(0.0, self.at - self.work_began_at)
@@ -195,6 +214,7 @@ def _on_turn_started(state: State, body: e.TurnStarted) -> State:
         messages=state.messages.append(body.message),
         unsent_chars=state.unsent_chars + len(body.message.content),
         answer=None,
+        final=None,
         failure=None,
         limit=None,
         is_wrapped_up=False,
@@ -229,6 +249,7 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted) -> State:
             spent.tool_calls,
             spent.refused_calls,
             spent.calls_by_tool,
+            spent.rejected_answers,
             spent.tokens + usage.total_tokens,
             spent.cost_usd + (cost or 0.0),
             spent.is_cost_known and cost is not None,
@@ -316,6 +337,13 @@ def _on_tool_completed(state: State, body: e.ToolCompleted) -> State:
         return _on_inner_completed(state, body)
     result = body.result
     calls = _change_call(state.calls, result.call_id, result=result)
+    final, spent = state.final, _count_call(state, result)
+    if state.output_tool is not None and result.name == state.output_tool:
+        given = _find_call(state, result.call_id)
+        if given is not None and not result.is_error:
+            final = given.call.arguments
+        elif result.error_kind in _REJECTIONS:
+            spent = replace(spent, rejected_answers=spent.rejected_answers + 1)
     messages, chars = state.messages, state.unsent_chars + len(result.content)
     results = [item.result for item in calls if item.result is not None]
     if len(results) == len(calls):
@@ -327,7 +355,8 @@ def _on_tool_completed(state: State, body: e.ToolCompleted) -> State:
         at=body.at,
         calls=calls,
         messages=messages,
-        spent=_count_call(state, result),
+        final=final,
+        spent=spent,
         unsent_chars=chars,
     )
 
@@ -354,6 +383,11 @@ def _on_message_injected(state: State, body: e.MessageInjected) -> State:
         messages=state.messages.append(body.message),
         unsent_chars=state.unsent_chars + len(body.message.content),
         limit=body.limit or state.limit,
+        answer=None if body.output_fault is not None else state.answer,
+        is_wrapped_up=state.is_wrapped_up and body.output_fault is None,
+        spent=state.spent
+        if body.output_fault is None
+        else replace(state.spent, rejected_answers=state.spent.rejected_answers + 1),
     )
 
 

@@ -268,6 +268,27 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     expression, each of whose matches may differ."""
 
 
+class OutputMode(StrEnum):
+    """How a model is brought to answer in a schema. Its answer is checked in any case."""
+
+    NATIVE = "native"
+    """The server's own constrained decoding."""
+    TOOL = "tool"
+    """A tool, whose arguments are the answer; forced where there is no other."""
+    TEXT = "text"
+    """The instructions ask for it."""
+
+
+class OutputSpec(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What the final answer of a turn must be."""
+
+    schema: dict[str, Json]
+    """The JSON Schema that the answer fits."""
+    mode: OutputMode = OutputMode.NATIVE
+    tool: str | None = None
+    """Of the mode `tool`: the name of the tool."""
+
+
 class Request(Struct, frozen=True, gc=False):
     """What one inference is asked."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError, ProviderError, ServerError
 from treadle.core.events import Delta
-from treadle.core.types import Completion, Json, Request, Settings, Usage
+from treadle.core.types import Completion, Json, OutputMode, Request, Settings, Usage
 from treadle.models.price import Price
 from treadle.models.protocol import Watch
 from treadle.models.server import Server, explain_error, find_error, read_rate_limits
@@ -46,11 +46,13 @@ class HttpModel(ABC):
         headers: Mapping[str, str] | None = None,
         transport: Transport | None = None,
         key_variable: str | None = None,
+        output_mode: OutputMode | str = OutputMode.NATIVE,
     ) -> None:
         """`headers` go with every request and win over those made here; `name` is for the journal."""
         self.name = name or f"{self.DIALECT}:{model}"
         self.model = model
         self.settings = settings or Settings()
+        self.output_mode = OutputMode(output_mode)
         self._price = price
         self._base_url = check_base_url(self.BASE_URL if base_url is None else base_url, self.BASE_URL)
         self._headers = merge_headers(self._key_headers(api_key) if api_key is not None else {}, headers)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ProviderError
 from treadle.core.events import Delta
-from treadle.core.types import Completion, Request
+from treadle.core.types import Completion, OutputMode, Request
 
 
 class RateLimits(Struct, frozen=True, omit_defaults=True):
@@ -65,6 +65,14 @@ def identity_of(model: Model) -> str:
     A model says so in an attribute `identity`; one that has none is taken to be what its name says.
     """
     return str(getattr(model, "identity", model.name))
+
+
+def output_mode_of(model: Model) -> OutputMode:
+    """How `model` is best brought to answer in a schema.
+
+    A model says so in an attribute `output_mode`; one that has none is trusted to decode within a schema.
+    """
+    return OutputMode(getattr(model, "output_mode", OutputMode.NATIVE))
 
 
 ModelLike: TypeAlias = "Model | str"

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError
-from treadle.core.types import Completion, Request
-from treadle.models.protocol import Model, Watch, identity_of
+from treadle.core.types import Completion, OutputMode, Request
+from treadle.models.protocol import Model, Watch, identity_of, output_mode_of
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -54,6 +54,11 @@ class RetryModel:
     def identity(self) -> str:
         """The inner model's: trying again changes no answer."""
         return identity_of(self._inner)
+
+    @property
+    def output_mode(self) -> OutputMode:
+        """The inner model's."""
+        return output_mode_of(self._inner)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """See `Model.infer`.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from treadle.answers import strip_answer
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
@@ -161,7 +162,7 @@ def _to_output(answer: _Answer) -> ToolOutput:
 
 def _read_answer(spec: ToolSpec, completion: Completion) -> tuple[_Answer | None, str]:
     """What the model's text says, or what is wrong with it."""
-    text = _unfence(completion.message.content.strip())
+    text = strip_answer(completion.message.content)
     if completion.finish_reason is FinishReason.LENGTH:
         return None, "it was cut off by the output limit; answer shorter"
     if not text:
@@ -181,10 +182,3 @@ def _read_answer(spec: ToolSpec, completion: Completion) -> tuple[_Answer | None
     if fault is not None:
         return None, f"it does not fit output_schema: {fault}"
     return _Answer(msgspec.json.encode(value).decode(), structured=value), ""
-
-
-def _unfence(text: str) -> str:
-    """`text` without the code fence around all of it."""
-    if not text.startswith("```") or not text.endswith("```") or text.count("```") != 2:
-        return text
-    return text[3:-3].partition("\n")[2].strip()
