@@ -370,7 +370,11 @@ SCRIPT = """
 def start(command: str, *more: str) -> "subprocess.Popen[str]":
     """Python that runs a command, in a process that can be killed."""
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), command, *more], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), command, *more],
+        stdout=subprocess.PIPE,
+        text=True,
+        # SIGINT is what these tests send, so it must not be ignored from the outside.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
