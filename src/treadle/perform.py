@@ -50,7 +50,13 @@ def describe_failure(error: Exception, step: int, at: float) -> e.InferenceFaile
         fault = Fault.USER
     text = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
     return e.InferenceFailed(
-        at=at, step=step, error=text, error_type=type(error).__name__, fault=fault, stop_reason=stop_reason
+        at=at,
+        step=step,
+        error=text,
+        error_type=type(error).__name__,
+        fault=fault,
+        stop_reason=stop_reason,
+        model=error.model if isinstance(error, ProviderError) else None,
     )
 
 

@@ -7,8 +7,10 @@ import pytest
 from tests.models.answers import REQUEST, answer
 
 from treadle.core.errors import ConfigError
+from treadle.core.log import Log
+from treadle.core.types import Message, Request, Role, ToolCall
 from treadle.models import HttpResponse, InProcessTransport, ModelConfig, Price, Watch, model
-from treadle.models.config import PROVIDERS
+from treadle.models.presets import DIALECTS, PRESETS
 
 VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 
@@ -149,8 +151,12 @@ def test_settings_out_of_range_are_refused(options):
         model("gpt-x", api_key="k", **options)
 
 
-def test_a_provider_is_one_line_in_the_registry(monkeypatch):
-    monkeypatch.setitem(PROVIDERS, "mine", f"{__name__}:make_mine")
+def test_a_provider_of_another_package_is_an_entry_point(monkeypatch, tmp_path):
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[treadle.models]\nmine = {__name__}:make_mine\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     made = model("mine:m", temperature=0.5, max_attempts=2)
     assert made.name == "mine:m 0.5"
 
@@ -159,6 +165,60 @@ def make_mine(config: ModelConfig):
     from treadle.models import ScriptedModel
 
     return ScriptedModel(["hello"], name=f"mine:{config.name} {config.settings.temperature}")
+
+
+@pytest.mark.parametrize(
+    "provider", [name for name, item in PRESETS.items() if item.dialect == "openai_chat"]
+)
+async def test_every_preset_reaches_its_server(provider, monkeypatch):
+    preset = PRESETS[provider]
+    for variable in (preset.key_variable, preset.base_url_variable):
+        if variable:
+            monkeypatch.delenv(variable, raising=False)
+    if preset.needs_key:
+        with pytest.raises(ConfigError, match=f"set the environment variable {preset.key_variable}"):
+            model(f"{provider}:m")
+    monkeypatch.setenv(preset.key_variable, "the-key")
+    request, made, _ = await sent(f"{provider}:m", seed=1)
+    assert made.name == f"{provider}:m"
+    assert request.url == (preset.base_url or "https://api.openai.com/v1") + "/chat/completions"
+    assert request.headers["authorization"] == "Bearer the-key"
+    assert request.json()[preset.quirks.renamed.get("seed", "seed")] == 1
+    if preset.base_url_variable:
+        monkeypatch.setenv(preset.base_url_variable, "http://elsewhere:9/v1")
+        assert (await sent(f"{provider}:m"))[0].url == "http://elsewhere:9/v1/chat/completions"
+
+
+def test_every_preset_has_a_dialect():
+    assert {preset.dialect for preset in PRESETS.values()} == set(DIALECTS)
+
+
+async def test_mistral_gets_no_reasoning_and_short_ids():
+    calls = (ToolCall("call_with_a_long_id", "f", "{}"), ToolCall("abcdefgh1", "f", "{}"))
+    said = Message(Role.ASSISTANT, "", calls, reasoning="hm")
+    result = Message(Role.TOOL, "x", call_id="call_with_a_long_id", name="f")
+    transport = InProcessTransport(lambda _: HttpResponse(answer()))
+    made = model("mistral:m", api_key="k", transport=transport)
+    await made.infer(Request(Log([said, result])), Watch())
+    first, second = transport.requests[0].json()["messages"]
+    assert "reasoning_content" not in first
+    ids = [call["id"] for call in first["tool_calls"]]
+    assert (ids[1], second["tool_call_id"]) == ("abcdefgh1", ids[0])
+    assert len(ids[0]) == 9
+    assert ids[0].isalnum()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"temprature": 1}, r"no option 'temprature'; did you mean 'temperature'\?"),
+        ({"cache": True}, r"a model of 'openai' has no option 'cache'; it takes base_url"),
+        ({"output_mode": "nativ"}, r"output_mode is 'nativ'; use 'native', 'tool' or 'text'"),
+    ],
+)
+def test_options_that_nobody_has_are_refused(options, text):
+    with pytest.raises(ConfigError, match=text):
+        model("gpt-x", api_key="k", **options)
 
 
 def test_no_repr_shows_the_key():

@@ -45,15 +45,24 @@ class ProviderError(TreadleError, RuntimeError):
         """HTTP status, `None` if no answer came."""
         self.retry_after_seconds = retry_after_seconds
         """How long the server asked to wait; `None`: it did not say."""
+        self.model: str | None = None
+        """Which model failed, where several were asked."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_provider_error, (type(self), str(self), self.status, self.retry_after_seconds))
+        fields = (str(self), self.status, self.retry_after_seconds, self.model)
+        return (_rebuild_provider_error, (type(self), *fields))
 
 
 def _rebuild_provider_error(
-    kind: type[ProviderError], message: str, status: int | None, retry_after_seconds: float | None
+    kind: type[ProviderError],
+    message: str,
+    status: int | None,
+    retry_after_seconds: float | None,
+    model: str | None,
 ) -> ProviderError:
-    return kind(message, status=status, retry_after_seconds=retry_after_seconds)
+    error = kind(message, status=status, retry_after_seconds=retry_after_seconds)
+    error.model = model
+    return error
 
 
 class RateLimitError(ProviderError):

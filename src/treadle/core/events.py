@@ -99,6 +99,8 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     attempt: int = 1
     retry_in_seconds: float | None = None
     """Set: it is tried again after so long. `None`: this was the last attempt."""
+    model: str | None = None
+    """Which model failed, where several were asked."""
 
 
 class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):

@@ -4,10 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from treadle.models.cache import CacheModel
     from treadle.models.config import ModelConfig, model
+    from treadle.models.cost import CostModel
+    from treadle.models.fallback import FallbackModel
     from treadle.models.openai_chat import OpenAIChatModel
     from treadle.models.price import Price
-    from treadle.models.protocol import Model, ModelLike, Watch
+    from treadle.models.protocol import Model, ModelLike, RateLimits, Watch
     from treadle.models.retry import RetryModel
     from treadle.models.scripted import ScriptedModel, call
     from treadle.models.transport import (
@@ -19,9 +22,13 @@ if TYPE_CHECKING:
         StreamedAnswer,
         Transport,
     )
+    from treadle.models.wrapper import Wrapper
 
 __all__ = [
     "Answer",
+    "CacheModel",
+    "CostModel",
+    "FallbackModel",
     "HttpRequest",
     "HttpResponse",
     "HttpTransport",
@@ -31,22 +38,28 @@ __all__ = [
     "ModelLike",
     "OpenAIChatModel",
     "Price",
+    "RateLimits",
     "RetryModel",
     "ScriptedModel",
     "StreamedAnswer",
     "Transport",
     "Watch",
+    "Wrapper",
     "call",
     "model",
 ]
 
 _MODULES = {
+    "cache": ("CacheModel",),
     "config": ("ModelConfig", "model"),
+    "cost": ("CostModel",),
+    "fallback": ("FallbackModel",),
     "openai_chat": ("OpenAIChatModel",),
     "price": ("Price",),
-    "protocol": ("Model", "ModelLike", "Watch"),
+    "protocol": ("Model", "ModelLike", "RateLimits", "Watch"),
     "retry": ("RetryModel",),
     "scripted": ("ScriptedModel", "call"),
+    "wrapper": ("Wrapper",),
     "transport": (
         "Answer",
         "HttpRequest",

@@ -1,28 +1,25 @@
 """Makes a model from its name and what the user wants of it.
 
-`provider:name` picks a function from the registry: one line here, or an entry point of the group
-`treadle.models`. It takes a `ModelConfig` and gives a model; retrying is put around it here.
+`provider:name` picks a preset, which is data, or a function of an entry point of the group `treadle.models`. Such
+a function takes a `ModelConfig` and gives a model; what goes around every model is put around it here.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.types import Json, Settings
+from treadle.core.types import Json, OutputMode, Settings
+from treadle.models.presets import DIALECTS, PRESETS, Preset, Quirks
 from treadle.models.price import Price
 from treadle.models.protocol import Model
 from treadle.models.transport import Transport
-
-PROVIDERS = {
-    "openai": "treadle.models.config:make_openai",
-}
-"""Provider to `module:function`."""
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
@@ -40,6 +37,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     connect_timeout_seconds: float = 10.0
     transport: Transport | None = None
     """`None`: HTTP."""
+    output_mode: OutputMode | None = None
+    """How answers in a schema are asked for; `None` leaves it to the provider."""
+    options: Mapping[str, Json] = {}
+    """What only this provider's dialect takes, as `cache` of `anthropic` or `format` of `completions`."""
 
     def __repr__(self) -> str:
         # Neither the key nor headers, which may hold one.
@@ -69,14 +70,17 @@ def model(
     max_attempts: int = 6,
     headers: Mapping[str, str] | None = None,
     transport: Transport | None = None,
+    output_mode: OutputMode | str | None = None,
+    **options: Json,
 ) -> Model:
-    """A model by its name: `"openai:gpt-5-mini"`, or without a provider, which is `openai` then.
+    """A model by its name: `"anthropic:claude-sonnet-4-5"`, or without a provider, which is `openai` then.
 
     `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds`
     bounds one attempt, `total_timeout_seconds` all of them with the waiting between. What is `None` is left
-    to the server. `extra` is sent as it is and wins over the settings.
+    to the server. `extra` is sent as it is and wins over the settings. `output_mode` says how answers in a schema
+    are asked for: `native`, `tool` or `text`. Further `options` are those of the provider's dialect.
 
-    Raises: `ConfigError` for an unknown provider, a missing key or a setting out of range.
+    Raises: `ConfigError` for an unknown provider or option, a missing key or a setting out of range.
     """
     provider, _, rest = name.partition(":") if ":" in name else ("openai", "", name)
     if not rest:
@@ -94,22 +98,31 @@ def model(
     _check(settings)
     if not total_timeout_seconds > 0:
         raise ConfigError(f"total_timeout_seconds is {total_timeout_seconds!r}; give a positive number")
-    inner = _find_provider(provider, name)(
-        ModelConfig(
-            name=rest,
-            base_url=base_url,
-            api_key=api_key,
-            settings=settings,
-            price=price,
-            headers=headers,
-            timeout_seconds=min(timeout_seconds, total_timeout_seconds),
-            connect_timeout_seconds=connect_timeout_seconds,
-            transport=transport,
-        )
+    config = ModelConfig(
+        name=rest,
+        base_url=base_url,
+        api_key=api_key,
+        settings=settings,
+        price=price,
+        headers=headers,
+        timeout_seconds=min(timeout_seconds, total_timeout_seconds),
+        connect_timeout_seconds=connect_timeout_seconds,
+        transport=transport,
+        output_mode=None if output_mode is None else _read_mode(output_mode),
+        options=options,
     )
+    inner = make_from_preset(provider, config) if provider in PRESETS else _find_maker(provider, name)(config)
+
     from treadle.models.retry import RetryModel
 
     return RetryModel(inner, max_attempts=max_attempts, total_timeout_seconds=total_timeout_seconds)
+
+
+def _read_mode(mode: OutputMode | str) -> OutputMode:
+    try:
+        return OutputMode(mode)
+    except ValueError:
+        raise ConfigError(f"output_mode is {mode!r}; use 'native', 'tool' or 'text'") from None
 
 
 def _check(settings: Settings) -> None:
@@ -122,51 +135,99 @@ def _check(settings: Settings) -> None:
             raise ConfigError(f"{name} is {value!r}; give a number from {low} to {high}")
 
 
-def _find_provider(provider: str, name: str) -> Maker:
-    found = {point.name: point.value for point in entry_points(group="treadle.models")} | PROVIDERS
-    if provider not in found:
-        near = get_close_matches(provider, found, n=1)
-        hint = f"did you mean {near[0] + ':' + name.partition(':')[2]!r}? " if near else ""
-        raise ConfigError(
-            f"unknown provider {provider!r} in the model name {name!r}; {hint}Known: {', '.join(sorted(found))}. "
-            f"A name that holds a colon itself is written {'openai:' + name!r}"
-        )
-    module, _, function = found[provider].partition(":")
-    maker: Maker = getattr(import_module(module), function)
-    return maker
+def providers() -> dict[str, str]:
+    """Every provider that a name may begin with, and what it is: its dialect, or an entry point."""
+    found = {point.name: point.value for point in entry_points(group="treadle.models")}
+    return found | {name: preset.dialect for name, preset in PRESETS.items()}
 
 
-def make_openai(config: ModelConfig) -> Model:
-    """A server that speaks OpenAI's chat completions. What is not given is read from the environment
-    as OpenAI's own SDK does.
+def _find_maker(provider: str, name: str) -> Maker:
+    for point in entry_points(group="treadle.models"):
+        if point.name == provider:
+            maker: Maker = point.load()
+            return maker
+    known = providers()
+    near = get_close_matches(provider, known, n=1)
+    hint = f"did you mean {near[0] + ':' + name.partition(':')[2]!r}? " if near else ""
+    raise ConfigError(
+        f"unknown provider {provider!r} in the model name {name!r}; {hint}Known: {', '.join(sorted(known))}. "
+        f"A name that holds a colon itself is written {'openai:' + name!r}"
+    )
+
+
+def make_from_preset(provider: str, config: ModelConfig) -> Model:
+    """The model of a preset, without anything around it. What is not given is read from the environment.
+
+    Raises: `ConfigError`.
     """
-    from treadle.models.openai_chat import OPENAI_BASE_URL, OpenAIChatModel
     from treadle.models.transport import HttpTransport
 
-    base_url = config.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_BASE_URL
-    api_key = config.api_key or os.environ.get("OPENAI_API_KEY") or None
-    headers: dict[str, str] = {}
-    for header, variable in (
-        ("openai-organization", "OPENAI_ORG_ID"),
-        ("openai-project", "OPENAI_PROJECT_ID"),
-    ):
-        if value := os.environ.get(variable):
-            headers[header] = value
+    preset = PRESETS[provider]
+    home = preset.base_url or _home_of(preset)
+    variable = preset.base_url_variable
+    base_url = config.base_url or (os.environ.get(variable) if variable else None) or home
+    api_key = config.api_key or (
+        os.environ.get(preset.key_variable) or None if preset.key_variable is not None else None
+    )
+    headers = {
+        header: value
+        for header, variable in preset.header_variables.items()
+        if (value := os.environ.get(variable))
+    }
     headers |= {name.lower(): value for name, value in (config.headers or {}).items()}
-    if api_key is None and "//api.openai.com" in base_url and "authorization" not in headers:
+    is_home = urlsplit(base_url).hostname == urlsplit(home).hostname
+    if api_key is None and preset.needs_key and is_home and not _has_key(headers):
         raise ConfigError(
-            f"no API key for {config.name!r} at {OPENAI_BASE_URL}: set the environment variable OPENAI_API_KEY, or "
+            f"no API key for {config.name!r} at {home}: set the environment variable {preset.key_variable}, or "
             "pass api_key=. For another server pass base_url="
         )
-    return OpenAIChatModel(
+    kind = _load_dialect(preset.dialect)
+    options = dict(config.options)
+    check_options(provider, options, kind.OPTIONS)
+    if preset.quirks != Quirks():
+        options["quirks"] = preset.quirks
+    made: Model = kind(
         config.name,
+        name=f"{provider}:{config.name}",
         base_url=base_url,
         api_key=api_key,
         settings=config.settings,
         price=config.price,
         headers=headers,
+        key_variable=preset.key_variable,
+        output_mode=config.output_mode or preset.output_mode,
         transport=config.transport
         or HttpTransport(
             timeout_seconds=config.timeout_seconds, connect_timeout_seconds=config.connect_timeout_seconds
         ),
+        **options,
     )
+    return made
+
+
+def _home_of(preset: Preset) -> str:
+    home: str = _load_dialect(preset.dialect).BASE_URL
+    return home
+
+
+def _load_dialect(dialect: str) -> Any:
+    module, _, name = DIALECTS[dialect].partition(":")
+    return getattr(import_module(module), name)
+
+
+def _has_key(headers: Iterable[str]) -> bool:
+    return any(name in ("authorization", "x-api-key", "api-key", "x-goog-api-key") for name in headers)
+
+
+def check_options(provider: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Raises: `ConfigError` for an option that neither `model` nor the provider's dialect has."""
+    taken = [*_GENERAL, *known]
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, taken, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(taken)}"
+            raise ConfigError(f"a model of {provider!r} has no option {name!r}; {hint}")
+
+
+_GENERAL = tuple([name for name in model.__annotations__ if name not in ("name", "options", "return")])
+"""What every model takes."""

@@ -33,6 +33,8 @@ class HttpModel(ABC):
     BASE_URL: ClassVar[str]
     RESERVED: ClassVar[frozenset[str]]
     """Fields of the body that `Settings.extra` may not hold, since the request has its own."""
+    OPTIONS: ClassVar[tuple[str, ...]] = ()
+    """Further arguments that a user may give by name."""
 
     def __init__(
         self,

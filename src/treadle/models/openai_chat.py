@@ -5,10 +5,14 @@ An answer, whole or streamed, becomes one raw object that one function reads.
 Source: OpenAI API reference, chat completions, 2025; vLLM 0.11 for token ids.
 """
 
+import hashlib
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.core.log import Log
 from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall, ToolSpec
@@ -16,6 +20,7 @@ from treadle.models.http_model import HttpModel, OnDelta, join_url
 from treadle.models.openai_chat_plain import PlainReader
 from treadle.models.openai_chat_read import read_completion
 from treadle.models.openai_chat_stream import ChatCollector
+from treadle.models.presets import Quirks
 from treadle.models.schema import is_strict
 from treadle.models.stream import Collector
 
@@ -34,14 +39,17 @@ class OpenAIChatModel(HttpModel):
     BASE_URL = OPENAI_BASE_URL
     RESERVED = frozenset(("model", "messages", "stream", "tools"))
 
-    def __init__(self, model: str, *, name: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, model: str, *, name: str | None = None, quirks: Quirks = Quirks(), **options: Any
+    ) -> None:
         """`options` are those of `HttpModel`."""
         options.setdefault("key_variable", "OPENAI_API_KEY")
         super().__init__(model, name=name or f"openai:{model}", **options)
         self._endpoint = join_url(self._base_url, "/chat/completions")
         self._plain = PlainReader(self.settings, self._price)
         is_openai = urlsplit(self._endpoint).hostname == "api.openai.com"
-        self._fields = _fields(model, self.settings, is_openai=is_openai)
+        self._fields = _fields(model, self.settings, quirks, is_openai=is_openai)
+        self._encode_message = encoder_for(quirks)
         self._prefixes: dict[tuple[int, int, str | None, bool], tuple[Request, bytes]] = {}
 
     def _url(self, *, is_stream: bool) -> str:
@@ -55,7 +63,7 @@ class OpenAIChatModel(HttpModel):
         key = (id(request.tools), id(request.output_schema), request.required_tool, is_stream)
         entry = self._prefixes.get(key)
         prefix = self._prefix(request, key) if entry is None else entry[1]
-        return b"".join((prefix, b",".join(request.messages.map(encode_message)), b"]}"))
+        return b"".join((prefix, b",".join(request.messages.map(self._encode_message)), b"]}"))
 
     def _prefix(self, request: Request, key: tuple[int, int, str | None, bool]) -> bytes:
         """The body up to the first message."""
@@ -105,6 +113,35 @@ def encode_message(message: Message) -> bytes:
     return _encode(raw)
 
 
+def encoder_for(quirks: Quirks) -> Callable[[Message], bytes]:
+    """How messages are encoded for a server; the same function for the same quirks, so that histories keep it."""
+    if quirks.has_reasoning and not quirks.has_short_ids:
+        return encode_message
+    # Quirks that differ in what they rename alone encode messages alike.
+    return _odd_encoder(quirks.has_reasoning, quirks.has_short_ids)
+
+
+@lru_cache
+def _odd_encoder(has_reasoning: bool, has_short_ids: bool) -> Callable[[Message], bytes]:
+    def encode(message: Message) -> bytes:
+        if not has_reasoning and message.reasoning is not None:
+            message = replace(message, reasoning=None)
+        if has_short_ids and (message.tool_calls or message.call_id is not None):
+            calls = tuple([replace(call, call_id=shorten_id(call.call_id)) for call in message.tool_calls])
+            call_id = None if message.call_id is None else shorten_id(message.call_id)
+            message = replace(message, tool_calls=calls, call_id=call_id)
+        return encode_message(message)
+
+    return encode
+
+
+def shorten_id(call_id: str) -> str:
+    """An id of nine letters and digits, which stays as it is, or one that stands for another."""
+    if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
+        return call_id
+    return hashlib.sha256(call_id.encode()).hexdigest()[:9]
+
+
 def _encode_call(call: ToolCall) -> dict[str, Json]:
     function = {"name": call.name, "arguments": call.arguments}
     raw: dict[str, Json] = {"id": call.call_id, "type": "function", "function": function}
@@ -130,7 +167,7 @@ def _encode_tool(tool: ToolSpec) -> dict[str, Json]:
     return {"type": "function", "function": function}
 
 
-def _fields(model: str, settings: Settings, *, is_openai: bool) -> dict[str, Any]:
+def _fields(model: str, settings: Settings, quirks: Quirks, *, is_openai: bool) -> dict[str, Any]:
     """What every request body has beside messages, tools and the stream flag."""
     fields = {
         "model": model,
@@ -143,6 +180,6 @@ def _fields(model: str, settings: Settings, *, is_openai: bool) -> dict[str, Any
         "logprobs": settings.logprobs,
         "return_token_ids": settings.return_token_ids,
     }
-    fields = {name: value for name, value in fields.items() if value is not None}
+    fields = {quirks.renamed.get(name, name): value for name, value in fields.items() if value is not None}
     extra = settings.extra or {}
     return fields | extra

@@ -6,14 +6,15 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError
-from treadle.core.types import Completion, OutputMode, Request
-from treadle.models.protocol import Model, Watch, identity_of, output_mode_of
+from treadle.core.types import Completion, Request
+from treadle.models.protocol import Model, Watch
+from treadle.models.wrapper import Wrapper
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 
-class RetryModel:
+class RetryModel(Wrapper):
     """Tries again after errors that are `is_retryable`, until attempts or time run out.
 
     The server's Retry-After is kept to; where it says nothing, delays are random and grow, so that many runs
@@ -38,27 +39,12 @@ class RetryModel:
             raise ConfigError(
                 f"min_delay_seconds is {min_delay_seconds!r}; give 0 to max_delay_seconds ({max_delay_seconds!r})"
             )
-        self._inner = inner
+        super().__init__(inner)
         self._max_attempts = max_attempts
         self._total_timeout_seconds = total_timeout_seconds
         self._min_delay_seconds = min_delay_seconds
         self._max_delay_seconds = max_delay_seconds
         self._sleep = sleep
-
-    @property
-    def name(self) -> str:
-        """The inner model's."""
-        return self._inner.name
-
-    @property
-    def identity(self) -> str:
-        """The inner model's: trying again changes no answer."""
-        return identity_of(self._inner)
-
-    @property
-    def output_mode(self) -> OutputMode:
-        """The inner model's."""
-        return output_mode_of(self._inner)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """See `Model.infer`.
@@ -67,7 +53,7 @@ class RetryModel:
         """
         started = time.monotonic()
         try:
-            return await self._inner.infer(request, watch)
+            return await self.inner.infer(request, watch)
         except ProviderError as error:
             if not error.is_retryable:
                 raise
@@ -118,7 +104,7 @@ class RetryModel:
         scope = asyncio.timeout(end - time.monotonic())
         try:
             async with scope:
-                return await self._inner.infer(request, watch)
+                return await self.inner.infer(request, watch)
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -133,7 +119,9 @@ class RetryModel:
                 f": the next would be in {state.upcoming_sleep:.0f} s, past the "
                 f"{self._total_timeout_seconds:g} s that total_timeout_seconds allows"
             )
-        return type(error)(said + ")", status=error.status, retry_after_seconds=error.retry_after_seconds)
+        told = type(error)(said + ")", status=error.status, retry_after_seconds=error.retry_after_seconds)
+        told.model = error.model
+        return told
 
 
 def _is_retryable(error: BaseException) -> bool:

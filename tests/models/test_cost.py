@@ -1,0 +1,52 @@
+"""What answers cost, by the table; and that an unknown price is said."""
+
+import pytest
+from tests.models.answers import REQUEST
+
+from treadle import Agent, Policy
+from treadle.core.types import Completion, FinishReason, Message, Role, StopReason, Usage
+from treadle.journal.memory import MemoryJournal
+from treadle.models import CostModel, ScriptedModel, Watch
+
+pytest.importorskip("genai_prices")
+
+
+def said(model=None, usage=Usage(1_000_000, 100_000), cost=None):
+    return Completion(Message(Role.ASSISTANT, "x"), FinishReason.STOP, usage, cost, model)
+
+
+async def cost(name, completion, **options):
+    model = CostModel(ScriptedModel([completion], name=name), **options)
+    return (await model.infer(REQUEST, Watch())).cost_usd
+
+
+async def test_a_known_model():
+    full = await cost("openai:gpt-5-mini", said())
+    assert full == pytest.approx(0.25 + 0.2)
+    cached = await cost("openai:gpt-5-mini", said(usage=Usage(1_000_000, 100_000, 1_000_000)))
+    assert cached == pytest.approx(0.025 + 0.2)
+
+
+async def test_the_server_says_which_model_it_was():
+    assert await cost("openai:my-alias", said("gpt-5-mini-2025-08-07")) == pytest.approx(0.45)
+    assert await cost("openai:gpt-5-mini", said("an-unknown-snapshot")) == pytest.approx(0.45)
+    assert await cost("mine", said(), provider="openai", model="gpt-5-mini") == pytest.approx(0.45)
+
+
+async def test_what_is_told_or_not_counted_stays():
+    assert await cost("openai:gpt-5-mini", said(cost=7.0)) == 7.0
+    assert await cost("openai:gpt-5-mini", said(usage=None)) is None
+
+
+@pytest.mark.parametrize("name", ["openai:no-such-model", "nowhere:gpt-5-mini", "m"])
+async def test_an_unknown_price_is_not_zero(name):
+    assert await cost(name, said()) is None
+    model = CostModel(ScriptedModel([said(), said()], name=name))
+    assert not model.is_known
+    agent = Agent(model, journal=MemoryJournal(), policy=Policy(max_cost_usd=1.0))
+    run = await agent.run("Hello")
+    assert (run.cost_usd, run.stop_reason) == (None, StopReason.COMPLETED)
+
+
+def test_known_says_so_before():
+    assert CostModel(ScriptedModel([], name="anthropic:claude-sonnet-4-5")).is_known
