@@ -17,7 +17,7 @@ RANKS = [
     ["perform", "answers", "calls", "loop"],
     ["run", "replay", "sync"],
     ["agent", "session"],
-    ["journal", "models", "tools", "sandbox"],
+    ["journal", "formats", "models", "tools", "sandbox"],
     ["tasks", "trajectory", "export"],
     ["server"],
     ["cli", "__main__"],

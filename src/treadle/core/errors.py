@@ -19,6 +19,7 @@ TreadleError
 │   └── LeaseLostError                  another process took the run over
 ├── SandboxError (OSError)              a path outside the root, no such file, …
 ├── ExportError (ValueError)            a run that a format cannot carry
+├── FormatError (ValueError)            a message that a text format cannot carry
 └── ReplayDivergence (AssertionError)   a decision that differs from the journal
 """
 
@@ -133,6 +134,10 @@ class SandboxError(TreadleError, OSError):
 
 class ExportError(TreadleError, ValueError):
     """A run cannot be written in the format asked for."""
+
+
+class FormatError(TreadleError, ValueError):
+    """A message cannot be written in a text format of tool calls, or would be read otherwise."""
 
 
 class ReplayDivergence(TreadleError, AssertionError):  # noqa: N818

@@ -1,0 +1,206 @@
+"""Calls that are written as elements: one for the function, one for each of its parameters.
+
+Not XML: values are texts as they stand, without entities. So a value ends at the closer behind which the next
+parameter or the end of the function stands, and markup within it is text.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from treadle.core.types import Json
+from treadle.formats.base import after_space, resync
+from treadle.formats.calls import NoCall, Wanted
+from treadle.formats.reader import Reader
+from treadle.formats.rendering import encode
+from treadle.formats.values import read_value, schema_of
+
+
+class Elements(Struct, frozen=True):
+    """How one family of formats writes them."""
+
+    function: re.Pattern[str]
+    """Opens a function; its group `name`."""
+    function_close: str
+    parameter: re.Pattern[str]
+    """Opens a parameter; its group `key`, and `typed` if the format has it."""
+    parameter_open: str
+    """What every opener of a parameter begins with."""
+    parameter_close: str
+    trims_newline: bool
+    """One newline at each end of a value is not part of it."""
+
+
+CODER = Elements(
+    re.compile(r"<function=(?P<name>[^<>\n]+?)\s*(?:>|(?=\n|<parameter=))"),
+    "</function>",
+    re.compile(r"<parameter=(?P<key>[^<>\n]+?)\s*(?:>|(?=\n))"),
+    "<parameter=",
+    "</parameter>",
+    True,
+)
+
+
+def read_function(
+    elements: Elements,
+    reader: Reader,
+    start: int,
+    position: int,
+    closers: Sequence[str],
+    openers: Sequence[str],
+) -> int:
+    """Read one function at `position`, with the closer of its call behind it; where it ends.
+
+    `start` is where its call begins.
+    """
+    text = reader.text
+    end, wanted, reason, name = _read(elements, reader, position)
+    if wanted is None:
+        after = resync(reader, position, end, closers, openers)
+        reader.add_error(reason, start, after, name)
+        return after
+    after = after_space(text, end)
+    for closer in closers:
+        if text.startswith(closer, after):
+            end = after + len(closer)
+            break
+    reader.add_call(wanted, start, end)
+    return end
+
+
+def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wanted | None, str, str | None]:
+    """Where it ends, the call or `None`, why, and its name."""
+    text = reader.text
+    head = elements.function.match(text, position)
+    if head is None:
+        return position, None, "there is no name of a function", None
+    name = head["name"].strip()
+    if name[:1] in "\"'" and name[-1:] == name[:1]:
+        name = name[1:-1]
+    arguments: dict[str, Json] = {}
+    at = head.end()
+    while True:
+        at = after_space(text, at)
+        if text.startswith(elements.function_close, at):
+            at += len(elements.function_close)
+            break
+        if at == len(text):
+            if not arguments:
+                return at, None, "it is cut off", name
+            break
+        parameter = elements.parameter.match(text, at)
+        if parameter is None:
+            if arguments and _ends_without_closer(reader, elements, at):
+                break
+            return at, None, "there is something other than a parameter in it", name
+        key = parameter["key"].strip()
+        if key[:1] in "\"'" and key[-1:] == key[:1]:
+            key = key[1:-1]
+        value_end, at, is_cut = _find_end(elements, reader, name, parameter.end())
+        if is_cut:
+            return at, None, f"the value of {key!r} is cut off", name
+        if key in arguments:
+            return at, None, f"the parameter {key!r} is there twice", name
+        value = text[parameter.end() : value_end]
+        if elements.trims_newline:
+            value = value.removeprefix("\n").removesuffix("\n")
+        try:
+            arguments[key] = _convert(reader.schemas, parameter, value, name, key)
+        except NoCall as error:
+            # The rest is read all the same, to know where it ends.
+            stop = text.find(elements.function_close, at)
+            return (stop if stop != -1 else at), None, error.reason, name
+    return at, Wanted(name, arguments, encode(arguments).decode()), "", name
+
+
+def _convert(
+    schemas: Mapping[str, Mapping[str, Json]], parameter: re.Match[str], value: str, name: str, key: str
+) -> Json:
+    typed = parameter.groupdict().get("typed")
+    if typed == "true":
+        return value
+    if typed == "false":
+        return read_value(value, {"type": _ANY_JSON}, {}, name, key)
+    if "typed" in parameter.re.groupindex:
+        return read_value(value, {}, {}, name, key)
+    return read_value(value, schema_of(schemas, name, key), schemas.get(name, {}), name, key)
+
+
+_ANY_JSON = ["array", "boolean", "integer", "null", "number", "object"]
+
+
+def _ends_without_closer(reader: Reader, elements: Elements, at: int) -> bool:
+    """A function that was not closed, behind which its call is, or the next begins."""
+    ends = ("</tool_call>", "<tool_call>", "</minimax:tool_call>", "<invoke", "<function=")
+    return reader.text.startswith(ends, at)
+
+
+def _find_end(elements: Elements, reader: Reader, name: str, start: int) -> tuple[int, int, bool]:
+    """Where a value ends, where to go on after it, and whether it was cut off.
+
+    Openers and closers within it are paired, so that markup in a value stays there; a closer counts only if a
+    parameter, or the end of the function, is behind it.
+    """
+    text = reader.text
+    opener, closer = elements.parameter_open, elements.parameter_close
+    depth, at = 0, start
+    first_inner: int | None = None
+    while True:
+        close = reader.find(closer, at)
+        begin = reader.find(opener, at)
+        stop = reader.find(elements.function_close, at) if first_inner is None else -1
+        if begin != -1 and (close == -1 or begin < close):
+            if stop != -1 and stop < begin and close == -1:
+                return _unclosed(elements, reader, start, stop)
+            if first_inner is None and _is_at_line_start(text, begin):
+                first_inner = begin
+            depth += 1
+            at = begin + len(opener)
+            continue
+        if close == -1:
+            return _unclosed(elements, reader, start, first_inner)
+        after = close + len(closer)
+        behind = after_space(text, after)
+        is_last = behind == len(text) or text.startswith((opener, elements.function_close), behind)
+        is_last = is_last or text.startswith(("</tool_call>", "</minimax:tool_call>", "</｜DSML｜"), behind)
+        if depth and is_last and _closes_all(elements, reader, first_inner, close, behind):
+            # One closer for two openers: the first was dropped.
+            return _unclosed(elements, reader, start, first_inner)
+        if depth:
+            depth -= 1
+            at = after
+        elif is_last:
+            return close, after, False
+        else:
+            at = after
+
+
+def _closes_all(elements: Elements, reader: Reader, inner: int | None, close: int, behind: int) -> bool:
+    """Whether no closer is left for the outer one before the function ends."""
+    if inner is None or not reader.text.startswith(elements.function_close, behind):
+        return False
+    nearest = reader.find(elements.parameter_close, behind)
+    if nearest == -1:
+        return True
+    after = after_space(reader.text, behind + len(elements.function_close))
+    # Behind the function's closer its call ends: what comes later is of another.
+    return reader.text.startswith(("</tool_call>", "</minimax:tool_call>", "<invoke"), after) or after == len(
+        reader.text
+    )
+
+
+def _unclosed(elements: Elements, reader: Reader, start: int, inner: int | None) -> tuple[int, int, bool]:
+    """The end of a value whose closer is missing: the next parameter, or the end of the function."""
+    text = reader.text
+    stop = reader.find(elements.function_close, start)
+    ends = [position for position in (inner, stop if stop != -1 else None) if position is not None]
+    if not ends:
+        return len(text), len(text), True
+    end = min(ends)
+    return end, end, False
+
+
+def _is_at_line_start(text: str, position: int) -> bool:
+    line = text[max(0, position - 32) : position]
+    return not line[line.rfind("\n") + 1 :].strip()

@@ -1,0 +1,110 @@
+"""Functionary: recipients behind `>>>` (v3.2), or `<function=name>` with JSON in the text (v3.1)."""
+
+import re
+
+from treadle.core.types import Message
+from treadle.formats.base import TaggedFormat, after_space
+from treadle.formats.calls import Wanted
+from treadle.formats.headed import read_headed
+from treadle.formats.reader import Found, Reader, Steps, wait_for_all
+from treadle.formats.rendering import encode, write_arguments
+
+MARK = ">>>"
+_RECIPIENT = re.compile(r"\s*(?:>>>)?\s*([A-Za-z_][\w.\-]*)[ \t]*\n")
+_NEXT = re.compile(r">>>\s*([A-Za-z_][\w.\-]*)[ \t]*\n")
+_FUNCTION = re.compile(r"<function=([^<>\n({]+?)(?:>|\()")
+_ENDS = ("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>")
+
+
+class Functionary(TaggedFormat):
+    """See the module."""
+
+    name = "functionary"
+    may_begin_in_reasoning = False
+    reasoning = ()
+    openers = ("<function=", "<|python_tag|>")
+    ends = _ENDS
+
+    def read(self, reader: Reader) -> Steps:
+        """See `Format.read`."""
+        yield from wait_for_all(reader)
+        head = _RECIPIENT.match(reader.text)
+        if head is not None and self._is_recipient(reader, head):
+            self._read_recipients(reader, head)
+            return
+        yield from self._read_content(reader, 0)
+
+    def _is_recipient(self, reader: Reader, head: re.Match[str]) -> bool:
+        """Whether a text begins with whom it is for, and not with a word on a line."""
+        name, text = head[1], reader.text
+        after = after_space(text, head.end())
+        return (
+            name in ("all", "python")
+            or name in reader.schemas
+            or text.lstrip().startswith(MARK)
+            or text[after : after + 1] == "{"
+        )
+
+    def _read_recipients(self, reader: Reader, head: re.Match[str] | None) -> None:
+        text = reader.text
+        while head is not None:
+            name, start, position = head[1], head.start(), head.end()
+            follower = _NEXT.search(text, position)
+            limit = follower.start() if follower is not None else len(text)
+            if name == "all":
+                said = text[position:limit]
+                for item in _ENDS:
+                    said = said.removesuffix(item)
+                reader.content.add(said)
+                if follower is not None:
+                    reader.content.end_piece(0)
+                head = follower
+                continue
+            if name == "python" and text[after_space(text, position) :][:1] != "{":
+                self._take_code(reader, name, start, position, limit)
+                head = follower
+                continue
+            last = read_headed(reader, start, position, name, (), (MARK, *_ENDS))
+            head = _NEXT.search(text, last)
+            rest = text[last : head.start() if head is not None else len(text)]
+            for item in _ENDS:
+                rest = rest.replace(item, "")
+            if rest.strip():
+                reader.content.add(rest)
+
+    def _take_code(self, reader: Reader, name: str, start: int, position: int, end: int) -> None:
+        """Code is the one argument of the tool `python`, if it has one."""
+        properties = reader.schemas.get(name, {}).get("properties", {})
+        code = reader.text[position:end]
+        for item in _ENDS:
+            code = code.removesuffix(item)
+        if len(properties) != 1:
+            reader.add_error("code for an interpreter, and no call", start, end, name)
+            return
+        arguments = {next(iter(properties)): code}
+        reader.add_call(Wanted(name, arguments, encode(arguments).decode()), start, end)
+
+    def take(self, reader: Reader, found: Found) -> int:
+        """See `TaggedFormat.take`."""
+        text, start = reader.text, found.position
+        if found.marker == "<|python_tag|>":
+            stops = [at for item in _ENDS if (at := reader.find(item, start)) != -1]
+            end = min(stops, default=len(text))
+            self._take_code(reader, "python", start, start + len(found.marker), end)
+            return end
+        head = _FUNCTION.match(text, start)
+        if head is None:
+            reader.content.add(found.marker)
+            return start + len(found.marker)
+        closers = (")>", "</function>") if text[head.end() - 1] == "(" else ("</function>",)
+        return read_headed(reader, start, head.end(), head[1].strip(), closers, self.openers)
+
+    def render(self, message: Message) -> str:
+        """The way of v3.2."""
+        parts = [f"all\n{message.content}"] if message.content or not message.tool_calls else []
+        parts += [f"{call.name}\n{write_arguments(call)}" for call in message.tool_calls]
+        return MARK.join(parts)
+
+    def render_result(self, content: str, name: str, call_id: str | None) -> str:
+        """See `Format.render_result`."""
+        return content

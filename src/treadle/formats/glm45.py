@@ -1,0 +1,139 @@
+"""GLM 4.5 to 4.7: a name, then keys and values in turn, values as texts."""
+
+from treadle.core.types import Json, Message
+from treadle.formats.base import TaggedFormat, after_space, resync
+from treadle.formats.calls import NoCall, Wanted
+from treadle.formats.reader import Found, Reader
+from treadle.formats.rendering import arguments_of, encode, join_parts, write_value
+from treadle.formats.values import read_value, schema_of
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+KEY, KEY_CLOSE = "<arg_key>", "</arg_key>"
+VALUE, VALUE_CLOSE = "<arg_value>", "</arg_value>"
+_TAGS = (OPEN, CLOSE, KEY, KEY_CLOSE, VALUE, VALUE_CLOSE)
+
+
+class Glm45(TaggedFormat):
+    """See the module."""
+
+    name = "glm45"
+    openers = (OPEN,)
+    noise = (CLOSE,)
+    ends = ("<|user|>", "<|observation|>", "<|endoftext|>")
+    manual = (
+        "For each function call, output the function name and arguments within the following XML format:\n"
+        "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>\n"
+        "...\n</tool_call>"
+    )
+
+    def take(self, reader: Reader, found: Found) -> int:
+        """See `TaggedFormat.take`."""
+        text, start = reader.text, found.position
+        position = after_space(text, start + len(OPEN))
+        while text.startswith(OPEN, position):
+            position = after_space(text, position + len(OPEN))
+        try:
+            wanted, end = self._read(reader, position)
+        except _Fault as fault:
+            end = resync(reader, position, fault.position, (CLOSE,), (OPEN,))
+            reader.add_error(fault.reason, start, end, fault.name)
+            return end
+        reader.add_call(wanted, start, end)
+        return end
+
+    def _read(self, reader: Reader, position: int) -> tuple[Wanted, int]:
+        text = reader.text
+        at = min([found for tag in _TAGS if (found := reader.find(tag, position)) != -1], default=len(text))
+        name = text[position:at].strip().removesuffix("\\n")
+        if not name or any(char in name for char in '<>{}"\n '):
+            raise _Fault("there is no name of a function", at, None)
+        if at == len(text):
+            raise _Fault("it is cut off", at, name)
+        arguments: dict[str, Json] = {}
+        while True:
+            at = self._skip(text, at)
+            if text.startswith(CLOSE, at):
+                return self._finish(name, arguments, at + len(CLOSE))
+            if at == len(text) or (text.startswith(OPEN, at) and arguments):
+                if not arguments:
+                    raise _Fault("it is cut off", at, name)
+                return self._finish(name, arguments, at)
+            if not text.startswith(KEY, at):
+                raise _Fault("there is something other than a key in it", at, name)
+            key_end = reader.find(KEY_CLOSE, at)
+            if key_end == -1:
+                raise _Fault("a key is cut off", len(text), name)
+            key = text[at + len(KEY) : key_end].strip()
+            if not key or "<" in key:
+                raise _Fault(f"{key[:40]!r} is no key", key_end, name)
+            at = key_end + len(KEY_CLOSE)
+            while text.startswith(KEY_CLOSE, after_space(text, at)):
+                at = after_space(text, at) + len(KEY_CLOSE)
+            value_start = self._skip(text, at)
+            has_opener = text.startswith(VALUE, value_start)
+            value_start = value_start + len(VALUE) if has_opener else at
+            value_end, at = self._find_end(reader, value_start, name, key)
+            value = text[value_start:value_end]
+            if not has_opener:
+                value = value.strip("\n")
+            if key in arguments:
+                raise _Fault(f"the key {key!r} is there twice", at, name)
+            try:
+                arguments[key] = read_value(
+                    value, schema_of(reader.schemas, name, key), reader.schemas.get(name, {}), name, key
+                )
+            except NoCall as error:
+                raise _Fault(error.reason, at, name) from None
+
+    def _skip(self, text: str, position: int) -> int:
+        """White space, and the two characters that some write for a newline."""
+        position = after_space(text, position)
+        while text.startswith("\\n", position):
+            position = after_space(text, position + 2)
+        return position
+
+    def _find_end(self, reader: Reader, start: int, name: str, key: str) -> tuple[int, int]:
+        """Where a value ends, and where to go on. A closer counts only if a key, or the end, is behind it."""
+        text, at = reader.text, start
+        while True:
+            close = reader.find(VALUE_CLOSE, at)
+            if close == -1:
+                ends = [found for tag in (KEY, CLOSE) if (found := reader.find(tag, start)) != -1]
+                if not ends:
+                    raise _Fault(f"the value of {key!r} is cut off", len(text), name)
+                return min(ends), min(ends)
+            after = close + len(VALUE_CLOSE)
+            behind = self._skip(text, after)
+            if behind == len(text) or text.startswith((KEY, CLOSE, OPEN), behind):
+                inner = reader.find(KEY, start)
+                if inner != -1 and inner < close and self._is_dropped(text, start, inner, close):
+                    return inner, inner
+                return close, after
+            at = after
+
+    def _is_dropped(self, text: str, start: int, inner: int, close: int) -> bool:
+        """Whether the closer of a value is missing: then there are more openers than closers before the next."""
+        between = text[start:close]
+        return between.count(VALUE) > between.count(VALUE_CLOSE) and text[inner - 1 : inner] == "\n"
+
+    def _finish(self, name: str, arguments: dict[str, Json], end: int) -> tuple[Wanted, int]:
+        return Wanted(name, arguments, encode(arguments).decode()), end
+
+    def render(self, message: Message) -> str:
+        """See `Format.render`."""
+        calls = []
+        for call in message.tool_calls:
+            pairs = "".join(
+                f"{KEY}{key}{KEY_CLOSE}\n{VALUE}{write_value(value)}{VALUE_CLOSE}\n"
+                for key, value in arguments_of(call).items()
+            )
+            calls.append(f"{OPEN}{call.name}\n{pairs}{CLOSE}")
+        return join_parts(message, "\n".join(calls))
+
+
+class _Fault(Exception):  # noqa: N818
+    def __init__(self, reason: str, position: int, name: str | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.position = position
+        self.name = name

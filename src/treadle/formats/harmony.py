@@ -1,0 +1,142 @@
+"""gpt-oss: messages on channels, the calls among them with a recipient."""
+
+import re
+
+from treadle.core.types import Message
+from treadle.formats.base import Format, after_space, end_of_json
+from treadle.formats.calls import NoCall, Wanted, read_arguments
+from treadle.formats.json_body import BadJson
+from treadle.formats.reader import Reader, Steps, wait_for_all
+from treadle.formats.rendering import write_arguments
+
+START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_STOPS = (*_ENDS, START, CHANNEL)
+_RECIPIENT = re.compile(r"to=([^\s<]+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*([a-zA-Z]+)")
+_STRIPPED = re.compile(r"(?:^|assistant)\s*commentary to=functions\.([\w.\-]+)")
+_BUILT_IN = re.compile(r"python|browser(?:\..*)?|container(?:\..*)?")
+
+
+class Harmony(Format):
+    """See the module."""
+
+    name = "harmony"
+    reasoning = ()
+    may_begin_in_reasoning = False
+
+    def read(self, reader: Reader) -> Steps:
+        """See `Format.read`."""
+        yield from wait_for_all(reader)
+        text = reader.text
+        if MESSAGE not in text:
+            self._read_plain(reader)
+            return
+        position = 0
+        while position < len(text):
+            message = reader.find(MESSAGE, position)
+            if message == -1:
+                self._read_rest(reader, position)
+                return
+            header = text[position:message]
+            body = message + len(MESSAGE)
+            end = self._read_message(reader, header, position, body)
+            # One end mark follows, or the next message.
+            position = end
+            for mark in _ENDS:
+                if text.startswith(mark, position):
+                    position += len(mark)
+                    break
+
+    def _read_plain(self, reader: Reader) -> None:
+        """A text without any message: an answer whose marks were stripped, or a header that was cut off."""
+        text = reader.text
+        match = _STRIPPED.search(text)
+        if match is not None:
+            reader.content.add(text)
+            reader.note("a call whose special tokens were stripped", match.start(), len(text), match[1])
+            return
+        self._read_rest(reader, 0)
+
+    def _read_rest(self, reader: Reader, position: int) -> None:
+        rest = reader.text[position:]
+        if _RECIPIENT.search(rest) and (CHANNEL in rest or START in rest):
+            reader.add_error("it is cut off", position, len(reader.text))
+        elif not rest.startswith((START, CHANNEL)):
+            for mark in _ENDS:
+                rest = rest.removesuffix(mark)
+            reader.content.add(rest)
+
+    def _read_message(self, reader: Reader, header: str, start: int, body: int) -> int:
+        """One message; where it ends, before its end mark."""
+        text = reader.text
+        channel = _CHANNEL.search(header)
+        kind = channel[1] if channel is not None else "final"
+        recipient = _RECIPIENT.search(header)
+        if recipient is not None and not _BUILT_IN.fullmatch(recipient[1]):
+            name = recipient[1].removeprefix("functions.")
+            is_ours = recipient[1].startswith("functions.") or name in reader.schemas or not reader.schemas
+            if is_ours and name != "assistant":
+                return self._take(reader, name, start, body)
+        stops = [at for mark in _STOPS if (at := reader.find(mark, body)) != -1]
+        end = min(stops, default=len(text))
+        said = text[body:end]
+        if kind == "analysis" or (recipient is not None and kind != "final"):
+            reader.add_reasoning(("\n" if reader.reasoning else "") + said)
+        else:
+            if not reader.content.is_at_start:
+                reader.content.end_piece()
+            reader.content.add(said)
+        return end
+
+    def _take(self, reader: Reader, name: str, start: int, body: int) -> int:
+        text = reader.text
+        at = after_space(text, body)
+        stops = [found for mark in _STOPS if (found := reader.find(mark, body)) != -1]
+        end = min(stops, default=len(text))
+        if not name or not re.fullmatch(r"[\w.\-]+", name):
+            reader.add_error(f"{name[:40]!r} is no name of a function", start, end)
+            return end
+        if text[at : at + 1] not in ("{", '"'):
+            reason = "it is cut off" if at == len(text) else "the arguments are no JSON object"
+            reader.add_error(reason, start, end, name)
+            return end
+        try:
+            last = end_of_json(text, at) if text[at] == "{" else end
+            after = after_space(text, last)
+            if after < len(text) and not text.startswith(_STOPS, after):
+                raise NoCall("there is more than JSON in it", name)
+            arguments, words = read_arguments(text[at:last], name)
+        except BadJson as error:
+            stops = [found for mark in _STOPS if (found := reader.find(mark, error.position)) != -1]
+            stop = min(stops, default=len(text))
+            reader.add_error(f"the arguments are not valid JSON: {error.reason}", start, stop, name)
+            return stop
+        except NoCall as error:
+            reader.add_error(error.reason, start, end, name)
+            return end
+        close = next((mark for mark in _ENDS if text.startswith(mark, after)), "")
+        reader.add_call(Wanted(name, arguments, words), start, after + len(close))
+        return after
+
+    def render(self, message: Message) -> str:
+        """See `Format.render`."""
+        parts = []
+        if message.reasoning:
+            parts.append(f"{CHANNEL}analysis{MESSAGE}{message.reasoning}")
+        if message.content:
+            kind = "commentary" if message.tool_calls else "final"
+            parts.append(f"{CHANNEL}{kind}{MESSAGE}{message.content}")
+        for call in message.tool_calls:
+            head = f"{CHANNEL}commentary to=functions.{call.name} <|constrain|>json{MESSAGE}"
+            parts.append(f"{head}{write_arguments(call)}<|call|>")
+        text = ""
+        for part in parts:
+            if text:
+                text += ("" if text.endswith("<|call|>") else "<|end|>") + f"{START}assistant"
+            text += part
+        return text
+
+    def render_result(self, content: str, name: str, call_id: str | None) -> str:
+        """See `Format.render_result`."""
+        return f"{START}functions.{name} to=assistant{CHANNEL}commentary{MESSAGE}{content}<|end|>"

@@ -1,0 +1,157 @@
+"""Hermes 2 to 4, Qwen 2.5 and 3, QwQ, Granite 4: one JSON object in each `<tool_call>`."""
+
+import json
+
+from treadle.core.types import Message
+from treadle.formats.base import TaggedFormat, after_space, end_of_json, resync
+from treadle.formats.calls import NoCall, read_call, to_call
+from treadle.formats.elements import CODER, read_function
+from treadle.formats.json_body import BadJson, decode, raw_items
+from treadle.formats.reader import Found, Reader
+from treadle.formats.rendering import join_parts, write_arguments
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_BARE = ('{"name"', '{ "name"', '{\n"name"', '{\n  "name"', '{\n    "name"', "{'name'")
+_FENCE = "```"
+
+
+class Hermes(TaggedFormat):
+    """See the module."""
+
+    name = "hermes"
+    openers = (OPEN,)
+    noise = (CLOSE, *_BARE)
+    ends = ("<|im_end|>", "<|eot_id|>", "<|endoftext|>")
+    manual = (
+        "For each function call, return a json object with function name and arguments within "
+        "<tool_call></tool_call> XML tags:\n<tool_call>\n"
+        '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+    )
+
+    def take(self, reader: Reader, found: Found) -> int:
+        """See `TaggedFormat.take`."""
+        text, start = reader.text, found.position
+        position = after_space(text, start + len(OPEN))
+        while text.startswith(OPEN, position):
+            # Some write it twice.
+            position = after_space(text, position + len(OPEN))
+        if text.startswith("<function=", position):
+            return self._take_function(reader, start, position)
+        fence = text.startswith(_FENCE, position)
+        if fence:
+            newline = text.find("\n", position, position + 20)
+            position = after_space(text, newline + 1 if newline != -1 else position + len(_FENCE))
+        return self._take_json(reader, start, position, has_fence=fence)
+
+    def _take_json(self, reader: Reader, start: int, position: int, *, has_fence: bool) -> int:
+        text = reader.text
+        spans: list[tuple[int, int]] = []
+        at = position
+        while True:
+            if text[at : at + 1] not in ("{", "[") or (text[at : at + 1] == "[" and spans):
+                reason = "there is no JSON object in it" if at < len(text) else "it is cut off"
+                return self._fail(reader, start, position, at, reason)
+            try:
+                end = self._end(reader, at)
+            except BadJson as error:
+                return self._fail(reader, start, position, error.position, f"not valid JSON: {error.reason}")
+            spans.append((at, end))
+            at = after_space(text, end)
+            if has_fence and text.startswith(_FENCE, at):
+                at = after_space(text, at + len(_FENCE))
+            if text[at : at + 1] != "{":
+                break
+        if text.startswith(CLOSE, at):
+            after = at + len(CLOSE)
+        elif at == len(text) or text.startswith(OPEN, at) or (close := reader.find(CLOSE, at)) == -1:
+            after = spans[-1][1] if at < len(text) else at
+        elif (begin := reader.find(OPEN, at)) != -1 and begin < close:
+            after = spans[-1][1]
+        else:
+            return self._fail(reader, start, position, at, "there is more than JSON in it")
+        for number, (begin, end) in enumerate(spans):
+            first = start if not number else begin
+            last = after if number == len(spans) - 1 else end
+            _take_value(reader, text[begin:end], first, last)
+        return after
+
+    def _end(self, reader: Reader, start: int) -> int:
+        """The end of a body. Mostly it is what stands before the next closer; else its grammar says."""
+        text = reader.text
+        close = reader.find(CLOSE, start)
+        if close != -1 and text[start] == "{":
+            body = text[start:close].rstrip()
+            try:
+                decode(body)
+            except ValueError:
+                pass
+            else:
+                return start + len(body)
+        return end_of_json(text, start)
+
+    def _fail(self, reader: Reader, start: int, position: int, reached: int, reason: str) -> int:
+        end = resync(reader, position, reached, (CLOSE,), (OPEN,))
+        reader.add_error(reason, start, end, name_of(reader.text[start:end]))
+        return end
+
+    def _take_function(self, reader: Reader, start: int, position: int) -> int:
+        """The body of a coder's model."""
+        return read_function(CODER, reader, start, position, (CLOSE,), (OPEN,))
+
+    def take_noise(self, reader: Reader, found: Found) -> int:
+        """A closer without its opener says nothing; JSON that looks like a call may have lost its tags."""
+        text, start = reader.text, found.position
+        if found.marker == CLOSE:
+            return start + len(CLOSE)
+        is_alone = reader.content.is_at_start
+        try:
+            end = end_of_json(text, start) if is_alone else -1
+            wanted = read_call(text[start:end]) if is_alone else None
+        except (BadJson, NoCall):
+            wanted, end = None, -1
+        if wanted is not None:
+            after = after_space(text, end)
+            if text.startswith(CLOSE, after):
+                reader.add_call(wanted, start, after + len(CLOSE))
+                return after + len(CLOSE)
+            if after == len(text):
+                reader.content.add(text[start:end])
+                reader.note("a call without its tags", start, end, wanted.name)
+                return end
+        reader.content.add(found.marker)
+        return start + len(found.marker)
+
+    def render(self, message: Message) -> str:
+        """See `Format.render`."""
+        calls = [
+            f'{OPEN}\n{{"name": {json.dumps(call.name, ensure_ascii=False)}, '
+            f'"arguments": {write_arguments(call)}}}\n{CLOSE}'
+            for call in message.tool_calls
+        ]
+        return join_parts(message, "\n".join(calls))
+
+
+def name_of(raw: str) -> str | None:
+    """The tool that a call which cannot be read seems to mean."""
+    at = raw.find('"name"')
+    if at == -1:
+        return None
+    rest = raw[at + 6 : at + 200].lstrip(" \t\r\n:")
+    name = rest[1:].partition('"')[0] if rest.startswith('"') else ""
+    return name or None
+
+
+def _take_value(reader: Reader, body: str, start: int, end: int) -> None:
+    """The call that a body says, or the calls that a list of them says."""
+    try:
+        value = decode(body)
+    except ValueError as error:
+        reader.add_error(f"not valid JSON: {error}", start, end, name_of(body))
+        return
+    if not isinstance(value, list):
+        reader.attempt(lambda: to_call(value, body), start, end)
+        return
+    if not value:
+        reader.add_error("an empty list of calls", start, end)
+    for item, raw in zip(value, raw_items(body), strict=True):
+        reader.attempt(lambda item=item, raw=raw: to_call(item, raw), start, end)  # type: ignore[misc]

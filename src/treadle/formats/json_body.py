@@ -1,0 +1,143 @@
+"""JSON within a text: where a value ends, and what it is.
+
+The end is found by the grammar of JSON's words and strings, in linear time, and never by looking for what comes
+after. JSON means RFC 8259: no NaN, no bare control characters, no lone surrogates; two equal
+keys are a fault, since one of them would be lost.
+"""
+
+import json
+import re
+from typing import Any, NoReturn
+
+import msgspec
+
+from treadle.core.types import Json
+
+MAX_DEPTH = 512
+"""Objects and arrays within each other; what is deeper is a fault."""
+_WORDS = re.compile(r"[ \t\r\n0-9+\-.:,truefalsnE]*+")
+_STRING = re.compile(r"(?:[^\"\\\x00-\x1f]++|\\[\"\\/bfnrt]|\\u[0-9a-fA-F]{4})*+")
+_HALF_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+SPACE = re.compile(r"[ \t\r\n]*+")
+
+
+class BadJson(Exception):  # noqa: N818
+    """What is wrong with a value, and where."""
+
+    def __init__(self, reason: str, position: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.position = position
+
+
+class JsonScan:
+    """Finds the end of the object or array that begins at `start`. Text may be added between the calls of `run`."""
+
+    __slots__ = ("_depth", "_is_in_string", "position")
+
+    def __init__(self, start: int) -> None:
+        self.position = start
+        self._depth = 0
+        self._is_in_string = False
+
+    def run(self, text: str, *, is_whole: bool) -> int | None:
+        """The position after the value; `None` if more text is needed.
+
+        Raises: `BadJson` at the first character that no JSON can have there.
+        """
+        position, depth, size = self.position, self._depth, len(text)
+        while True:
+            if self._is_in_string:
+                match = _STRING.match(text, position)
+                assert match is not None
+                position = match.end()
+                if position < size and text[position] == '"':
+                    self._is_in_string = False
+                    position += 1
+                    continue
+                if not is_whole and (position == size or _HALF_ESCAPE.match(text, position)):
+                    break
+                raise BadJson(_explain_string(text, position), position)
+            match = _WORDS.match(text, position)
+            assert match is not None
+            position = match.end()
+            if position == size:
+                if is_whole:
+                    raise BadJson("it ends in the middle", position)
+                break
+            char = text[position]
+            position += 1
+            if char == '"':
+                self._is_in_string = True
+            elif char in "{[":
+                depth += 1
+                if depth > MAX_DEPTH:
+                    raise BadJson(f"it is nested more than {MAX_DEPTH} deep", position - 1)
+            elif char in "}]":
+                depth -= 1
+                if depth <= 0:
+                    return position
+            else:
+                raise BadJson(f"{char!r} cannot stand there", position - 1)
+        self.position, self._depth = position, depth
+        return None
+
+
+def _explain_string(text: str, position: int) -> str:
+    if position == len(text):
+        return "it ends within a string"
+    if text[position] == "\\":
+        return f"{text[position : position + 2]!r} is no escape"
+    return f"{text[position]!r} must be escaped within a string"
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    built = dict(pairs)
+    if len(built) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return built
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_build, parse_constant=_refuse_constant)
+
+
+def decode(body: str) -> Json:
+    """The value of a whole body. Raises: `ValueError` that says what is wrong."""
+    if len(body) > MAX_DEPTH and body.count("{") + body.count("[") > MAX_DEPTH:
+        start = SPACE.match(body).end()  # type: ignore[union-attr]
+        try:
+            JsonScan(start).run(body, is_whole=True)
+        except BadJson as error:
+            raise ValueError(error.reason) from None
+    try:
+        value = _decoder.decode(body)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg[0].lower()}{error.msg[1:]} at character {error.pos}") from None
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
+    if _SURROGATE.search(body):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("half of a surrogate pair is no character") from None
+    return value
+
+
+def raw_fields(body: str) -> dict[str, str]:
+    """The fields of an object that `decode` took, as the text of each value."""
+    return {
+        key: bytes(value).decode()
+        for key, value in msgspec.json.decode(body.encode(), type=dict[str, msgspec.Raw]).items()
+    }
+
+
+def raw_items(body: str) -> list[str]:
+    """The same for the items of a list."""
+    return [bytes(value).decode() for value in msgspec.json.decode(body.encode(), type=list[msgspec.Raw])]

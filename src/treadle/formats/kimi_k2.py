@@ -1,0 +1,61 @@
+"""Kimi K2: a section of calls, each headed by its id, which holds the name."""
+
+import re
+
+from treadle.core.types import Message
+from treadle.formats.base import TaggedFormat, after_space
+from treadle.formats.headed import read_headed
+from treadle.formats.reader import Found, Reader
+from treadle.formats.rendering import think, write_arguments
+
+BEGIN, END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+CALL, CALL_END, ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"
+_SINGULAR = ("<|tool_call_section_begin|>", "<|tool_call_section_end|>")
+_ID = re.compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?")
+
+
+class KimiK2(TaggedFormat):
+    """See the module."""
+
+    name = "kimi_k2"
+    openers = (CALL,)
+    noise = (BEGIN, END, CALL_END, *_SINGULAR)
+    sections = (BEGIN, _SINGULAR[0])
+    gap = 0
+    ends = ("<|im_end|>",)
+
+    def take(self, reader: Reader, found: Found) -> int:
+        """See `TaggedFormat.take`."""
+        text, start = reader.text, found.position
+        position = after_space(text, start + len(CALL))
+        while text.startswith(CALL, position):
+            position = after_space(text, position + len(CALL))
+        at = reader.find(ARGUMENTS, position)
+        head = text[position : at if at != -1 else position + 256]
+        if at == -1 or len(head) > 256 or "<|" in head or "{" in head:
+            return read_headed(reader, start, position, "", (CALL_END,), (CALL, END))
+        call_id = head.strip()
+        match = _ID.fullmatch(call_id)
+        # A bare number says nothing of the tool.
+        name = "" if match is None or call_id.isdigit() else match["name"]
+        if name == "functions":
+            name = ""
+        after = at + len(ARGUMENTS)
+        return read_headed(reader, start, after, name, (CALL_END,), (CALL, END), call_id=call_id or None)
+
+    def render(self, message: Message) -> str:
+        """See `Format.render`."""
+        calls = []
+        for index, call in enumerate(message.tool_calls):
+            match = _ID.fullmatch(call.call_id)
+            is_ours = (
+                match is not None and match["name"] == call.name and call.call_id.startswith("functions.")
+            )
+            call_id = call.call_id if is_ours else f"functions.{call.name}:{index}"
+            calls.append(f"{CALL}{call_id}{ARGUMENTS}{write_arguments(call)}{CALL_END}")
+        section = f"{BEGIN}{''.join(calls)}{END}" if calls else ""
+        return f"{think(message)}{message.content}{section}"
+
+    def render_result(self, content: str, name: str, call_id: str | None) -> str:
+        """See `Format.render_result`."""
+        return f"## Return of {call_id or f'functions.{name}:0'}\n{content}"

@@ -1,0 +1,169 @@
+"""Python's literals, read and written without running anything."""
+
+import re
+
+from treadle.core.types import Json
+from treadle.formats.json_body import MAX_DEPTH
+
+_STRING = re.compile(
+    r"[fF]?(?:\"\"\"(?:[^\\\"]++|\\.|\"(?!\"\"))*+\"\"\"|'''(?:[^\\']++|\\.|'(?!''))*+'''"
+    r"|\"(?:[^\\\"]++|\\.)*+\"|'(?:[^\\']++|\\.)*+')",
+    re.DOTALL,
+)
+_NUMBER = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?![\w.])")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+NAME = re.compile(r"[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*")
+_SPACE = re.compile(r"[ \t\r\n]*+")
+_WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
+_ESCAPE = re.compile(r"\\(\r?\n|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_SIMPLE = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "b": "\b",
+    "f": "\f",
+    "a": "\a",
+    "v": "\v",
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+}
+
+
+class BadLiteral(Exception):  # noqa: N818
+    """What is wrong, and where."""
+
+    def __init__(self, reason: str, position: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.position = position
+
+
+def skip(text: str, position: int) -> int:
+    """The next character that is no white space."""
+    return _SPACE.match(text, position).end()  # type: ignore[union-attr]
+
+
+def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
+    """A call at `position`: its name, its arguments and where it ends. Raises: `BadLiteral`."""
+    head = NAME.match(text, position)
+    if head is None:
+        raise BadLiteral("there is no name of a function", position)
+    at = skip(text, head.end())
+    if text[at : at + 1] != "(":
+        raise BadLiteral("a name without a call", at)
+    arguments: dict[str, Json] = {}
+    at = skip(text, at + 1)
+    while text[at : at + 1] != ")":
+        key = _WORD.match(text, at)
+        equals = skip(text, key.end()) if key is not None else at
+        if key is None or text[equals : equals + 1] != "=":
+            reason = "it is cut off" if at >= len(text) else "an argument without a name"
+            raise BadLiteral(reason, at)
+        if key[0] in arguments:
+            raise BadLiteral(f"the argument {key[0]!r} is there twice", at)
+        value, at = read_value(text, skip(text, equals + 1), 0)
+        arguments[key[0]] = value
+        at = skip(text, at)
+        if text[at : at + 1] == ",":
+            at = skip(text, at + 1)
+        elif text[at : at + 1] != ")":
+            raise BadLiteral(
+                f"{text[at : at + 1]!r} cannot stand there" if at < len(text) else "it is cut off", at
+            )
+    return head[0], arguments, at + 1
+
+
+def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
+    """The literal at `position`, and where it ends. Raises: `BadLiteral`; nothing is ever computed."""
+    if depth > MAX_DEPTH // 4:
+        raise BadLiteral("it is nested too deeply", position)
+    char = text[position : position + 1]
+    if char == "[" or char == "(":
+        return _read_list(text, position, depth, "]" if char == "[" else ")")
+    if char == "{":
+        return _read_dict(text, position, depth)
+    if match := _STRING.match(text, position):
+        return _read_string(match[0], position), match.end()
+    if match := _NUMBER.match(text, position):
+        word = match[0]
+        if len(word) > 4000:
+            raise BadLiteral("a number of too many digits", position)
+        return (int(word) if word.lstrip("+-").isdigit() else float(word)), match.end()
+    if (match := _WORD.match(text, position)) and match[0] in _WORDS:
+        return _WORDS[match[0]], match.end()
+    reason = "it is cut off" if position >= len(text) else f"{text[position : position + 20]!r} is no literal"
+    raise BadLiteral(reason, position)
+
+
+def _read_list(text: str, position: int, depth: int, closer: str) -> tuple[Json, int]:
+    values: list[Json] = []
+    at = skip(text, position + 1)
+    has_comma = False
+    while text[at : at + 1] != closer:
+        value, at = read_value(text, at, depth + 1)
+        values.append(value)
+        at = skip(text, at)
+        has_comma = text[at : at + 1] == ","
+        if has_comma:
+            at = skip(text, at + 1)
+        elif text[at : at + 1] != closer:
+            raise BadLiteral("a list that is not closed", at)
+    if closer == ")" and len(values) == 1 and not has_comma:
+        return values[0], at + 1
+    return values, at + 1
+
+
+def _read_dict(text: str, position: int, depth: int) -> tuple[Json, int]:
+    values: dict[str, Json] = {}
+    at = skip(text, position + 1)
+    while text[at : at + 1] != "}":
+        key, at = read_value(text, at, depth + 1)
+        at = skip(text, at)
+        if not isinstance(key, str):
+            raise BadLiteral("a key that is no text", at)
+        if key in values:
+            raise BadLiteral(f"the key {key!r} is there twice", at)
+        if text[at : at + 1] != ":":
+            raise BadLiteral("a key without a value", at)
+        values[key], at = read_value(text, skip(text, at + 1), depth + 1)
+        at = skip(text, at)
+        if text[at : at + 1] == ",":
+            at = skip(text, at + 1)
+        elif text[at : at + 1] != "}":
+            raise BadLiteral("a dict that is not closed", at)
+    return values, at + 1
+
+
+def _read_string(token: str, position: int) -> str:
+    if token[0] in "fF":
+        token = token[1:]
+        if "{" in token or "}" in token:
+            raise BadLiteral("a text with places to fill in", position)
+    size = 3 if token[:3] in ('"""', "'''") and len(token) >= 6 else 1
+
+    def unescape(match: re.Match[str]) -> str:
+        word = match[1]
+        if word in _SIMPLE:
+            return _SIMPLE[word]
+        if word in ("\n", "\r\n"):
+            return ""
+        if word[0] in "xuU" and len(word) > 1:
+            code = int(word[1:], 16)
+            if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+                raise BadLiteral("half of a surrogate pair is no character", position)
+            return chr(code)
+        if word[0] in "01234567":
+            return chr(int(word, 8))
+        return match[0]
+
+    return _ESCAPE.sub(unescape, token[size:-size])
+
+
+def write(value: Json) -> str:
+    """A value as Python writes it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{write(key)}: {write(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(write(item) for item in value) + "]"
+    return repr(value)

@@ -1,0 +1,224 @@
+"""Llama 3: JSON objects (3.1 to 3.3, 4), or a list of Python calls (3.2 small, 4)."""
+
+import re
+
+from treadle.core.types import Message
+from treadle.formats import literals
+from treadle.formats.base import TaggedFormat, after_space, end_of_json, resync, skip_space
+from treadle.formats.calls import NoCall, Wanted, to_call
+from treadle.formats.headed import read_headed
+from treadle.formats.hermes import name_of
+from treadle.formats.json_body import BadJson, decode
+from treadle.formats.reader import Found, Reader, Steps, wait_for_all
+from treadle.formats.rendering import arguments_of, encode, think, write_arguments
+
+TAG = "<|python_tag|>"
+ENDS = ("<|eom_id|>", "<|eot_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>")
+_FUNCTION = re.compile(r"<function=([^<>\n]+?)>")
+
+
+class Llama3Json(TaggedFormat):
+    """Objects with `name` and `parameters`, at the beginning or behind the tag."""
+
+    name = "llama3_json"
+    may_begin_in_reasoning = False
+    openers = (TAG, "<function=")
+    ends = ENDS
+
+    def read(self, reader: Reader) -> Steps:
+        """See `Format.read`."""
+        position = yield from self._read_thinking(reader)
+        start = yield from skip_space(reader, position)
+        if reader.text[start : start + 1] == "{":
+            yield from wait_for_all(reader)
+            position = self._take_chain(reader, start, start, is_bare=True) or position
+        yield from self._read_content(reader, position)
+
+    def take(self, reader: Reader, found: Found) -> int:
+        """See `TaggedFormat.take`."""
+        text, start = reader.text, found.position
+        if found.marker != TAG:
+            head = _FUNCTION.match(text, start)
+            if head is None:
+                reader.content.add(found.marker)
+                return start + len(found.marker)
+            return read_headed(reader, start, head.end(), head[1].strip(), ("</function>",), self.openers)
+        position = after_space(text, start + len(TAG))
+        if text[position : position + 1] == "{":
+            return self._take_chain(reader, start, position, is_bare=False)
+        return self._take_builtin(reader, start, position)
+
+    def _take_chain(self, reader: Reader, start: int, position: int, *, is_bare: bool) -> int:
+        """Objects, one after another; bare ones only if they are calls."""
+        text = reader.text
+        begin, at, count = start, position, 0
+        while True:
+            try:
+                end = end_of_json(text, at)
+                body = text[at:end]
+                value = decode(body)
+            except (BadJson, ValueError) as error:
+                reached = error.position if isinstance(error, BadJson) else end
+                if not count and is_bare and not _looks_like_call(text[at : at + 2000]):
+                    return 0
+                end = resync(reader, at, reached, (), (TAG,))
+                semicolon = text.find(";", reached)
+                if (
+                    semicolon != -1
+                    and semicolon < end
+                    and text[after_space(text, semicolon + 1) :][:1] == "{"
+                ):
+                    end = semicolon
+                reader.add_error(f"not valid JSON: {error}", begin, end, name_of(text[at:end]))
+            else:
+                if not count and is_bare and not _is_call(value):
+                    return 0
+                try:
+                    reader.add_call(to_call(value, body), begin, end)
+                except NoCall as error:
+                    reader.add_error(error.reason, begin, end, error.name)
+            count += 1
+            after = after_space(text, end)
+            if text[after : after + 1] in (";", ","):
+                after = after_space(text, after + 1)
+            if text.startswith(TAG, after):
+                return after
+            if text[after : after + 1] != "{" or (is_bare and not self._is_next(text, after)):
+                return end
+            begin = at = after
+
+    def _is_next(self, text: str, position: int) -> bool:
+        return _looks_like_call(text[position : position + 2000])
+
+    def _take_builtin(self, reader: Reader, start: int, position: int) -> int:
+        """`brave_search.call(query="...")`; anything else is code for an interpreter."""
+        text = reader.text
+        try:
+            name, arguments, end = literals.read_call(text, position)
+            if not name.endswith(".call"):
+                raise literals.BadLiteral("code", position)
+        except literals.BadLiteral:
+            stops = [at for item in (*self.ends, TAG) if (at := reader.find(item, position)) != -1]
+            end = min(stops, default=len(text))
+            reader.add_error("code for an interpreter, and no call", start, end)
+            return end
+        words = encode(arguments).decode()
+        reader.add_call(Wanted(name.removesuffix(".call"), arguments, words), start, end)
+        return end
+
+    def render(self, message: Message) -> str:
+        """See `Format.render`."""
+        import json
+
+        calls = [
+            f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "parameters": {write_arguments(call)}}}'
+            for call in message.tool_calls
+        ]
+        if not calls:
+            return think(message) + message.content
+        tag = TAG if message.content else ""
+        return f"{think(message)}{message.content}{tag}{'; '.join(calls)}"
+
+    def render_result(self, content: str, name: str, call_id: str | None) -> str:
+        """See `Format.render_result`."""
+        return content
+
+
+def _looks_like_call(text: str) -> bool:
+    return '"name"' in text and ('"parameters"' in text or '"arguments"' in text)
+
+
+def _is_call(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    if isinstance(value.get("function"), dict) and "name" not in value:
+        return _is_call(value["function"])
+    name = value.get("name")
+    return isinstance(name, str) and bool(name) and ("parameters" in value or "arguments" in value)
+
+
+START, END = "<|python_start|>", "<|python_end|>"
+LIQUID, LIQUID_END = "<|tool_call_start|>", "<|tool_call_end|>"
+_GATE = re.compile(r"\[\s*[A-Za-z_][\w.\-]*\s*\(")
+_NEXT = re.compile(r"\)\s*,\s*(?=[A-Za-z_][\w.\-]*\s*\()")
+
+
+class Llama3Pythonic(TaggedFormat):
+    """A list of calls, with literals as arguments."""
+
+    name = "llama3_pythonic"
+    may_begin_in_reasoning = False
+    openers = (START, LIQUID, TAG)
+    noise = (END, LIQUID_END)
+    ends = ENDS
+
+    def read(self, reader: Reader) -> Steps:
+        """See `Format.read`."""
+        position = yield from self._read_thinking(reader)
+        start = yield from skip_space(reader, position)
+        if reader.text[start : start + 1] == "[":
+            yield from wait_for_all(reader)
+            if _GATE.match(reader.text, start):
+                position = self._take_list(reader, start, start)
+        yield from self._read_content(reader, position)
+
+    def take(self, reader: Reader, found: Found) -> int:
+        """See `TaggedFormat.take`."""
+        text, start = reader.text, found.position
+        position = after_space(text, start + len(found.marker))
+        if not _GATE.match(text, position):
+            marks = (*self.noise, *self.openers, *self.ends)
+            end = min([at for item in marks if (at := reader.find(item, position)) != -1], default=len(text))
+            reader.add_error("there is no list of calls in it", start, end)
+            return end
+        return self._take_list(reader, start, position)
+
+    def _take_list(self, reader: Reader, start: int, position: int) -> int:
+        text = reader.text
+        begin, at = start, literals.skip(text, position + 1)
+        while True:
+            try:
+                name, arguments, end = literals.read_call(text, at)
+                after = literals.skip(text, end)
+                if after < len(text) and text[after] not in ",]":
+                    raise literals.BadLiteral(f"{text[after]!r} cannot stand there", after)
+            except literals.BadLiteral as error:
+                match = _NEXT.search(text, max(error.position - 1, at))
+                stops = [
+                    found for item in (*self.noise, *self.openers) if (found := reader.find(item, at)) != -1
+                ]
+                stop = min(stops, default=len(text))
+                if match is None or match.end() > stop:
+                    reader.add_error(error.reason, begin, stop, _name_at(text, at))
+                    return stop
+                reader.add_error(error.reason, begin, match.end(), _name_at(text, at))
+                begin = at = match.end()
+                continue
+            if text[after : after + 1] == "]":
+                end = after + 1
+            reader.add_call(Wanted(name, arguments, encode(arguments).decode()), begin, end)
+            if text[after : after + 1] != ",":
+                return end
+            begin = at = literals.skip(text, after + 1)
+            if text[at : at + 1] == "]":
+                return at + 1
+
+    def render(self, message: Message) -> str:
+        """See `Format.render`."""
+        calls = []
+        for call in message.tool_calls:
+            pairs = ", ".join(f"{key}={literals.write(value)}" for key, value in arguments_of(call).items())
+            calls.append(f"{call.name}({pairs})")
+        if not calls:
+            return think(message) + message.content
+        listed = f"[{', '.join(calls)}]"
+        return think(message) + (f"{message.content}{START}{listed}{END}" if message.content else listed)
+
+    def render_result(self, content: str, name: str, call_id: str | None) -> str:
+        """See `Format.render_result`."""
+        return content
+
+
+def _name_at(text: str, position: int) -> str | None:
+    match = literals.NAME.match(text, position)
+    return match[0] if match else None

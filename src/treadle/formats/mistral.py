@@ -1,0 +1,86 @@
+"""Mistral: a list behind `[TOOL_CALLS]` (tokenizers up to v7), or `[TOOL_CALLS]name[ARGS]{}` for each call."""
+
+import json
+import re
+
+from treadle.core.types import Message
+from treadle.formats.base import TaggedFormat, after_space, end_of_json, resync
+from treadle.formats.calls import NoCall, to_call
+from treadle.formats.headed import read_headed
+from treadle.formats.hermes import name_of
+from treadle.formats.json_body import BadJson, decode, raw_items
+from treadle.formats.reader import Found, Reader
+from treadle.formats.rendering import write_arguments
+
+MARK, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_HEAD = re.compile(r"\s*([^\s\[\]{}\"<>`|]+?)\s*(?:\[CALL_ID\]\s*([^\s\[\]{}\"<>`|]+?)\s*)?(?:\[ARGS\]|(?=\{))")
+
+
+class Mistral(TaggedFormat):
+    """See the module."""
+
+    name = "mistral"
+    reasoning = (("[THINK]", "[/THINK]"), ("<think>", "</think>"))
+    may_begin_in_reasoning = False
+    openers = (MARK, "[TOOL_CALLS")
+    ends = ("</s>",)
+
+    def take(self, reader: Reader, found: Found) -> int:
+        """See `TaggedFormat.take`."""
+        text, start = reader.text, found.position
+        position = after_space(text, start + len(found.marker))
+        while text.startswith(MARK, position):
+            # Marked twice, with nothing between.
+            position = after_space(text, position + len(MARK))
+        if text[position : position + 1] in ("[", "{"):
+            return self._take_list(reader, start, position)
+        head = _HEAD.match(text, position)
+        if head is None:
+            end = resync(reader, position, position, (), (MARK,))
+            at_end = position == len(text)
+            reader.add_error("it is cut off" if at_end else "there is no call behind the mark", start, end)
+            return end
+        return read_headed(reader, start, head.end(), head[1], (), (MARK,), call_id=head[2])
+
+    def _take_list(self, reader: Reader, start: int, position: int) -> int:
+        text = reader.text
+        try:
+            end = end_of_json(text, position)
+            body = text[position:end]
+            value = decode(body)
+        except (BadJson, ValueError) as error:
+            reached = error.position if isinstance(error, BadJson) else position
+            end = resync(reader, position, max(reached, position), (), (MARK,))
+            reader.add_error(f"not valid JSON: {error}", start, end, name_of(text[start:end]))
+            return end
+        if isinstance(value, dict):
+            value, items = [value], [body]
+        else:
+            items = raw_items(body)
+        if not value:
+            reader.add_error("an empty list of calls", start, end)
+        for item, raw in zip(value, items, strict=True):
+            try:
+                wanted = to_call(item, raw)
+            except NoCall as error:
+                reader.add_error(error.reason, start, end, error.name)
+            else:
+                reader.add_call(wanted, start, end)
+        return end
+
+    def render(self, message: Message) -> str:
+        """The way of v13 and later; an id of nine letters and digits is written as in v11."""
+        thought = f"[THINK]{message.reasoning}[/THINK]" if message.reasoning else ""
+        calls = [f"{MARK}{call.name}{ARGS}{write_arguments(call)}" for call in message.tool_calls]
+        return f"{thought}{message.content}{''.join(calls)}"
+
+    def render_tools(self, tools):  # type: ignore[no-untyped-def]
+        """See `Format.render_tools`."""
+        from treadle.formats.types import to_openai
+
+        listed = json.dumps([to_openai(tool) for tool in tools], ensure_ascii=False)
+        return f"[AVAILABLE_TOOLS]{listed}[/AVAILABLE_TOOLS]"
+
+    def render_result(self, content: str, name: str, call_id: str | None) -> str:
+        """See `Format.render_result`."""
+        return f"[TOOL_RESULTS]{content}[/TOOL_RESULTS]"

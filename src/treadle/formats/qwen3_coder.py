@@ -1,0 +1,51 @@
+"""Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5: a function with its parameters as elements, values as texts."""
+
+from treadle.core.types import Message
+from treadle.formats.base import TaggedFormat, after_space
+from treadle.formats.elements import CODER, read_function
+from treadle.formats.hermes import Hermes
+from treadle.formats.reader import Found, Reader
+from treadle.formats.rendering import arguments_of, join_parts, write_value
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+FUNCTION = "<function="
+
+
+class Qwen3Coder(TaggedFormat):
+    """See the module."""
+
+    name = "qwen3_coder"
+    openers = (OPEN, FUNCTION)
+    noise = (CLOSE,)
+    ends = ("<|im_end|>", "<|endoftext|>")
+    manual = (
+        "If you choose to call a function ONLY reply in the following format with NO suffix:\n\n<tool_call>\n"
+        "<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n</parameter>\n"
+        "</function>\n</tool_call>"
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._json = Hermes()
+
+    def take(self, reader: Reader, found: Found) -> int:
+        """See `TaggedFormat.take`."""
+        text, start = reader.text, found.position
+        position = start
+        while text.startswith(OPEN, position):
+            position = after_space(text, position + len(OPEN))
+        if text[position : position + 1] in ("{", "["):
+            # A JSON model's way.
+            return self._json.take(reader, found)
+        return read_function(CODER, reader, start, position, (CLOSE,), (OPEN, FUNCTION))
+
+    def render(self, message: Message) -> str:
+        """See `Format.render`."""
+        calls = []
+        for call in message.tool_calls:
+            parameters = "".join(
+                f"<parameter={key}>\n{write_value(value)}\n</parameter>\n"
+                for key, value in arguments_of(call).items()
+            )
+            calls.append(f"{OPEN}\n{FUNCTION}{call.name}>\n{parameters}</function>\n{CLOSE}")
+        return join_parts(message, "\n".join(calls))

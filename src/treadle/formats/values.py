@@ -1,0 +1,80 @@
+"""Values that are written as texts without types, read by the tool's schema."""
+
+from collections.abc import Iterator, Mapping
+
+from treadle.core.types import Json
+from treadle.formats.calls import NoCall
+from treadle.formats.json_body import decode
+
+_MAX_REFS = 8
+
+
+def read_value(text: str, schema: Json, root: Mapping[str, Json], name: str, key: str) -> Json:
+    """The value that `text` stands for, where the schema of the parameter says its type; else the text.
+
+    Raises: `NoCall` for what is no JSON, where only JSON can be meant.
+    """
+    types = set(_types_of(schema, root, _MAX_REFS)) if schema is not None else {"string"}
+    if types == {"string"}:
+        return text
+    stripped = text.strip()
+    try:
+        value = decode(stripped)
+    except ValueError as error:
+        if "string" in types or not types:
+            return text
+        wanted = " or ".join(sorted(types))
+        raise NoCall(f"the value of {key!r} is to be {wanted} and is not valid JSON: {error}", name) from None
+    if isinstance(value, str) and ("string" in types or not types):
+        # Templates write a text as it is, so the quotes belong to it.
+        return text
+    if "string" in types and not _is_of(value, types - {"string"}):
+        return text
+    return value
+
+
+def schema_of(schemas: Mapping[str, Mapping[str, Json]], name: str, key: str) -> Json:
+    """The schema of one parameter; `None` if the tool or the parameter is not known."""
+    properties = schemas.get(name, {}).get("properties")
+    return properties.get(key) if isinstance(properties, Mapping) else None
+
+
+def _types_of(schema: Json, root: Mapping[str, Json], depth: int) -> Iterator[str]:
+    """Every type that a value may have; none if the schema does not say."""
+    if not isinstance(schema, Mapping) or not depth:
+        return
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        yield kind
+    elif isinstance(kind, list):
+        yield from (item for item in kind if isinstance(item, str))
+    elif "const" in schema:
+        yield _type_of(schema["const"])
+    elif isinstance(schema.get("enum"), list):
+        yield from (_type_of(item) for item in schema["enum"])
+    else:
+        for word in ("anyOf", "oneOf", "allOf"):
+            for item in schema.get(word) or ():
+                yield from _types_of(item, root, depth - 1)
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/"):
+            target: Json = root
+            for part in reference[2:].split("/"):
+                target = target.get(part) if isinstance(target, Mapping) else None
+            yield from _types_of(target, root, depth - 1)
+
+
+def _type_of(value: Json) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    names = {str: "string", float: "number", dict: "object", list: "array"}
+    return names.get(type(value), "null")
+
+
+def _is_of(value: Json, types: set[str]) -> bool:
+    kind = _type_of(value)
+    if kind == "number" and "integer" in types and float(value).is_integer():
+        return True
+    return kind in types or (kind == "integer" and "number" in types)
