@@ -11,7 +11,7 @@ Json = Any
 USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 
 Answer = Callable[[dict[str, Json]], Json]
-"""From a request's body to a message, or to a status."""
+"""From a request's body to a message, to a status, or to a status and what the error says."""
 
 
 class Scripted:
@@ -33,8 +33,12 @@ class Scripted:
                 outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                 outer.asked.set()
                 reply = outer._answer(body)
-                status = reply if isinstance(reply, int) else 200
-                kind, data = "application/json", json.dumps({"error": {"message": "no such key"}}).encode()
+                status, text = 200, "no such key"
+                if isinstance(reply, int):
+                    status = reply
+                elif isinstance(reply, tuple):
+                    status, text = reply
+                kind, data = "application/json", json.dumps({"error": {"message": text}}).encode()
                 if status == 200 and body.get("stream"):
                     kind, data = "text/event-stream", _stream(reply)
                 elif status == 200:

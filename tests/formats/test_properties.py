@@ -1,4 +1,4 @@
-"""What holds for every format: rendering and reading are inverse, and no way of cutting a text changes what it says."""
+"""What holds for every format: rendering and reading are inverse, and cutting a text changes nothing of it."""
 
 import json
 import random
@@ -21,16 +21,26 @@ from treadle.formats import (
 )
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+WORDS = """
+<tool_call> </tool_call> <think> </think> <function=f> </function> <parameter=a> </parameter> [TOOL_CALLS]
+[ARGS] <|python_tag|> <|tool_call_begin|> <|tool_call_end|> <|channel|> <|message|> <|end|> <|call|> <arg_key>
+</arg_key> <arg_value> </arg_value> </invoke> <minimax:tool_call> <tool_calls> </tool_calls> <｜tool▁call▁begin｜>
+<｜tool▁sep｜> </｜DSML｜parameter> >>> <|tool_call|> ``` ` ~~~ { } [ ] " \\ ' , ; : f a "name" "arguments" f(a=1)
+[f(a=1)] functions.f:0 to=functions.f commentary analysis é 1 null true <|im_end|> <|eot_id|>
+"""
 TAGS = (
-    "<tool_call>", "</tool_call>", "<think>", "</think>", "<function=f>", "</function>", "<parameter=a>", "</parameter>",
-    "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<|tool_call_begin|>", "<|tool_call_end|>", "<|channel|>", "<|message|>",
-    "<|end|>", "<|call|>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<invoke name=\"f\">", "</invoke>",
-    "<minimax:tool_call>", "<tool_calls>", "</tool_calls>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
-    "<｜DSML｜invoke name=\"f\">", "<｜DSML｜parameter name=\"a\" string=\"true\">", "</｜DSML｜parameter>", ">>>", ">>>all\n",
-    "<|tool_call|>", "```", "```json\n", "`", "~~~", "\n", "{", "}", "[", "]", "\"", "\\", "'", ",", ";", ":", "f", "a",
-    '{"name": "f", "arguments": {"a": 1}}', '"name"', '"arguments"', "f(a=1)", "[f(a=1)]", " ", "\n\n", "functions.f:0",
-    "to=functions.f", "commentary", "analysis", "é", "\u2028", "1", "null", "true", "<|im_end|>", "<|eot_id|>",
-)  # fmt: skip
+    *WORDS.split(),
+    '<invoke name="f">',
+    '<｜DSML｜invoke name="f">',
+    '<｜DSML｜parameter name="a" string="true">',
+    '{"name": "f", "arguments": {"a": 1}}',
+    ">>>all\n",
+    "```json\n",
+    "\n",
+    "\n\n",
+    " ",
+    "\u2028",
+)
 texts = st.lists(st.sampled_from(TAGS) | st.text(max_size=5), max_size=25).map("".join)
 plain = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 nasty = plain | st.sampled_from(TAGS) | texts

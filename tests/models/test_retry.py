@@ -91,6 +91,16 @@ async def test_what_would_fail_again_is_not_tried_again(error):
     assert len(inner.requests) == 1
 
 
+async def test_a_busy_server_and_a_failing_one_are_counted_apart():
+    errors = [RateLimitError("slow"), ServerError("x")] * 2
+    model, inner, _ = retrying([*errors, "hello"], max_attempts=3)
+    assert (await model.infer(REQUEST, Watch())).message.content == "hello"
+    model, inner, _ = retrying([*errors, ServerError("x"), "never"], max_attempts=3)
+    with pytest.raises(ServerError, match=r"gave up after 5 attempts\)$"):
+        await model.infer(REQUEST, Watch())
+    assert len(inner.requests) == 5
+
+
 async def test_an_error_that_is_final_after_one_that_is_not():
     model, inner, _ = retrying([ServerError("x"), RequestError("no"), "never"])
     with pytest.raises(RequestError, match=r"^no$"):
@@ -99,7 +109,8 @@ async def test_an_error_that_is_final_after_one_that_is_not():
 
 
 async def test_the_last_error_says_how_often_it_was_tried():
-    first, last = ServerError("first", status=500), RateLimitError("last", status=429, retry_after_seconds=1)
+    first = RateLimitError("first", status=429)
+    last = RateLimitError("last", status=429, retry_after_seconds=1)
     model, _, _ = retrying([first, first, last], max_attempts=3)
     listener = Listener()
     with pytest.raises(RateLimitError) as caught:

@@ -27,6 +27,8 @@ COMMANDS = {
     "export": "treadle.cli.export:export",
     "import": "treadle.cli.import_:import_",
     "tools": "treadle.cli.tools:tools",
+    "models": "treadle.cli.models:models",
+    "init": "treadle.cli.init:init",
     "tasks": "treadle.cli.tasks:tasks",
     "mock": "treadle.cli.mock:mock",
     "demo": "treadle.cli.demo.command:demo",

@@ -39,6 +39,12 @@ def run(
     instructions: Annotated[
         str | None, typer.Option("--instructions", metavar="TEXT", help="The system message.")
     ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--schema", metavar="FILE", help="A JSON Schema that the answer must fit, as JSON or YAML."
+        ),
+    ] = None,
     journal: o.Journal = None,
     level: o.LevelOption = o.Level.PROCESS,
     run_id: Annotated[
@@ -78,6 +84,7 @@ def run(
         mount=mount,
         out=out,
         instructions=instructions,
+        schema=schema,
         journal=journal,
         level=level,
         run_id=run_id,

@@ -17,6 +17,7 @@ from treadle.cli.view import make_view
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.types import Json
+from treadle.documents import decode_document, is_yaml_name
 from treadle.loop import Emit
 from treadle.run import Run
 
@@ -34,6 +35,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     mount: Path | None
     out: Path | None
     instructions: str | None
+    schema: Path | None
     journal: Path | None
     level: str
     run_id: str | None
@@ -50,6 +52,7 @@ def run_once(request: RunRequest, *, is_json: bool, is_quiet: bool) -> int:
     if request.out is not None:
         refuse_folder(request.out, request.mount)
     options = request.options.with_files(request.mount)
+    schema = None if request.schema is None else _read_schema(request.schema)
     with closing(open_or_make(request.journal, request.level)) as journal:
         agent = make_agent(
             options,
@@ -64,7 +67,9 @@ def run_once(request: RunRequest, *, is_json: bool, is_quiet: bool) -> int:
         finished: list[tuple[Run, Changes]] = []
 
         def start(emit: Emit) -> Coroutine[Any, Any, Run]:
-            return agent.run(work, run_id=run_id, metadata=options.to_metadata(), on_event=emit)
+            return agent.run(
+                work, run_id=run_id, metadata=options.to_metadata(), schema=schema, on_event=emit
+            )
 
         def describe(run: Run) -> Mapping[str, Json]:
             changes = find_changes(run)
@@ -80,6 +85,17 @@ def run_once(request: RunRequest, *, is_json: bool, is_quiet: bool) -> int:
             if not is_json and not is_quiet:
                 print_changes(changes, request.mount, request.out)
         return code
+
+
+def _read_schema(path: Path) -> Json:
+    """Raises: `ConfigError` for what cannot be read or is no object."""
+    try:
+        schema = decode_document(path.read_bytes(), repr(str(path)), is_yaml=is_yaml_name(path.name))
+    except OSError as error:
+        raise ConfigError(f"cannot read the schema {str(path)!r}: {error.strerror}") from error
+    if not isinstance(schema, dict):
+        raise ConfigError(f"{str(path)!r} holds no JSON Schema: it must be an object")
+    return schema
 
 
 def _read_work(request: RunRequest) -> "str | Task":

@@ -134,14 +134,19 @@ def recorded_options(started: RunStarted) -> ModelOptions:
 
 
 def make_model(options: ModelOptions, api_key: str | None, task: "Task | None") -> Model:
-    """The model that `options` name. Raises: `ConfigError`."""
-    if options.model is None:
+    """The model that `options` name, or the default of treadle.toml. Raises: `ConfigError`."""
+    from treadle.models.config_file import load_config
+
+    config = load_config()
+    name = options.model or config.default_model
+    if name is None:
         raise ConfigError(
             "no model is given; pass --model openai:gpt-5-mini (with OPENAI_API_KEY set), or --model NAME "
-            "--base-url URL for a server of your own, or set TREADLE_MODEL. To look around without one: "
+            "--base-url URL for a server of your own, or set TREADLE_MODEL, or write a treadle.toml with `treadle "
+            "init`. To look around without one: "
             "treadle demo, or treadle run --task files:csv_sum-0001 --model oracle"
         )
-    stem, colon, rate = options.model.partition(":")
+    stem, colon, rate = name.partition(":")
     if stem == "oracle" and options.base_url is None:
         if task is None:
             raise ConfigError(
@@ -149,10 +154,8 @@ def make_model(options: ModelOptions, api_key: str | None, task: "Task | None") 
                 "--model"
             )
         return _make_oracle(task, rate if colon else "0")
-    from treadle.models.config import model
-
-    return model(
-        options.model,
+    return config.model(
+        name,
         base_url=options.base_url,
         api_key=api_key,
         temperature=options.temperature,

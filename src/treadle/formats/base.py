@@ -159,8 +159,9 @@ class TaggedFormat(Format):
                     at += len(item)
                     break
             else:
-                reader.content.add(found.marker)
-                return end
+                # Nor are those behind it at the end.
+                reader.content.add(reader.text[found.position : at])
+                return at
 
     def _read_reasoning(self, reader: Reader, found: Found) -> StepsTo:
         """Thinking up to its closer. Calls in it are none; but those at the end of one that is never closed are."""

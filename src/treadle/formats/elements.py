@@ -147,19 +147,18 @@ def _find_end(elements: Elements, reader: Reader, name: str, start: int) -> tupl
     depth, at = 0, start
     first_inner: int | None = None
     while True:
+        reader.steps_left -= 1
         close = reader.find(closer, at)
         begin = reader.find(opener, at)
-        stop = reader.find(elements.function_close, at) if first_inner is None else -1
-        if begin != -1 and (close == -1 or begin < close):
-            if stop != -1 and stop < begin and close == -1:
-                return _unclosed(elements, reader, start, stop)
+        if close == -1 or reader.steps_left < 0:
+            inner = begin if begin != -1 and _is_at_line_start(text, begin) else None
+            return _unclosed(elements, reader, start, first_inner if first_inner is not None else inner)
+        if begin != -1 and begin < close:
             if first_inner is None and _is_at_line_start(text, begin):
                 first_inner = begin
             depth += 1
             at = begin + len(opener)
             continue
-        if close == -1:
-            return _unclosed(elements, reader, start, first_inner)
         after = close + len(closer)
         behind = after_space(text, after)
         is_last = behind == len(text) or text.startswith((opener, elements.function_close), behind)

@@ -62,7 +62,7 @@ class Llama3Json(TaggedFormat):
                 if not count and is_bare and not _looks_like_call(text[at : at + 2000]):
                     return 0
                 end = resync(reader, at, reached, (), (TAG,))
-                semicolon = text.find(";", reached)
+                semicolon = reader.find(";", reached)
                 if (
                     semicolon != -1
                     and semicolon < end

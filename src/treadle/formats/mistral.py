@@ -13,7 +13,9 @@ from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import write_arguments
 
 MARK, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-_HEAD = re.compile(r"\s*([^\s\[\]{}\"<>`|]+?)\s*(?:\[CALL_ID\]\s*([^\s\[\]{}\"<>`|]+?)\s*)?(?:\[ARGS\]|(?=\{))")
+_HEAD = re.compile(
+    r"\s*([^\s\[\]{}\"<>`|]+?)\s*(?:\[CALL_ID\]\s*([^\s\[\]{}\"<>`|]+?)\s*)?(?:\[ARGS\]|(?=\{))"
+)
 
 
 class Mistral(TaggedFormat):

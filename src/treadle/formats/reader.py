@@ -44,6 +44,8 @@ class Reader:
         self.errors: list[ParseError] = []
         self.reasoning: list[str] = []
         self.content = Content(self.pieces)
+        self.steps_left = 50_000
+        """Of looking far ahead: a text that asks for more is read as if nothing were quoted in it."""
         self._next: dict[str, tuple[int, int]] = {}
 
     def find(self, what: str, start: int) -> int:
@@ -192,32 +194,39 @@ class Scanner:
         self, reader: Reader, start: int, on_text: Callable[[str], None]
     ) -> Generator[None, None, "Found"]:
         """The next marker. `on_text` is given the text before it, code included, as it becomes certain."""
+        at = start
         while True:
             text, is_whole = reader.text, reader.is_whole
-            match = self._pattern.search(text, start)
+            if is_whole and all(reader.find(item, at) == -1 for item in self.markers):
+                # Code is of no interest where there is nothing to hide.
+                if start < len(text):
+                    on_text(text[start:])
+                return Found("", len(text))
+            match = self._pattern.search(text, at)
             if match is None or (not is_whole and match.end() == len(text) and self._may_grow(match)):
-                end = len(text) if is_whole else self._decided(text, start)
+                end = len(text) if is_whole else max(at, self._decided(text, at))
                 if end > start:
                     on_text(text[start:end])
-                start = end
+                start = at = end
                 if is_whole:
                     return Found("", start)
                 # What is held in a generator that waits would have to be copied when the text grows.
                 text, match = "", None
                 yield
                 continue
-            if match.start() > start:
-                on_text(text[start : match.start()])
             if match.lastgroup is None:
+                if match.start() > start:
+                    on_text(text[start : match.start()])
                 return Found(match[0], match.start())
-            at, kind, run = match.start(), match.lastgroup, match[match.lastgroup]
+            begin, kind, run = match.start(), match.lastgroup, match[match.lastgroup]
+            if not is_whole and begin > start:
+                on_text(text[start:begin])
+                start = begin
             text, match = "", None
             if kind == "fence":
-                end = yield from self._skip_block(reader, at, run)
+                at = yield from self._skip_block(reader, begin, run)
             else:
-                end = yield from self._skip_span(reader, at, len(run))
-            on_text(reader.text[at:end])
-            start = end
+                at = yield from self._skip_span(reader, begin, len(run))
 
     def _may_grow(self, match: re.Match[str]) -> bool:
         """Whether more text may make another marker, or a longer run, of it."""

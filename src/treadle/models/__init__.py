@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treadle.models.cache import CacheModel
+    from treadle.models.completions import CompletionsModel
     from treadle.models.config import ModelConfig, model
+    from treadle.models.config_file import Config, load_config
     from treadle.models.cost import CostModel
     from treadle.models.fallback import FallbackModel
     from treadle.models.openai_chat import OpenAIChatModel
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "CacheModel",
+    "CompletionsModel",
+    "Config",
     "CostModel",
     "FallbackModel",
     "HttpRequest",
@@ -46,12 +50,15 @@ __all__ = [
     "Watch",
     "Wrapper",
     "call",
+    "load_config",
     "model",
 ]
 
 _MODULES = {
     "cache": ("CacheModel",),
     "config": ("ModelConfig", "model"),
+    "completions": ("CompletionsModel",),
+    "config_file": ("Config", "load_config"),
     "cost": ("CostModel",),
     "fallback": ("FallbackModel",),
     "openai_chat": ("OpenAIChatModel",),

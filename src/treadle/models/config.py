@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -78,41 +79,97 @@ def model(
     `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds`
     bounds one attempt, `total_timeout_seconds` all of them with the waiting between. What is `None` is left
     to the server. `extra` is sent as it is and wins over the settings. `output_mode` says how answers in a schema
-    are asked for: `native`, `tool` or `text`. Further `options` are those of the provider's dialect.
+    are asked for: `native`, `tool` or `text`. Further `options` are those of the provider's dialect. The cost is
+    `price`'s, or genai-prices' where that is installed and the provider's own server is asked.
 
     Raises: `ConfigError` for an unknown provider or option, a missing key or a setting out of range.
     """
-    provider, _, rest = name.partition(":") if ":" in name else ("openai", "", name)
-    if not rest:
-        raise ConfigError(f"the model name {name!r} names no model; give one such as 'openai:gpt-5-mini'")
-    settings = Settings(
+    inner = bare_model(
+        name,
+        base_url=base_url,
+        api_key=api_key,
         temperature=temperature,
         top_p=top_p,
         max_output_tokens=max_output_tokens,
         seed=seed,
-        stop=(stop,) if isinstance(stop, str) else tuple(stop) if stop is not None else None,
+        stop=stop,
         logprobs=logprobs,
         return_token_ids=return_token_ids,
+        extra=extra,
+        price=price,
+        timeout_seconds=timeout_seconds,
+        connect_timeout_seconds=connect_timeout_seconds,
+        total_timeout_seconds=total_timeout_seconds,
+        headers=headers,
+        transport=transport,
+        output_mode=output_mode,
+        **options,
+    )
+    priced = with_cost(inner, name, base_url=base_url, price=price)
+    return with_retries(priced, max_attempts, total_timeout_seconds)
+
+
+def bare_model(
+    name: str,
+    *,
+    stop: str | tuple[str, ...] | list[str] | None = None,
+    extra: Mapping[str, Json] | None = None,
+    timeout_seconds: float = 600.0,
+    total_timeout_seconds: float = 1800.0,
+    max_attempts: int = 6,
+    output_mode: OutputMode | str | None = None,
+    **options: Any,
+) -> Model:
+    """As `model`, with the same options, but with nothing around it."""
+    provider, rest = split_name(name)
+    settings = Settings(
+        stop=(stop,) if isinstance(stop, str) else tuple(stop) if stop is not None else None,
         extra=dict(extra) if extra else None,
+        **{key: options.pop(key) for key in _SETTINGS & options.keys()},
     )
     _check(settings)
     if not total_timeout_seconds > 0:
         raise ConfigError(f"total_timeout_seconds is {total_timeout_seconds!r}; give a positive number")
     config = ModelConfig(
         name=rest,
-        base_url=base_url,
-        api_key=api_key,
         settings=settings,
-        price=price,
-        headers=headers,
         timeout_seconds=min(timeout_seconds, total_timeout_seconds),
-        connect_timeout_seconds=connect_timeout_seconds,
-        transport=transport,
         output_mode=None if output_mode is None else _read_mode(output_mode),
+        **{key: options.pop(key) for key in _CONFIGURED & options.keys()},
         options=options,
     )
-    inner = make_from_preset(provider, config) if provider in PRESETS else _find_maker(provider, name)(config)
+    return make_from_preset(provider, config) if provider in PRESETS else _find_maker(provider, name)(config)
 
+
+_SETTINGS = frozenset(("temperature", "top_p", "max_output_tokens", "seed", "logprobs", "return_token_ids"))
+_CONFIGURED = frozenset(("base_url", "api_key", "price", "headers", "transport", "connect_timeout_seconds"))
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The provider, and the model as its server knows it. Raises: `ConfigError` for a name without one."""
+    provider, _, rest = name.partition(":") if ":" in name else ("openai", "", name)
+    if not rest:
+        raise ConfigError(f"the model name {name!r} names no model; give one such as 'openai:gpt-5-mini'")
+    return provider, rest
+
+
+def with_cost(
+    inner: Model, name: str, *, base_url: str | None = None, price: Price | None = None, **_: Any
+) -> Model:
+    """`inner` with the cost of its answers, where there is a table of prices and it is about this server."""
+    provider, rest = split_name(name)
+    preset = PRESETS.get(provider)
+    if price is not None or preset is None or preset.price_provider is None:
+        return inner
+    if _given_url(preset, base_url) not in (None, _home_of(preset)) or find_spec("genai_prices") is None:
+        return inner
+    from treadle.models.cost import CostModel
+
+    return CostModel(inner, provider=preset.price_provider, model=rest)
+
+
+def with_retries(inner: Model, max_attempts: int, total_timeout_seconds: float) -> Model:
+    """`inner`, tried again."""
     from treadle.models.retry import RetryModel
 
     return RetryModel(inner, max_attempts=max_attempts, total_timeout_seconds=total_timeout_seconds)
@@ -163,9 +220,8 @@ def make_from_preset(provider: str, config: ModelConfig) -> Model:
     from treadle.models.transport import HttpTransport
 
     preset = PRESETS[provider]
-    home = preset.base_url or _home_of(preset)
-    variable = preset.base_url_variable
-    base_url = config.base_url or (os.environ.get(variable) if variable else None) or home
+    home = _home_of(preset)
+    base_url = _given_url(preset, config.base_url) or home
     api_key = config.api_key or (
         os.environ.get(preset.key_variable) or None if preset.key_variable is not None else None
     )
@@ -206,8 +262,14 @@ def make_from_preset(provider: str, config: ModelConfig) -> Model:
 
 
 def _home_of(preset: Preset) -> str:
-    home: str = _load_dialect(preset.dialect).BASE_URL
+    home: str = preset.base_url or _load_dialect(preset.dialect).BASE_URL
     return home
+
+
+def _given_url(preset: Preset, base_url: str | None) -> str | None:
+    """What the caller or the environment says."""
+    variable = preset.base_url_variable
+    return base_url or (os.environ.get(variable) if variable else None) or None
 
 
 def _load_dialect(dialect: str) -> Any:

@@ -1,5 +1,7 @@
 """A model whose answers say what they cost, by genai-prices' table."""
 
+from importlib.util import find_spec
+
 from msgspec.structs import replace
 
 from treadle.core.types import Completion, Request, Usage
@@ -18,10 +20,11 @@ class CostModel(Wrapper):
     def __init__(self, inner: Model, *, provider: str | None = None, model: str | None = None) -> None:
         """`provider` as genai-prices names it, `model` as its server does; `None` is what `inner.name` says.
 
-        Raises: `ConfigError` if genai-prices is not installed.
+        The table is loaded with the first answer. Raises: `ConfigError` if genai-prices is not installed.
         """
         super().__init__(inner)
-        self._prices = require("genai_prices", "cost")
+        if find_spec("genai_prices") is None:
+            require("genai_prices", "cost")
         stem, _, rest = inner.name.partition(":")
         self._provider = provider or stem or None
         self._model = model or rest or inner.name
@@ -47,13 +50,14 @@ class CostModel(Wrapper):
         """What `usage` costs; `None` if the table does not know the model or its provider."""
         if model in self._unknown:
             return None
-        counted = self._prices.Usage(
+        prices = require("genai_prices", "cost")
+        counted = prices.Usage(
             input_tokens=usage.input_tokens,
             cache_read_tokens=usage.cached_input_tokens or None,
             output_tokens=usage.output_tokens,
         )
         try:
-            found = self._prices.calc_price(counted, model_ref=model, provider_id=self._provider)
+            found = prices.calc_price(counted, model_ref=model, provider_id=self._provider)
         except LookupError:
             self._unknown.add(model)
             return None

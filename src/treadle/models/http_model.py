@@ -104,6 +104,24 @@ class HttpModel(ABC):
         except (TypeError, LookupError, AttributeError, ValueError):
             raise self._nonsense(raw) from None
 
+    async def find_context_tokens(self) -> int | None:
+        """How many tokens the model's context holds, as the server tells it; `None` if it does not.
+
+        Raises: `TransportError`.
+        """
+        url = self._models_url()
+        answer = await self._transport.get(url, self._headers) if url is not None else None
+        if answer is None or answer.status != 200:
+            return None
+        try:
+            return find_context_tokens(_decode(answer.body), self.model)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def _models_url(self) -> str | None:
+        """Where the server tells of its models, if it does."""
+        return join_url(self._base_url, "/models")
+
     @abstractmethod
     def _url(self, *, is_stream: bool) -> str:
         """Where to post to."""
@@ -170,6 +188,36 @@ class HttpModel(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, base_url={self.server.origin!r})"
+
+
+_CONTEXT_FIELDS = (
+    "max_model_len",
+    "context_length",
+    "context_window",
+    "max_context_length",
+    "max_input_tokens",
+    "inputTokenLimit",
+)
+
+
+def find_context_tokens(raw: Json, model: str) -> int | None:
+    """The context length that a list of models, or one model, says.
+
+    Source: vLLM and SGLang (`max_model_len`), OpenRouter (`context_length`), Groq (`context_window`), Mistral
+    (`max_context_length`), Anthropic (`max_input_tokens`), Gemini (`inputTokenLimit`), llama.cpp (`meta.n_ctx`).
+    """
+    if not isinstance(raw, dict):
+        return None
+    items = raw.get("data", raw.get("models", [raw]))
+    known = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    named = [item for item in known if model in (item.get("id"), item.get("name"), item.get("root"))]
+    for item in named or (known if len(known) == 1 else ()):
+        meta = item.get("meta")
+        for values in (item, meta if isinstance(meta, dict) else {}):
+            for field in (*_CONTEXT_FIELDS, "n_ctx", "n_ctx_train"):
+                if type(values.get(field)) is int:
+                    return int(values[field])
+    return None
 
 
 def _tell_rate_limits(answer: Answer | StreamedAnswer, watch: Watch) -> None:

@@ -76,7 +76,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
         if finish is not None:
             opaque = {**(opaque or {}), "finish_reason": finish}
     raw_usage = raw.get("usage")
-    usage = _read_usage(raw_usage) if raw_usage else None
+    usage = read_usage(raw_usage) if raw_usage else None
     tokens = None
     if "token_ids" in choice or "prompt_token_ids" in raw or choice.get("logprobs"):
         tokens = _read_tokens(raw, choice)
@@ -179,7 +179,7 @@ def text_of_arguments(arguments: Json) -> str:
     return "" if arguments is None else msgspec.json.encode(arguments).decode()
 
 
-def _read_usage(raw: Json) -> Usage | None:
+def read_usage(raw: Json) -> Usage | None:
     """Source: OpenAI; DeepSeek for `prompt_cache_hit_tokens`. What is not a count is taken as not said."""
     try:
         details = raw.get("prompt_tokens_details")
@@ -212,7 +212,7 @@ def _cost(raw_usage: Json, usage: Usage | None, price: Price | None) -> float | 
 
 def _read_tokens(raw: dict[str, Json], choice: dict[str, Json]) -> TokenRecord | None:
     """Source: OpenAI for logprobs, vLLM 0.11 for `prompt_token_ids`, `token_ids` and `token_id:N` texts."""
-    token_ids = _ids(choice.get("token_ids"))
+    token_ids = read_ids(choice.get("token_ids"))
     logprobs: tuple[float, ...] | None = None
     tokens: tuple[str, ...] | None = None
     try:
@@ -225,11 +225,12 @@ def _read_tokens(raw: dict[str, Json], choice: dict[str, Json]) -> TokenRecord |
                     token_ids, tokens = tuple([int(token[9:]) for token in tokens]), None
     except (AttributeError, TypeError, KeyError, ValueError):
         logprobs = tokens = None
-    record = TokenRecord(_ids(raw.get("prompt_token_ids")), 0, token_ids, logprobs, tokens)
+    record = TokenRecord(read_ids(raw.get("prompt_token_ids")), 0, token_ids, logprobs, tokens)
     return None if record == TokenRecord() else record
 
 
-def _ids(value: Json) -> tuple[int, ...] | None:
+def read_ids(value: Json) -> tuple[int, ...] | None:
+    """Token ids, or `None` for what is no list of them."""
     if not isinstance(value, list) or not all(type(item) is int for item in value):
         return None
     return tuple(value)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError
+from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError, RateLimitError
 from treadle.core.types import Completion, Request
 from treadle.models.protocol import Model, Watch
 from treadle.models.wrapper import Wrapper
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 class RetryModel(Wrapper):
     """Tries again after errors that are `is_retryable`, until attempts or time run out.
+
+    Being asked to slow down and failing otherwise are counted apart, each up to `max_attempts`.
 
     The server's Retry-After is kept to; where it says nothing, delays are random and grow, so that many runs
     do not come back at the same moment.
@@ -71,17 +73,21 @@ class RetryModel(Wrapper):
         def wait(state: tenacity.RetryCallState) -> float:
             return _error_of(state).retry_after_seconds or exponential(state)
 
+        failures: dict[bool, int] = {}
+
         def is_over(state: tenacity.RetryCallState) -> bool:
-            return (
-                state.attempt_number >= self._max_attempts or time.monotonic() + state.upcoming_sleep >= end
-            )
+            # A server that is busy and one that fails are two things: each has attempts of its own.
+            kind = isinstance(_error_of(state), RateLimitError)
+            failures[kind] = failures.get(kind, 0) + 1
+            return failures[kind] >= self._max_attempts or time.monotonic() + state.upcoming_sleep >= end
 
         def report(state: tenacity.RetryCallState) -> None:
             if watch.on_failure is not None:
                 watch.on_failure(_error_of(state), state.attempt_number, state.upcoming_sleep)
 
         def give_up(state: tenacity.RetryCallState) -> Completion:
-            raise self._explain(state) from _error_of(state)
+            is_late = max(failures.values()) < self._max_attempts
+            raise self._explain(state, is_late=is_late) from _error_of(state)
 
         pending = [first]
 
@@ -110,11 +116,11 @@ class RetryModel(Wrapper):
                 raise
             raise ProviderTimeoutError(f"no answer of {self.name} within the time for all attempts") from None
 
-    def _explain(self, state: "RetryCallState") -> ProviderError:
+    def _explain(self, state: "RetryCallState", *, is_late: bool) -> ProviderError:
         """The last error again, with how often it was tried and why not once more."""
         error = _error_of(state)
         said = f"{error} (gave up after {state.attempt_number} attempt{'s' * (state.attempt_number > 1)}"
-        if state.attempt_number < self._max_attempts:
+        if is_late:
             said += (
                 f": the next would be in {state.upcoming_sleep:.0f} s, past the "
                 f"{self._total_timeout_seconds:g} s that total_timeout_seconds allows"

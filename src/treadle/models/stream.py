@@ -85,7 +85,10 @@ async def read_stream(
             raise
     if not collector.is_done and not collector.is_complete:
         raise TransportError(f"the stream of {server.origin} ended before its end")
-    return collector.raw()
+    try:
+        return collector.raw()
+    except (TypeError, LookupError, AttributeError, ValueError):
+        raise ServerError(f"what {server.origin} streamed makes no sense together", status=200) from None
 
 
 def _add(event: bytes, collector: Collector, server: Server, *, is_whole: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The seam between a dialect and the network: a POST with a whole or a streamed answer.
+"""The seam between a dialect and the network: a POST with a whole or a streamed answer, and a GET.
 
 `HttpTransport` speaks HTTP over one connection pool per process; `InProcessTransport` asks a function, for
 tests. Whatever goes wrong below HTTP leaves here as a `TransportError` that names the host and what to check;
@@ -54,6 +54,10 @@ class Transport(Protocol):
         """
         ...
 
+    async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
+        """The same for a GET, by which servers tell of their models."""
+        ...
+
     def stream(
         self, url: str, headers: Mapping[str, str], body: bytes
     ) -> AbstractAsyncContextManager[StreamedAnswer]:
@@ -94,6 +98,16 @@ class HttpTransport:
         if len(answer.body) > MAX_ANSWER_BYTES:
             raise _too_long(url)
         return answer
+
+    async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
+        """The whole answer to a GET. Raises: `TransportError` if none came, or only a part."""
+        try:
+            request = _pooled_client(self._connect_timeout_seconds).get(url).headers(headers)
+            async with request.timeout(self._timeout).build_streamed() as response:
+                content = await response.body_reader.read(MAX_ANSWER_BYTES + 1)
+                return Answer(response.status, content.to_bytes() if content else b"", response.get_header)
+        except Exception as error:
+            raise self._explain(url, error) from None
 
     @asynccontextmanager
     async def stream(
@@ -265,6 +279,11 @@ class InProcessTransport:
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """See `Transport.post`."""
         response = await self._ask(url, headers, body)
+        return Answer(response.status, b"".join(response.chunks()), _header_of(response))
+
+    async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
+        """See `Transport.get`."""
+        response = await self._ask(url, headers, b"")
         return Answer(response.status, b"".join(response.chunks()), _header_of(response))
 
     @asynccontextmanager

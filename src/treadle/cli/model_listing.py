@@ -1,0 +1,117 @@
+"""What `treadle models list` does. Of keys only names are told, never values."""
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from treadle.cli.output import clean, print_lines, stdout
+from treadle.models.config import providers, split_name
+from treadle.models.config_file import Config, ModelTable, load_config
+from treadle.models.presets import PRESETS
+
+
+class Listed(Struct, frozen=True, omit_defaults=True):
+    """One line."""
+
+    name: str
+    model: str
+    where: str | None = None
+    """Of a provider or a model with a server of its own: its address."""
+    key: str | None = None
+    """The variable with its key."""
+    has_key: bool = True
+    """It is set, or none is needed."""
+    notes: tuple[str, ...] = ()
+    is_default: bool = False
+
+
+def print_models(*, is_json: bool) -> None:
+    """Print what the file names, and the providers."""
+    config = load_config()
+    models, known = list(_list_models(config)), list(_list_providers())
+    if is_json:
+        print_lines([msgspec.json.encode(item) for item in models])
+        print_lines(
+            [msgspec.json.encode({"provider": item.name, **msgspec.to_builtins(item)}) for item in known]
+        )
+        return
+    console = stdout()
+    if models:
+        console.print(f"models of {config.path}", style="bold", soft_wrap=True)
+        _print(models)
+        console.print()
+    else:
+        console.print("no treadle.toml here or above; treadle init writes one\n", style="dim", soft_wrap=True)
+    console.print("providers, for names such as openai:gpt-5-mini", style="bold", soft_wrap=True)
+    _print(known)
+
+
+def _print(items: list[Listed]) -> None:
+    width = max(len(item.name) for item in items)
+    model_width = min(44, max(len(item.model) for item in items))
+    for item in items:
+        parts = [part for part in (item.where, *item.notes) if part]
+        if item.key is not None:
+            parts.append(f"{item.key} {'is set' if item.has_key else 'is not set'}")
+        mark = "*" if item.is_default else " "
+        text = f"{mark} {item.name:<{width}}  {item.model:<{model_width}}  {' · '.join(parts)}"
+        stdout().print(clean(text.rstrip()), soft_wrap=True, style=None if item.has_key else "dim")
+
+
+def _list_models(config: Config) -> Iterator[Listed]:
+    for name, table in config.file.models.items():
+        provider, _ = split_name(table.model)
+        preset = PRESETS.get(provider)
+        key = table.api_key_env or (preset.key_variable if preset is not None and preset.needs_key else None)
+        is_own = table.base_url is not None and table.api_key_env is None
+        yield Listed(
+            name,
+            table.model,
+            where=table.base_url,
+            key=None if is_own else key,
+            has_key=is_own or key is None or bool(os.environ.get(key)),
+            notes=tuple(_notes(table)),
+            is_default=config.default_model == name,
+        )
+
+
+def _notes(table: ModelTable) -> Iterator[str]:
+    if table.fallback:
+        yield f"else {', '.join(table.fallback)}"
+    if table.cache is not None:
+        yield f"cache {table.cache}"
+    yield _describe_price(table)
+
+
+def _describe_price(table: ModelTable) -> str:
+    """What a million tokens cost, or that it is not known."""
+    if table.price is not None:
+        return f"${table.price.input_usd_per_million:g} in, ${table.price.output_usd_per_million:g} out"
+    provider, rest = split_name(table.model)
+    preset = PRESETS.get(provider)
+    if preset is None or preset.price_provider is None or table.base_url is not None:
+        return "price unknown"
+    try:
+        from genai_prices import Usage, calc_price
+
+        # Of a short request: some models cost more where the prompt is long.
+        prices = [
+            1000 * calc_price(counted, model_ref=rest, provider_id=preset.price_provider).total_price
+            for counted in (Usage(input_tokens=1000), Usage(output_tokens=1000))
+        ]
+    except (ImportError, LookupError):
+        return "price unknown"
+    return f"${float(prices[0]):g} in, ${float(prices[1]):g} out"
+
+
+def _list_providers() -> Iterator[Listed]:
+    for name, kind in providers().items():
+        preset = PRESETS.get(name)
+        if preset is None:
+            yield Listed(name, kind, notes=("of another package",))
+            continue
+        variable = preset.key_variable if preset.needs_key else None
+        has_key = variable is None or bool(os.environ.get(variable))
+        yield Listed(name, preset.dialect, where=preset.base_url, key=variable, has_key=has_key)

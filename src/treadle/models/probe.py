@@ -1,0 +1,256 @@
+"""What a live endpoint can do, found out by asking it; and the grade of the data that its runs will carry."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ProviderError, TreadleError
+from treadle.core.log import Log
+from treadle.core.types import Completion, Json, Message, Request, Role, ToolSpec
+from treadle.models.protocol import Model, Watch
+
+MakeModel = Callable[..., Model]
+"""A model with further settings, as `logprobs=True`."""
+
+
+class Grade(StrEnum):
+    """What a run's journal will hold of what the model sampled."""
+
+    TOKENS = "tokens"
+    """Token ids of prompt and answer, and logprobs: all that RL needs."""
+    LOGPROBS = "logprobs"
+    """Texts with logprobs, but no ids: a tokenizer has to guess them."""
+    TEXT = "text"
+    """Texts alone: for fine-tuning, not for RL."""
+
+
+class Finding(Struct, frozen=True, omit_defaults=True):
+    """What was seen of one ability."""
+
+    name: str
+    is_there: bool | None
+    """`None`: it could not be found out."""
+    seen: str
+    advice: str | None = None
+
+
+class Probed(Struct, frozen=True):
+    """All that was found, at the end."""
+
+    findings: tuple[Finding, ...]
+    grade: Grade
+    output_mode: str
+    """How answers in a schema are best asked for."""
+
+    @property
+    def is_usable(self) -> bool:
+        """It answers at all."""
+        return self.findings[0].is_there is True
+
+
+_CITY: dict[str, Json] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+_WEATHER = ToolSpec("get_weather", "The present weather of a city.", _CITY)
+_ANSWER: dict[str, Json] = {
+    "type": "object",
+    "properties": {"capital": {"type": "string"}, "letters": {"type": "integer"}},
+    "required": ["capital", "letters"],
+    "additionalProperties": False,
+}
+
+
+class Prober:
+    """Asks one endpoint a handful of short questions, one after another."""
+
+    def __init__(self, make: MakeModel) -> None:
+        self._make = make
+        self._model = make()
+        self._findings: list[Finding] = []
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """Each finding as it is made; the rest is left out if the endpoint does not answer at all."""
+        async for finding in self._look():
+            self._findings.append(finding)
+            yield finding
+
+    def result(self) -> Probed:
+        """What all findings come to."""
+        found = {item.name: item.is_there for item in self._findings}
+        grade = Grade.TEXT
+        if found.get("logprobs"):
+            grade = Grade.TOKENS if found.get("token ids") else Grade.LOGPROBS
+        mode = "text"
+        if found.get("json schema"):
+            mode = "native"
+        elif found.get("forced tool"):
+            mode = "tool"
+        return Probed(tuple(self._findings), grade, mode)
+
+    async def _look(self) -> AsyncIterator[Finding]:
+        begin = time.monotonic()
+        first = await _ask(self._model, "Answer with the one word: ready")
+        if isinstance(first, TreadleError):
+            yield Finding("answers", False, str(first))
+            return
+        took = time.monotonic() - begin
+        usage = first.usage
+        tokens = (
+            f"{usage.input_tokens} + {usage.output_tokens} tokens" if usage is not None else "no usage told"
+        )
+        yield Finding("answers", True, f"{first.message.content.strip()!r:.60}, {took:.1f} s, {tokens}")
+        yield await self._streaming()
+        tools = await self._tools()
+        yield tools
+        if tools.is_there:
+            yield await self._parallel()
+            yield await self._forced()
+        yield await self._schema()
+        yield await self._logprobs()
+        yield await self._token_ids()
+        thought = first.message.reasoning
+        seen = (
+            f"{len(thought):,} characters with the first answer" if thought else "none with the first answer"
+        )
+        yield Finding("reasoning", True if thought else None, seen)
+        yield await self._context()
+
+    async def _streaming(self) -> Finding:
+        pieces: list[object] = []
+        completion = await _ask(self._model, "Count from 1 to 20, in digits.", watch=Watch(pieces.append))
+        if isinstance(completion, TreadleError):
+            return Finding("streaming", False, str(completion))
+        if len(pieces) > 1:
+            return Finding("streaming", True, f"{len(pieces)} pieces")
+        return Finding(
+            "streaming", False, "the answer came in one piece", "a user sees nothing until it is whole"
+        )
+
+    async def _tools(self) -> Finding:
+        question = "What is the weather in Oslo? Look it up with the tool."
+        completion = await _ask(self._model, question, tools=(_WEATHER,))
+        if isinstance(completion, TreadleError):
+            return Finding("tools", False, str(completion), _NO_TOOLS)
+        message = completion.message
+        if not message.tool_calls:
+            seen = f"no call, but {message.content.strip()!r:.80}"
+            return Finding("tools", False, seen, _NO_TOOLS)
+        call = message.tool_calls[0]
+        if call.name != _WEATHER.name or not _is_city(call.arguments):
+            return Finding("tools", False, f"a call that is wrong: {call.name}({call.arguments:.80})")
+        results = [
+            Message(Role.TOOL, "4 degrees, rain", call_id=item.call_id, name=item.name)
+            for item in message.tool_calls
+        ]
+        after = await _infer(
+            self._model, Request(Log([Message(Role.USER, question), message, *results]), (_WEATHER,))
+        )
+        if isinstance(after, TreadleError):
+            return Finding("tools", False, f"it calls, but does not take the result: {after}")
+        return Finding("tools", True, "it calls, and takes the result")
+
+    async def _parallel(self) -> Finding:
+        question = "Look up the weather of Oslo and of Rome, with two calls at the same time."
+        completion = await _ask(self._model, question, tools=(_WEATHER,))
+        if isinstance(completion, TreadleError):
+            return Finding("parallel calls", False, str(completion))
+        count = len(completion.message.tool_calls)
+        return Finding("parallel calls", count > 1, f"{count} in one step, where two were asked for")
+
+    async def _forced(self) -> Finding:
+        completion = await _ask(self._model, "Hello!", tools=(_WEATHER,), required_tool=_WEATHER.name)
+        if isinstance(completion, TreadleError):
+            return Finding("forced tool", False, str(completion))
+        is_there = any(call.name == _WEATHER.name for call in completion.message.tool_calls)
+        return Finding(
+            "forced tool", is_there, "it calls what it must" if is_there else "it does as it likes"
+        )
+
+    async def _schema(self) -> Finding:
+        question = "Name the capital of Norway, and how many letters its name has."
+        completion = await _ask(self._model, question, output_schema=_ANSWER)
+        if isinstance(completion, TreadleError):
+            return Finding("json schema", False, str(completion))
+        text = completion.message.content.strip()
+        try:
+            value = msgspec.json.decode(text)
+            is_there = isinstance(value["capital"], str) and isinstance(value["letters"], int)
+        except (msgspec.DecodeError, TypeError, LookupError, RecursionError):
+            is_there = False
+        return Finding("json schema", is_there, f"{text!r:.80}")
+
+    async def _logprobs(self) -> Finding:
+        completion = await _ask(self._make(logprobs=True), "Say: one two three")
+        if isinstance(completion, TreadleError):
+            return Finding("logprobs", False, str(completion))
+        record = completion.tokens
+        if record is None or record.logprobs is None:
+            return Finding("logprobs", False, "none came")
+        return Finding("logprobs", True, f"of {len(record.logprobs)} tokens")
+
+    async def _token_ids(self) -> Finding:
+        completion = await _ask(self._make(logprobs=True, return_token_ids=True), "Say: one two three")
+        if isinstance(completion, TreadleError):
+            return Finding("token ids", False, str(completion))
+        record = completion.tokens
+        if record is None or record.token_ids is None:
+            return Finding("token ids", False, "none came")
+        if record.prompt_token_ids is None:
+            return Finding("token ids", False, "of the answer alone, and not of the prompt")
+        seen = f"{len(record.prompt_token_ids)} of the prompt, {len(record.token_ids)} of the answer"
+        return Finding("token ids", True, seen)
+
+    async def _context(self) -> Finding:
+        find = getattr(_innermost(self._model), "find_context_tokens", None)
+        if find is None:
+            return Finding("context length", None, "this provider does not tell it")
+        try:
+            tokens = await find()
+        except (TreadleError, OSError) as error:
+            return Finding("context length", None, str(error))
+        if tokens is None:
+            return Finding("context length", None, "the server does not tell it")
+        return Finding("context length", True, f"{tokens:,} tokens")
+
+
+_NO_TOOLS = "for a model whose tool calls are text: a model of completions:..., with its format as an option"
+
+
+def _is_city(arguments: str) -> bool:
+    try:
+        return "oslo" in str(msgspec.json.decode(arguments)["city"]).lower()
+    except (msgspec.DecodeError, TypeError, LookupError, RecursionError):
+        return False
+
+
+def _innermost(model: Model) -> object:
+    found: object = model
+    while (inner := getattr(found, "inner", None)) is not None:
+        found = inner
+    return found
+
+
+async def _ask(
+    model: Model,
+    text: str,
+    *,
+    tools: tuple[ToolSpec, ...] = (),
+    output_schema: dict[str, Json] | None = None,
+    required_tool: str | None = None,
+    watch: Watch | None = None,
+) -> Completion | TreadleError:
+    request = Request(Log([Message(Role.USER, text)]), tools, output_schema, required_tool)
+    return await _infer(model, request, watch)
+
+
+async def _infer(model: Model, request: Request, watch: Watch | None = None) -> Completion | TreadleError:
+    try:
+        return await model.infer(request, watch or Watch())
+    except ProviderError as error:
+        return error

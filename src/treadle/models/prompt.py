@@ -1,0 +1,65 @@
+"""How a transcript is written as one prompt: text around each message, as data.
+
+Source: ChatML as Qwen 2.5 and Hermes 3 use it; Llama 3's prompt format, 2024.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Message, Role
+
+
+class PromptTemplate(Struct, frozen=True):
+    """What stands around messages."""
+
+    around: Mapping[Role, tuple[str, str]]
+    """Role to what comes before and after a message."""
+    answer: str
+    """What an answer begins after."""
+    begin: str = ""
+    stop: tuple[str, ...] = ()
+    """What ends an answer, where the engine does not stop by itself."""
+
+    def write(self, message: Message) -> str:
+        """A message as it stands in the prompt."""
+        before, after = self.around[message.role]
+        return f"{before}{message.content}{after}"
+
+
+def _headed(begin: str, middle: str, end: str, tool: str = "tool") -> dict[Role, tuple[str, str]]:
+    names = {role: role.value for role in Role} | {Role.TOOL: tool}
+    return {role: (f"{begin}{name}{middle}", end) for role, name in names.items()}
+
+
+TEMPLATES: dict[str, PromptTemplate] = {
+    "chatml": PromptTemplate(
+        _headed("<|im_start|>", "\n", "<|im_end|>\n"), "<|im_start|>assistant\n", stop=("<|im_end|>",)
+    ),
+    "llama3": PromptTemplate(
+        _headed("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", "ipython"),
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<|begin_of_text|>",
+        ("<|eot_id|>",),
+    ),
+    "plain": PromptTemplate(
+        {
+            Role.SYSTEM: ("", "\n\n"),
+            Role.USER: ("User: ", "\n\n"),
+            Role.ASSISTANT: ("Assistant: ", "\n\n"),
+            Role.TOOL: ("Tool: ", "\n\n"),
+        },
+        "Assistant:",
+        stop=("\nUser:",),
+    ),
+    "none": PromptTemplate(dict.fromkeys(Role, ("", "")), ""),
+}
+"""Name to template. `plain` is for base models; `none` sends the contents as they stand."""
+
+
+def find_template(name: str) -> PromptTemplate:
+    """Raises: `ConfigError` for an unknown name."""
+    if name not in TEMPLATES:
+        raise ConfigError(f"there is no prompt template {name!r}; there are {', '.join(TEMPLATES)}")
+    return TEMPLATES[name]

@@ -1,0 +1,79 @@
+"""`treadle models` and `treadle init`, and runs with named models."""
+
+import json
+
+from tests.cli.command import Cli
+from tests.cli.conftest import Script
+
+
+def test_init_list_and_run_with_a_named_model(cli: Cli, script: Script) -> None:
+    done = cli("init")
+    assert (done.code, sorted(path.name for path in cli.folder.iterdir())) == (
+        0,
+        ["treadle.schema.json", "treadle.toml"],
+    ), done
+    again = cli("init")
+    assert (again.code, "is there already; --force replaces it" in again.err) == (2, True)
+    assert cli("init", "--force").code == 0
+    listed = cli("models", "list")
+    assert "* fast" in listed.out
+    assert "OPENAI_API_KEY is not set" in listed.out
+    assert json.loads(cli("models", "schema").out) == json.loads(
+        (cli.folder / "treadle.schema.json").read_text()
+    )
+    server = script(lambda body: {"content": f"I am {body['model']}"})
+    cli.env |= {
+        "OPENAI_API_KEY": "k",
+        "TREADLE_MODELS__LOCAL__BASE_URL": server.url,
+        "OPENAI_BASE_URL": server.url,
+    }
+    # The file's default, and one by name.
+    assert cli("run", "Who are you?", "-q").out.strip() == "I am gpt-5-mini"
+    done = cli("run", "Who are you?", "-m", "local", "-q", "--run-id", "r")
+    assert done.out.strip() == "I am Qwen/Qwen3-8B", done
+    # The name is resolved again in another process.
+    forked = cli("fork", "r", "--at", "2", "-q")
+    assert forked.out.strip() == "I am Qwen/Qwen3-8B", forked
+
+
+def test_mistakes_are_told_in_a_line(cli: Cli) -> None:
+    cli.write("treadle.toml", "[models.fast]\nmodel = 'vllm:m'\ntemprature = 1\n")
+    for arguments in (("models", "list"), ("run", "hi"), ("models", "check", "fast")):
+        done = cli(*arguments)
+        assert (done.code, "did you mean 'temperature'?" in done.err) == (2, True), done
+    cli.write("treadle.toml", "[models.fast]\nmodel = 'vllm:m'\n")
+    done = cli("run", "hi", "-m", "fst")
+    assert (done.code, "did you mean 'fast'?" in done.err) == (2, True), done
+    done = cli("models", "check", "vllm:m", "--base-url", "http://127.0.0.1:9/v1")
+    assert (done.code, "is the server running?" in done.out) == (1, True), done
+    assert cli("init", "x.json").code == 2
+
+
+def test_check_tells_the_grade(cli: Cli, script: Script) -> None:
+    server = script(lambda body: {"content": "ready"})
+    done = cli("models", "check", "vllm:m", "--base-url", server.url)
+    assert (done.code, "grade   text" in done.out) == (0, True), done
+    assert "no       tools" in done.out
+    lines = cli("models", "check", "vllm:m", "--base-url", server.url, "--json").lines
+    assert lines[-1] == {"grade": "text", "output_mode": "text"}
+    assert lines[0]["name"] == "answers"
+
+
+def test_an_answer_in_a_schema(cli: Cli, script: Script) -> None:
+    cli.write("city.json", '{"type": "object", "required": ["name"]}')
+    answers = iter(["Oslo", '{"name": "Oslo"}'])
+    server = script(lambda body: {"content": next(answers)})
+    options = ("-m", "vllm:m", "--base-url", server.url, "-q")
+    done = cli("run", "Name a city.", "--schema", "city.json", *options)
+    assert (done.code, json.loads(done.out)) == (0, {"name": "Oslo"}), done
+    assert server.requests[0]["response_format"]["json_schema"]["schema"]["required"] == ["name"]
+    assert "it is not JSON" in server.requests[1]["messages"][-1]["content"]
+    for name, text, message in (
+        ("absent.json", None, "cannot read the schema 'absent.json'"),
+        ("list.json", "[]", "it must be an object"),
+        ("odd.yaml", "type: strange", "not a valid JSON Schema"),
+    ):
+        if text is not None:
+            cli.write(name, text)
+        done = cli("run", "x", "--schema", name, *options)
+        assert (done.code, message in done.err) == (2, True), done

@@ -1,0 +1,232 @@
+"""`treadle.toml`: what it may say, what wins over it, and what each mistake is told."""
+
+import json
+import tomllib
+
+import jsonschema_rs
+import pytest
+from tests.models.answers import REQUEST, answer, error
+
+from treadle.cli.init_config import TEMPLATE
+from treadle.core.errors import ConfigError
+from treadle.models import (
+    CacheModel,
+    FallbackModel,
+    HttpResponse,
+    InProcessTransport,
+    RetryModel,
+    Watch,
+    load_config,
+)
+from treadle.models.config_file import config_schema, find_config
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch, tmp_path):
+    for name in ("TREADLE_CONFIG", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def write(folder, text, name="treadle.toml"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+FULL = """
+model = "fast"
+[models.fast]
+model = "openai:gpt-5-mini"
+base_url = "http://h/v1"
+api_key_env = "MY_KEY"
+temperature = 0.5
+top_p = 0.9
+max_output_tokens = 5
+seed = 1
+stop = ["END"]
+logprobs = true
+return_token_ids = true
+extra = { top_k = 3 }
+headers = { "x-team" = "${TEAM}-a" }
+price = { input_usd_per_million = 1e6, output_usd_per_million = 0 }
+"""
+
+
+async def test_everything_arrives(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "the-key")
+    monkeypatch.setenv("TEAM", "weavers")
+    write(tmp_path, FULL)
+    transport = InProcessTransport(lambda _: HttpResponse(answer()))
+    made = load_config().model(transport=transport)
+    completion = await made.infer(REQUEST, Watch())
+    (request,) = transport.requests
+    body = request.json()
+    del body["messages"]
+    assert body == {
+        "model": "gpt-5-mini",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 5,
+        "seed": 1,
+        "stop": ["END"],
+        "logprobs": True,
+        "return_token_ids": True,
+        "top_k": 3,
+    }
+    assert request.headers["authorization"] == "Bearer the-key"
+    assert request.headers["x-team"] == "weavers-a"
+    assert (made.name, completion.cost_usd) == ("openai:gpt-5-mini", 12.0)
+
+
+async def test_what_is_said_wins_over_the_environment_and_that_over_the_file(tmp_path, monkeypatch):
+    write(tmp_path, '[models.my-model]\nmodel = "vllm:m"\nseed = 1\ntemperature = 0.5\n')
+    monkeypatch.setenv("TREADLE_MODELS__MY_MODEL__SEED", "2")
+    monkeypatch.setenv("TREADLE_MODELS__MY_MODEL__EXTRA__TOP_K", "7")
+    monkeypatch.setenv("TREADLE_MODELS__MY_MODEL__BASE_URL", "http://env/v1")
+    transport = InProcessTransport(lambda _: HttpResponse(answer()))
+    await load_config().model("my-model", transport=transport, temperature=0.1).infer(REQUEST, Watch())
+    body = transport.requests[0].json()
+    assert (body["seed"], body["temperature"], body["top_k"]) == (2, 0.1, 7)
+    assert transport.requests[0].url == "http://env/v1/chat/completions"
+
+
+async def test_yaml_is_the_same(tmp_path):
+    write(tmp_path, "models:\n  fast:\n    model: vllm:m\n    seed: 3\n", "treadle.yaml")
+    assert load_config().file.models["fast"].seed == 3
+
+
+async def test_a_chain_with_a_cache(tmp_path):
+    write(
+        tmp_path,
+        '[models.a]\nmodel = "vllm:a"\nfallback = ["b"]\ncache = "kept"\nmax_attempts = 1\n'
+        '[models.b]\nmodel = "sglang:b"\n',
+    )
+
+    def serve(request):
+        is_first = request.json()["model"] == "a"
+        return HttpResponse(error(), 503) if is_first else HttpResponse(answer("from b"))
+
+    made = load_config().model("a", transport=InProcessTransport(serve))
+    assert isinstance(made, CacheModel)
+    chain = made.inner
+    assert isinstance(chain, FallbackModel)
+    assert [model.name for model in chain.models] == ["vllm:a", "sglang:b"]
+    assert all(isinstance(model, RetryModel) for model in chain.models)
+    assert (tmp_path / "kept").is_dir()
+
+
+def test_the_nearest_file_upwards_counts(tmp_path, monkeypatch):
+    path = write(tmp_path, "")
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    assert find_config() == path
+    nearer = write(tmp_path / "a", "")
+    assert find_config() == nearer
+    other = write(tmp_path, "", "other.toml")
+    monkeypatch.setenv("TREADLE_CONFIG", str(other))
+    assert find_config() == other
+    monkeypatch.setenv("TREADLE_CONFIG", "absent.toml")
+    with pytest.raises(ConfigError, match="which is no file"):
+        find_config()
+
+
+def test_without_a_file_names_of_providers_still_work():
+    config = load_config()
+    assert (config.path, config.default_model) == (None, None)
+    assert config.model("vllm:m").name == "vllm:m"
+    with pytest.raises(ConfigError, match="no model is named"):
+        config.model()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("modle = 'x'", "modle: there is no 'modle', did you mean 'model'?"),
+        ("[model.fast]", "the table of one is [models.NAME]"),
+        (
+            "[models.fast]\nmodel='a:b'\ntemprature=1",
+            "models.fast.temprature: there is no 'temprature', did you",
+        ),
+        ("[models.fast]\nmodel='a:b'\nzzz=1", "there is no 'zzz', the keys are model, base_url"),
+        ("[models.fast]\nbase_url='http://h'", "models.fast.model: field required"),
+        ("[models.fast]\nmodel='a:b'\nseed='x'", "models.fast.seed: input should be a valid integer"),
+        ("[models.fast]\nmodel='a:b'\ntop_p=2", "models.fast.top_p: input should be less than or equal to 1"),
+        ("[models.fast]\nmodel='a:b'\napi_key='sk-1'", "keys do not belong into a file"),
+        ("[models.fast]\nmodel='a:b'\nprice={inpt=1}", "there is no 'inpt'"),
+        ("[models.fast]\nmodel='a:b'\nfallback=['slow']", "fallback is 'slow', the models are fast"),
+        ("[models.fast]\nmodel='a:b'\nfallback=['fast']", "names 'fast' itself"),
+        ("model = 'quick'\n[models.fast]\nmodel='a:b'", "model is 'quick', the models are fast"),
+        ("[models.'a:b']\nmodel='a:b'", "has a colon in its name"),
+        ("[models", "is not valid TOML"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(tmp_path, text, message):
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config()
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "sk-1" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("TREADLE_MODELS__FST__SEED", "TREADLE_MODELS__FST__SEED names 'fst', did you mean 'fast'?"),
+        ("TREADLE_MODELS__FAST", "names 'fast', "),
+        ("TREADLE_MODELS__FAST__SED", "models.fast.sed: there is no 'sed', did you mean 'seed'?"),
+    ],
+)
+def test_a_mistake_in_the_environment_too(tmp_path, monkeypatch, variable, message):
+    write(tmp_path, "[models.fast]\nmodel = 'vllm:m'")
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(ConfigError) as caught:
+        load_config()
+    assert message in str(caught.value)
+
+
+def test_what_is_missing_at_use_is_told_then(tmp_path):
+    write(
+        tmp_path,
+        "[models.fast]\nmodel = 'openai:m'\napi_key_env = 'NO_SUCH_KEY'\n"
+        "[models.other]\nmodel = 'vllm:m'\nheaders = { a = '${NO_SUCH}' }\n[models.odd]\nmodel = 'vllm:m'\n"
+        "options = { cach = true }",
+    )
+    config = load_config()
+    with pytest.raises(ConfigError, match=r"the key of 'openai:m' is to come from .* NO_SUCH_KEY"):
+        config.model("fast")
+    with pytest.raises(ConfigError, match="a header is to come from the environment variable NO_SUCH"):
+        config.model("other")
+    with pytest.raises(ConfigError, match="no option 'cach'"):
+        config.model("odd")
+    with pytest.raises(ConfigError, match=r"there is no model 'othr' in .*; did you mean 'other'"):
+        config.model("othr")
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        load_config(tmp_path / "absent.toml")
+    write(tmp_path, "- 1", "x.yaml")
+    with pytest.raises(ConfigError, match="must hold a table"):
+        load_config(tmp_path / "x.yaml")
+
+
+def test_the_schema_takes_what_the_loader_takes():
+    schema = config_schema()
+    validator = jsonschema_rs.validator_for(schema)
+    values = tomllib.loads(TEMPLATE)
+    assert validator.is_valid(values)
+    commented = "\n".join(
+        line.removeprefix("# ")
+        for line in TEMPLATE.splitlines()
+        if not line.startswith("# ") or " = " in line
+    )
+    # Every key that the template offers in a comment is a real one.
+    lines = [line for line in commented.splitlines() if "TREADLE_" not in line and "schema" not in line]
+    assert validator.is_valid(tomllib.loads("\n".join(lines)))
+    assert not validator.is_valid({**values, "modle": 1})
+    described = schema["$defs"]["ModelTable"]["properties"]["api_key_env"]["description"]
+    assert "environment variable" in described
+    json.dumps(schema)

@@ -1,0 +1,119 @@
+"""Probing an endpoint, against servers that can more or less."""
+
+import msgspec
+import pytest
+from tests.models.answers import USAGE, answer, error
+
+from treadle.core.types import Settings
+from treadle.models import HttpResponse, InProcessTransport, OpenAIChatModel
+from treadle.models.probe import Prober
+
+
+def call(number, city="Oslo"):
+    arguments = msgspec.json.encode({"city": city}).decode()
+    return {
+        "id": f"c{number}",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": arguments},
+    }
+
+
+class Server:
+    """Answers as an engine would that can all that it is told to."""
+
+    def __init__(self, *abilities):
+        self.abilities = set(abilities)
+
+    def __call__(self, request):
+        if request.url.endswith("/models"):
+            return HttpResponse({"data": [{"id": "m", "max_model_len": 4096}, {"id": "n"}]})
+        body = request.json()
+        asked = body["messages"][0]["content"]
+        fields = {}
+        if body.get("tools"):
+            if "tools" not in self.abilities:
+                return HttpResponse(error("tools are not supported"), 400)
+            if len(body["messages"]) > 1:
+                raw = answer("4 degrees")
+            elif body.get("tool_choice") and "forced" not in self.abilities:
+                raw = answer("hello to you")
+            else:
+                two = "Rome" in asked and "parallel" in self.abilities
+                raw = answer(
+                    None, finish="tool_calls", tool_calls=[call(1), *([call(2, "Rome")] if two else [])]
+                )
+        elif body.get("response_format"):
+            raw = answer(
+                '{"capital":"Oslo","letters":4}' if "schema" in self.abilities else "Oslo, of course"
+            )
+        else:
+            fields = {"reasoning_content": "hm"} if "reasoning" in self.abilities else {}
+            raw = answer("ready", **fields)
+        choice = raw["choices"][0]
+        if body.get("logprobs") and "logprobs" in self.abilities:
+            choice["logprobs"] = {"content": [{"token": "a", "logprob": -0.5}]}
+        if body.get("return_token_ids") and "ids" in self.abilities:
+            choice["token_ids"] = [1]
+            raw["prompt_token_ids"] = [1, 2]
+        if body.get("stream"):
+            pieces = ["1 ", "2 "] if "streaming" in self.abilities else ["1 2"]
+            events = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]
+            events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": USAGE})
+            data = [b"data: %s\n\n" % msgspec.json.encode(event) for event in events]
+            return HttpResponse([*data, b"data: [DONE]\n\n"], headers={"content-type": "text/event-stream"})
+        return HttpResponse(raw)
+
+
+async def probe(server):
+    transport = InProcessTransport(server)
+
+    def make(**settings):
+        return OpenAIChatModel(
+            "m", base_url="http://h/v1", settings=Settings(**settings), transport=transport
+        )
+
+    prober = Prober(make)
+    found = {item.name: item.is_there async for item in prober.findings()}
+    return found, prober.result()
+
+
+ALL = ("tools", "parallel", "forced", "schema", "logprobs", "ids", "reasoning", "streaming")
+
+
+async def test_an_engine_that_can_all():
+    found, probed = await probe(Server(*ALL))
+    assert set(found.values()) == {True}
+    assert (probed.grade, probed.output_mode, probed.is_usable) == ("tokens", "native", True)
+    assert probed.findings[-1].seen == "4,096 tokens"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "name", "grade", "mode"),
+    [
+        ("streaming", "streaming", "tokens", "native"),
+        ("tools", "tools", "tokens", "native"),
+        ("parallel", "parallel calls", "tokens", "native"),
+        ("forced", "forced tool", "tokens", "native"),
+        ("schema", "json schema", "tokens", "tool"),
+        ("logprobs", "logprobs", "text", "native"),
+        ("ids", "token ids", "logprobs", "native"),
+        ("reasoning", "reasoning", "tokens", "native"),
+    ],
+)
+async def test_what_is_missing_is_seen(lacks, name, grade, mode):
+    found, probed = await probe(Server(*[item for item in ALL if item != lacks]))
+    assert not found[name]
+    assert [item for item, is_there in found.items() if not is_there] == [name]
+    assert (probed.grade, probed.output_mode) == (grade, mode)
+
+
+async def test_one_that_does_not_answer():
+    found, probed = await probe(lambda _: HttpResponse(error("no such model"), 404))
+    assert found == {"answers": False}
+    assert not probed.is_usable
+    assert "model not found" in probed.findings[0].seen
+
+
+async def test_one_without_schema_and_tools_is_asked_in_the_text():
+    _, probed = await probe(Server())
+    assert (probed.output_mode, probed.grade) == ("text", "text")

@@ -1,0 +1,50 @@
+"""Completions as a server speaks them. There is nothing but text: no calls, and no reasoning."""
+
+import json
+import re
+
+from treadle.core.types import FinishReason, Message, Role, Usage
+from treadle.models import CompletionsModel
+
+MODEL = CompletionsModel
+CONTENT_TYPE = "text/event-stream"
+HAS_CALLS = False
+USAGE = Usage(12, 7)
+
+
+def answer(message, finish=None, usage=USAGE):
+    body = {
+        "id": "cmpl-1",
+        "object": "text_completion",
+        "model": "m-1",
+        "choices": [{"index": 0, "text": message.content, "finish_reason": finish or FinishReason.STOP}],
+    }
+    if usage is not None:
+        body["usage"] = {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}
+    return body
+
+
+def events(raw):
+    text = raw["choices"][0]["text"]
+    head = {"id": raw["id"], "object": raw["object"], "model": raw["model"]}
+    choices = [
+        {"index": 0, "text": text[at : at + 5], "finish_reason": None} for at in range(0, len(text), 5)
+    ]
+    choices.append({"index": 0, "text": "", "finish_reason": raw["choices"][0]["finish_reason"]})
+    chunks = [{**head, "choices": [choice]} for choice in choices]
+    if "usage" in raw:
+        chunks.append({**head, "choices": [], "usage": raw["usage"]})
+    return [b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
+
+
+def error(status, text):
+    return {"error": {"message": text}}
+
+
+def messages(body):
+    found = re.findall(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", body["prompt"], re.DOTALL)
+    return [Message(Role(role), content) for role, content in found]
+
+
+def tools(body):
+    return []

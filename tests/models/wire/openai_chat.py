@@ -1,0 +1,88 @@
+"""Chat completions as a server speaks them."""
+
+import json
+
+from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
+from treadle.models import OpenAIChatModel
+
+MODEL = OpenAIChatModel
+CONTENT_TYPE = "text/event-stream"
+USAGE = Usage(12, 7, 4, 2)
+
+
+def answer(message, finish=None, usage=USAGE):
+    raw = {"role": "assistant", "content": message.content or None}
+    if message.reasoning:
+        raw["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        raw["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    plain = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
+    body = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "model": "m-1",
+        "choices": [{"index": 0, "message": raw, "finish_reason": finish or plain}],
+    }
+    if usage is not None:
+        body["usage"] = {
+            "prompt_tokens": usage.input_tokens,
+            "completion_tokens": usage.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+            "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        }
+    return body
+
+
+def pieces(text, size=5):
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def events(raw):
+    head = {"id": raw["id"], "object": "chat.completion.chunk", "model": raw["model"]}
+    message = raw["choices"][0]["message"]
+    deltas = [{"role": "assistant", "content": ""}]
+    deltas += [{"reasoning_content": piece} for piece in pieces(message.get("reasoning_content") or "")]
+    deltas += [{"content": piece} for piece in pieces(message["content"] or "")]
+    for index, call in enumerate(message.get("tool_calls", ())):
+        function = call["function"]
+        first = {"index": index, **call, "function": {"name": function["name"], "arguments": ""}}
+        deltas.append({"tool_calls": [first]})
+        deltas += [
+            {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+            for piece in pieces(function["arguments"])
+        ]
+    chunks = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    reason = raw["choices"][0]["finish_reason"]
+    chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    if "usage" in raw:
+        chunks.append({**head, "choices": [], "usage": raw["usage"]})
+    return [b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
+
+
+def error(status, text):
+    return {"error": {"message": text, "type": "some_error", "code": None}}
+
+
+def messages(body):
+    found = []
+    for raw in body["messages"]:
+        calls = tuple(
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in raw.get("tool_calls", ())
+        )
+        found.append(Message(Role(raw["role"]), raw["content"] or "", calls, raw.get("tool_call_id")))
+    return found
+
+
+def tools(body):
+    return [
+        (item["function"]["name"], item["function"]["description"], item["function"]["parameters"])
+        for item in body.get("tools", ())
+    ]
