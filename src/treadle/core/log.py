@@ -47,18 +47,18 @@ class Log(Generic[T]):
             memo.append(function(item))
         return memo if len(memo) == self._size else memo[: self._size]
 
-    def derive(self, function: "Callable[[list[T]], Iterable[R]]") -> "Log[R]":
+    def derive(self, function: "Callable[[list[T], bool], Iterable[R]]") -> "Log[R]":
         """A log of what `function` makes of the items, which shares its storage as this history does.
 
-        It is given the items that were added since it was last asked, as one list. So it must be pure, and what it
-        makes of a list must not depend on where earlier lists ended, as long as they ended where they do here.
+        It is given the items that were added since it was last asked, as one list, and whether they are the first.
+        So it must be pure, and what it makes of several lists must be what it makes of them as one.
         """
         known: tuple[int, Log[R]] = cast("Any", self._memos).get((function, "derive"), (0, Log()))
         done, log = known
         if done > self._size:
-            return Log(function(self._items[: self._size]))
+            return Log(function(self._items[: self._size], True))
         if done < self._size:
-            log = log.extend(function(self._items[done : self._size]))
+            log = log.extend(function(self._items[done : self._size], not done))
             cast("Any", self._memos)[function, "derive"] = (self._size, log)
         return log
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from treadle.models.config_file import Config, load_config
     from treadle.models.cost import CostModel
     from treadle.models.fallback import FallbackModel
+    from treadle.models.format_model import FormatModel
     from treadle.models.openai_chat import OpenAIChatModel
     from treadle.models.price import Price
     from treadle.models.protocol import Model, ModelLike, RateLimits, Watch
@@ -33,6 +34,7 @@ __all__ = [
     "Config",
     "CostModel",
     "FallbackModel",
+    "FormatModel",
     "HttpRequest",
     "HttpResponse",
     "HttpTransport",
@@ -61,6 +63,7 @@ _MODULES = {
     "config_file": ("Config", "load_config"),
     "cost": ("CostModel",),
     "fallback": ("FallbackModel",),
+    "format_model": ("FormatModel",),
     "openai_chat": ("OpenAIChatModel",),
     "price": ("Price",),
     "protocol": ("Model", "ModelLike", "RateLimits", "Watch"),

@@ -72,6 +72,7 @@ def model(
     headers: Mapping[str, str] | None = None,
     transport: Transport | None = None,
     output_mode: OutputMode | str | None = None,
+    format: str | None = None,
     **options: Json,
 ) -> Model:
     """A model by its name: `"anthropic:claude-sonnet-4-5"`, or without a provider, which is `openai` then.
@@ -79,8 +80,9 @@ def model(
     `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds`
     bounds one attempt, `total_timeout_seconds` all of them with the waiting between. What is `None` is left
     to the server. `extra` is sent as it is and wins over the settings. `output_mode` says how answers in a schema
-    are asked for: `native`, `tool` or `text`. Further `options` are those of the provider's dialect. The cost is
-    `price`'s, or genai-prices' where that is installed and the provider's own server is asked.
+    are asked for: `native`, `tool` or `text`. `format` is for models whose tool calls are text, which the server
+    does not read: one of `treadle.formats.FORMATS`, or `auto`. Further `options` are those of the provider's
+    dialect. The cost is `price`'s, or genai-prices' where that is installed and the provider's own server is asked.
 
     Raises: `ConfigError` for an unknown provider or option, a missing key or a setting out of range.
     """
@@ -103,6 +105,7 @@ def model(
         headers=headers,
         transport=transport,
         output_mode=output_mode,
+        format=format,
         **options,
     )
     priced = with_cost(inner, name, base_url=base_url, price=price)
@@ -118,10 +121,14 @@ def bare_model(
     total_timeout_seconds: float = 1800.0,
     max_attempts: int = 6,
     output_mode: OutputMode | str | None = None,
+    format: str | None = None,
     **options: Any,
 ) -> Model:
     """As `model`, with the same options, but with nothing around it."""
     provider, rest = split_name(name)
+    if format is not None and stop is None:
+        # A model that goes on after its calls would make their results up.
+        stop = ("<tool_response>",)
     settings = Settings(
         stop=(stop,) if isinstance(stop, str) else tuple(stop) if stop is not None else None,
         extra=dict(extra) if extra else None,
@@ -138,7 +145,12 @@ def bare_model(
         **{key: options.pop(key) for key in _CONFIGURED & options.keys()},
         options=options,
     )
-    return make_from_preset(provider, config) if provider in PRESETS else _find_maker(provider, name)(config)
+    made = make_from_preset(provider, config) if provider in PRESETS else _find_maker(provider, name)(config)
+    if format is None:
+        return made
+    from treadle.models.format_model import FormatModel
+
+    return FormatModel(made, format)
 
 
 _SETTINGS = frozenset(("temperature", "top_p", "max_output_tokens", "seed", "logprobs", "return_token_ids"))

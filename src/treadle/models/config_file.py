@@ -64,6 +64,8 @@ class ModelTable(_Table):
     """`${NAME}` in a value is taken from the environment."""
     output_mode: Literal["native", "tool", "text"] | None = None
     """How answers in a schema are asked for; `treadle models check` says what works."""
+    format: str | None = None
+    """For models whose tool calls are text, which the server does not read: as `hermes`, or `auto`."""
     options: dict[str, Any] = {}
     """What only this provider's dialect takes."""
     timeout_seconds: _Positive = 600.0
