@@ -172,7 +172,11 @@ class TaggedFormat(Format):
         first = start
         while not reader.is_whole and len(reader.text) <= start:
             yield
-        if reader.text.startswith("\n", start):
+        is_sentence = opener.endswith(":")
+        if is_sentence:
+            # Sentences have blanks about them, and tags have newlines.
+            start = yield from skip_space(reader, start)
+        elif reader.text.startswith("\n", start):
             start += 1
         emitted, at = start, start
         held = False
@@ -180,7 +184,9 @@ class TaggedFormat(Format):
             end = reader.find(closer, at)
             if end != -1:
                 text = reader.text[emitted:end]
-                reader.add_reasoning(text.removesuffix("\n"))
+                reader.add_reasoning(text.rstrip() if is_sentence else text.removesuffix("\n"))
+                if is_sentence:
+                    return (yield from skip_space(reader, end + len(closer)))
                 reader.content.skip_newlines(2)
                 return end + len(closer)
             if reader.is_whole:

@@ -59,7 +59,7 @@ class Llama3Json(TaggedFormat):
                 value = decode(body)
             except (BadJson, ValueError) as error:
                 reached = error.position if isinstance(error, BadJson) else end
-                if not count and is_bare and not _looks_like_call(text[at : at + 2000]):
+                if not count and is_bare and not _looks_like_call(text[at : at + 2000].replace("'", '"')):
                     return 0
                 end = resync(reader, at, reached, (), (TAG,))
                 semicolon = reader.find(";", reached)
