@@ -320,7 +320,7 @@ class Agent:
         if schema is None:
             return None
         chosen: OutputSpec = load("treadle.tools.output:choose_output")(
-            schema, output_mode_of(self.model), self._toolbox_for(task).tools
+            schema, output_mode_of(self.model, schema), self._toolbox_for(task).tools
         )
         return chosen
 

@@ -8,6 +8,7 @@ import importlib
 import json
 import pkgutil
 
+import msgspec
 import pytest
 import tests.models.wire as wires
 from tests.models.answers import Listener
@@ -87,7 +88,12 @@ def connect(wire, server, **options):
 
 
 def whole(wire, message, **options):
-    return Reply(wire.answer(message, **options))
+    return Reply(encode(wire.answer(message, **options)), headers={"content-type": "application/json"})
+
+
+def encode(raw):
+    """Where a wire has arguments as values, `msgspec.Raw` holds their exact text."""
+    return msgspec.json.encode(raw)
 
 
 def streamed(wire, message, *, step=None, **options):
@@ -243,13 +249,14 @@ def faults(wire, *, is_streamed):
         "null": Reply(b"null", headers={"content-type": "application/json"}),
     }
     if not is_streamed:
-        raw = json.dumps(wire.answer(said())).encode()
+        raw = encode(wire.answer(said()))
         return shared | {"cut": Reply(raw, cut_at=len(raw) // 2), "half": Reply(raw[: len(raw) // 2])}
     head = {"content-type": wire.CONTENT_TYPE}
+    hurt = body.index(b"{") + 10
     return shared | {
         "cut": Reply(headers=head, pieces=[body[: len(body) // 2]]),
         "reset in the middle": Reply(headers=head, pieces=[body[: len(body) // 3]], end=End.RESET),
-        "damaged": Reply(headers=head, pieces=[body[:20], b"}{\n\n", body[20:]]),
+        "damaged": Reply(headers=head, pieces=[body[:hurt], b"}{\n\n", body[hurt:]]),
         "nothing": Reply(headers=head, pieces=[]),
     }
 

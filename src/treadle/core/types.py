@@ -193,11 +193,13 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     """Tokens of one inference, or a sum over several."""
 
     input_tokens: int = 0
-    """Includes `cached_input_tokens`."""
+    """Includes `cached_input_tokens` and `cache_write_tokens`."""
     output_tokens: int = 0
     """Includes `reasoning_tokens`."""
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
+    """Input that was written to a cache, where the server asks more for it."""
 
     @property
     def total_tokens(self) -> int:
@@ -210,6 +212,7 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
             self.output_tokens + other.output_tokens,
             self.cached_input_tokens + other.cached_input_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
 
 

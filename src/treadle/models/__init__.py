@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from treadle.models.anthropic import AnthropicModel
     from treadle.models.cache import CacheModel
     from treadle.models.completions import CompletionsModel
     from treadle.models.config import ModelConfig, model
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "AnthropicModel",
     "CacheModel",
     "CompletionsModel",
     "Config",
@@ -57,6 +59,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "anthropic": ("AnthropicModel",),
     "cache": ("CacheModel",),
     "config": ("ModelConfig", "model"),
     "completions": ("CompletionsModel",),

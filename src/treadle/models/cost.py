@@ -54,6 +54,7 @@ class CostModel(Wrapper):
         counted = prices.Usage(
             input_tokens=usage.input_tokens,
             cache_read_tokens=usage.cached_input_tokens or None,
+            cache_write_tokens=usage.cache_write_tokens or None,
             output_tokens=usage.output_tokens,
         )
         try:

@@ -12,8 +12,8 @@ from treadle.core.errors import (
     ServerError,
     TransportError,
 )
-from treadle.core.types import Completion, OutputMode, Request
-from treadle.models.protocol import Model, Watch, identity_of, output_mode_of
+from treadle.core.types import Completion, Json, OutputMode, Request
+from treadle.models.protocol import Model, Watch, identity_of, output_mode_of, takes_schema
 
 DEFAULT_ERRORS = (RateLimitError, ServerError, TransportError, AuthenticationError, ContextOverflowError)
 """What another server may do better; a request that is wrong is wrong elsewhere too."""
@@ -61,6 +61,10 @@ class FallbackModel:
         modes = {output_mode_of(model) for model in self.models}
         order = (OutputMode.TEXT, OutputMode.TOOL, OutputMode.NATIVE)
         return next(mode for mode in order if mode in modes)
+
+    def takes_schema(self, schema: dict[str, Json]) -> bool:
+        """Whether all of them do."""
+        return all(takes_schema(model, schema) for model in self.models)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """See `Model.infer`. Raises: the last model's error, which says what was tried before it."""

@@ -35,6 +35,8 @@ class HttpModel(ABC):
     """Fields of the body that `Settings.extra` may not hold, since the request has its own."""
     OPTIONS: ClassVar[tuple[str, ...]] = ()
     """Further arguments that a user may give by name."""
+    UNKNOWN_SETTINGS: ClassVar[tuple[str, ...]] = ()
+    """Fields of `Settings` that the API has nothing for."""
 
     def __init__(
         self,
@@ -62,6 +64,9 @@ class HttpModel(ABC):
         self._transport = transport or HttpTransport()
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
             raise ConfigError(f"Settings.extra may not hold {reserved}: the request has its own")
+        for setting in self.UNKNOWN_SETTINGS:
+            if getattr(self.settings, setting):
+                raise ConfigError(f"the dialect {self.DIALECT} has no {setting}: leave it out for {model!r}")
 
     @property
     def identity(self) -> str:
@@ -146,6 +151,10 @@ class HttpModel(ABC):
         """A fast way for answers with nothing unusual; `None` for all others."""
         return None
 
+    def _decode_answer(self, body: bytes) -> Json:
+        """The raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
+        return _decode(body)
+
     def _reader(self) -> SseReader | LineReader:
         return SseReader()
 
@@ -171,7 +180,7 @@ class HttpModel(ABC):
         if answer.status != 200:
             raise self._error(answer.status, answer, answer.body)
         try:
-            return _decode(answer.body)
+            return self._decode_answer(answer.body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ServerError(
                 f"{self.server.origin} answered with what is not JSON ({error}): "

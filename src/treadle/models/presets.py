@@ -12,6 +12,7 @@ from treadle.core.types import OutputMode
 
 DIALECTS = {
     "openai_chat": "treadle.models.openai_chat:OpenAIChatModel",
+    "anthropic": "treadle.models.anthropic:AnthropicModel",
     "completions": "treadle.models.completions:CompletionsModel",
 }
 """Dialect to `module:class`."""
@@ -74,6 +75,12 @@ PRESETS: dict[str, Preset] = {
         base_url_variable="OPENAI_BASE_URL",
         header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
         price_provider="openai",
+    ),
+    "anthropic": Preset(
+        dialect="anthropic",
+        key_variable="ANTHROPIC_API_KEY",
+        base_url_variable="ANTHROPIC_BASE_URL",
+        price_provider="anthropic",
     ),
     "completions": Preset(
         dialect="completions",

@@ -13,6 +13,8 @@ class Price(Struct, frozen=True):
     output_usd_per_million: float
     cached_input_usd_per_million: float | None = None
     """`None`: cached input costs what other input costs."""
+    cache_write_usd_per_million: float | None = None
+    """`None`: writing to the cache costs what other input costs."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -25,9 +27,13 @@ class Price(Struct, frozen=True):
         cached_price = self.cached_input_usd_per_million
         if cached_price is None:
             cached_price = self.input_usd_per_million
-        fresh_tokens = usage.input_tokens - usage.cached_input_tokens
+        write_price = self.cache_write_usd_per_million
+        if write_price is None:
+            write_price = self.input_usd_per_million
+        fresh_tokens = usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens
         return (
             fresh_tokens * self.input_usd_per_million
             + usage.cached_input_tokens * cached_price
+            + usage.cache_write_tokens * write_price
             + usage.output_tokens * self.output_usd_per_million
         ) / 1e6

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ProviderError, TreadleError
+from treadle.core.errors import ConfigError, ProviderError, TreadleError
 from treadle.core.log import Log
 from treadle.core.types import Completion, Json, Message, Request, Role, ToolSpec
 from treadle.models.protocol import Model, Watch
@@ -186,7 +186,7 @@ class Prober:
         return Finding("json schema", is_there, f"{text!r:.80}")
 
     async def _logprobs(self) -> Finding:
-        completion = await _ask(self._make(logprobs=True), "Say: one two three")
+        completion = await self._ask_for("Say: one two three", logprobs=True)
         if isinstance(completion, TreadleError):
             return Finding("logprobs", False, str(completion))
         record = completion.tokens
@@ -195,7 +195,7 @@ class Prober:
         return Finding("logprobs", True, f"of {len(record.logprobs)} tokens")
 
     async def _token_ids(self) -> Finding:
-        completion = await _ask(self._make(logprobs=True, return_token_ids=True), "Say: one two three")
+        completion = await self._ask_for("Say: one two three", logprobs=True, return_token_ids=True)
         if isinstance(completion, TreadleError):
             return Finding("token ids", False, str(completion))
         record = completion.tokens
@@ -205,6 +205,13 @@ class Prober:
             return Finding("token ids", False, "of the answer alone, and not of the prompt")
         seen = f"{len(record.prompt_token_ids)} of the prompt, {len(record.token_ids)} of the answer"
         return Finding("token ids", True, seen)
+
+    async def _ask_for(self, text: str, **settings: bool) -> Completion | TreadleError:
+        try:
+            model = self._make(**settings)
+        except ConfigError as error:
+            return error
+        return await _ask(model, text)
 
     async def _context(self) -> Finding:
         find = getattr(_innermost(self._model), "find_context_tokens", None)

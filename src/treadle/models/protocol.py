@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ProviderError
 from treadle.core.events import Delta
-from treadle.core.types import Completion, OutputMode, Request
+from treadle.core.types import Completion, Json, OutputMode, Request
 
 
 class RateLimits(Struct, frozen=True, omit_defaults=True):
@@ -67,12 +67,21 @@ def identity_of(model: Model) -> str:
     return str(getattr(model, "identity", model.name))
 
 
-def output_mode_of(model: Model) -> OutputMode:
-    """How `model` is best brought to answer in a schema.
+def output_mode_of(model: Model, schema: dict[str, Json] | None = None) -> OutputMode:
+    """How `model` is best brought to answer in `schema`, or in any.
 
     A model says so in an attribute `output_mode`; one that has none is trusted to decode within a schema.
     """
-    return OutputMode(getattr(model, "output_mode", OutputMode.NATIVE))
+    mode = OutputMode(getattr(model, "output_mode", OutputMode.NATIVE))
+    if mode is OutputMode.NATIVE and schema is not None and not takes_schema(model, schema):
+        return OutputMode.TOOL
+    return mode
+
+
+def takes_schema(model: Model, schema: dict[str, Json]) -> bool:
+    """Whether the server of `model` can decode within `schema`: what a method `takes_schema` says, or yes."""
+    takes = getattr(model, "takes_schema", None)
+    return True if takes is None else bool(takes(schema))
 
 
 ModelLike: TypeAlias = "Model | str"

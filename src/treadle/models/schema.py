@@ -19,6 +19,15 @@ def is_strict(schema: Json) -> bool:
     return True
 
 
+def is_closed(schema: Json) -> bool:
+    """Whether every object in `schema` says that it has no more properties than those named."""
+    return all(
+        item.get("additionalProperties") is False
+        for item in _subschemas(schema)
+        if item.get("type") == "object" or "properties" in item
+    )
+
+
 def _subschemas(schema: Json) -> Iterator[dict[str, Json]]:
     """Every object in it that may be a schema, itself first."""
     if isinstance(schema, dict):

@@ -39,6 +39,30 @@ _DURATION = re.compile(r"(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)
 _QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|insufficient.balance", re.IGNORECASE)
 
 
+_STATUS_OF_KIND = {
+    # Anthropic.
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+    # Google.
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+"""For errors within a stream, whose status was good."""
+
+
 class Server(Struct, frozen=True, repr_omit_defaults=True):
     """Whom a model asks, as far as errors tell of it."""
 
@@ -143,6 +167,9 @@ def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderErro
 
 
 def _status_of(error: dict[str, Json], kind: str) -> int:
+    for name in ("type", "status"):
+        if (status := _STATUS_OF_KIND.get(str(error.get(name)))) is not None:
+            return status
     for name in ("code", "status", "status_code", "http_status"):
         value = error.get(name)
         if isinstance(value, str) and value.isdecimal():

@@ -1,7 +1,7 @@
 """What all models around a model share."""
 
-from treadle.core.types import OutputMode
-from treadle.models.protocol import Model, identity_of, output_mode_of
+from treadle.core.types import Json, OutputMode
+from treadle.models.protocol import Model, identity_of, output_mode_of, takes_schema
 
 
 class Wrapper:
@@ -24,6 +24,10 @@ class Wrapper:
     def output_mode(self) -> OutputMode:
         """The inner model's."""
         return output_mode_of(self.inner)
+
+    def takes_schema(self, schema: dict[str, Json]) -> bool:
+        """As the inner model's."""
+        return takes_schema(self.inner, schema)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"

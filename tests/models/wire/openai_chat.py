@@ -2,6 +2,13 @@
 
 import json
 
+from openai import AsyncOpenAI
+from openai.types.chat.completion_create_params import (
+    CompletionCreateParamsNonStreaming,
+    CompletionCreateParamsStreaming,
+)
+from pydantic import TypeAdapter
+
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
 from treadle.models import OpenAIChatModel
 
@@ -86,3 +93,29 @@ def tools(body):
         (item["function"]["name"], item["function"]["description"], item["function"]["parameters"])
         for item in body.get("tools", ())
     ]
+
+
+async def ask_vendor(base_url, question, *, is_streamed):
+    """What the vendor's own client makes of the answer: text, calls, reasoning, tokens in and out."""
+    client = AsyncOpenAI(base_url=base_url, api_key="k", max_retries=0)
+    asked = {"model": "m", "messages": [{"role": "user", "content": question}]}
+    if is_streamed:
+        options = {"include_usage": True}
+        async with client.chat.completions.stream(**asked, stream_options=options) as stream:
+            found = await stream.get_final_completion()
+    else:
+        found = await client.chat.completions.create(**asked)
+    message = found.choices[0].message
+    return (
+        message.content or "",
+        [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or ()],
+        getattr(message, "reasoning_content", None) or "",
+        found.usage.prompt_tokens,
+        found.usage.completion_tokens,
+    )
+
+
+def check(body):
+    """That the vendor's own types take a request's body."""
+    params = CompletionCreateParamsStreaming if body.get("stream") else CompletionCreateParamsNonStreaming
+    TypeAdapter(params).validate_python(body)
