@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from treadle.models.fallback import FallbackModel
     from treadle.models.format_model import FormatModel
     from treadle.models.openai_chat import OpenAIChatModel
+    from treadle.models.openai_responses import OpenAIResponsesModel
     from treadle.models.price import Price
     from treadle.models.protocol import Model, ModelLike, RateLimits, Watch
     from treadle.models.retry import RetryModel
@@ -45,6 +46,7 @@ __all__ = [
     "ModelConfig",
     "ModelLike",
     "OpenAIChatModel",
+    "OpenAIResponsesModel",
     "Price",
     "RateLimits",
     "RetryModel",
@@ -68,6 +70,7 @@ _MODULES = {
     "fallback": ("FallbackModel",),
     "format_model": ("FormatModel",),
     "openai_chat": ("OpenAIChatModel",),
+    "openai_responses": ("OpenAIResponsesModel",),
     "price": ("Price",),
     "protocol": ("Model", "ModelLike", "RateLimits", "Watch"),
     "retry": ("RetryModel",),

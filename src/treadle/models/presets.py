@@ -12,6 +12,7 @@ from treadle.core.types import OutputMode
 
 DIALECTS = {
     "openai_chat": "treadle.models.openai_chat:OpenAIChatModel",
+    "openai_responses": "treadle.models.openai_responses:OpenAIResponsesModel",
     "anthropic": "treadle.models.anthropic:AnthropicModel",
     "completions": "treadle.models.completions:CompletionsModel",
 }
@@ -71,6 +72,13 @@ def _local(base_url: str, stem: str) -> Preset:
 PRESETS: dict[str, Preset] = {
     "openai": Preset(
         dialect="openai_chat",
+        key_variable="OPENAI_API_KEY",
+        base_url_variable="OPENAI_BASE_URL",
+        header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
+        price_provider="openai",
+    ),
+    "openai_responses": Preset(
+        dialect="openai_responses",
         key_variable="OPENAI_API_KEY",
         base_url_variable="OPENAI_BASE_URL",
         header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},

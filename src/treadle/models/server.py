@@ -49,6 +49,10 @@ _STATUS_OF_KIND = {
     "rate_limit_error": 429,
     "timeout_error": 504,
     "overloaded_error": 529,
+    # OpenAI's responses.
+    "rate_limit_exceeded": 429,
+    "invalid_prompt": 400,
+    "server_error": 500,
     # Google.
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
@@ -167,7 +171,7 @@ def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderErro
 
 
 def _status_of(error: dict[str, Json], kind: str) -> int:
-    for name in ("type", "status"):
+    for name in ("type", "status", "code"):
         if (status := _STATUS_OF_KIND.get(str(error.get(name)))) is not None:
             return status
     for name in ("code", "status", "status_code", "http_status"):
