@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from treadle.models.cost import CostModel
     from treadle.models.fallback import FallbackModel
     from treadle.models.format_model import FormatModel
+    from treadle.models.gemini import GeminiModel
+    from treadle.models.ollama import OllamaModel
     from treadle.models.openai_chat import OpenAIChatModel
     from treadle.models.openai_responses import OpenAIResponsesModel
     from treadle.models.price import Price
@@ -38,6 +40,7 @@ __all__ = [
     "CostModel",
     "FallbackModel",
     "FormatModel",
+    "GeminiModel",
     "HttpRequest",
     "HttpResponse",
     "HttpTransport",
@@ -45,6 +48,7 @@ __all__ = [
     "Model",
     "ModelConfig",
     "ModelLike",
+    "OllamaModel",
     "OpenAIChatModel",
     "OpenAIResponsesModel",
     "Price",
@@ -69,6 +73,8 @@ _MODULES = {
     "cost": ("CostModel",),
     "fallback": ("FallbackModel",),
     "format_model": ("FormatModel",),
+    "gemini": ("GeminiModel",),
+    "ollama": ("OllamaModel",),
     "openai_chat": ("OpenAIChatModel",),
     "openai_responses": ("OpenAIResponsesModel",),
     "price": ("Price",),

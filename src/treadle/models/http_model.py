@@ -94,7 +94,7 @@ class HttpModel(ABC):
                 if streamed.status != 200:
                     raise self._error(streamed.status, streamed, await _rest(streamed))
                 collector = self._collector(on_delta)
-                raw = await read_stream(streamed, collector, self.server, self._reader())
+                raw = await read_stream(streamed, collector, self.server, self._reader(), self._decode_event)
         return self.read(raw)
 
     def read(self, raw: Json) -> Completion:
@@ -154,6 +154,10 @@ class HttpModel(ABC):
     def _decode_answer(self, body: bytes) -> Json:
         """The raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
         return _decode(body)
+
+    def _decode_event(self, event: bytes) -> Json:
+        """One event of a stream. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
+        return _decode(event)
 
     def _reader(self) -> SseReader | LineReader:
         return SseReader()

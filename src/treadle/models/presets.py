@@ -14,6 +14,8 @@ DIALECTS = {
     "openai_chat": "treadle.models.openai_chat:OpenAIChatModel",
     "openai_responses": "treadle.models.openai_responses:OpenAIResponsesModel",
     "anthropic": "treadle.models.anthropic:AnthropicModel",
+    "gemini": "treadle.models.gemini:GeminiModel",
+    "ollama": "treadle.models.ollama:OllamaModel",
     "completions": "treadle.models.completions:CompletionsModel",
 }
 """Dialect to `module:class`."""
@@ -89,6 +91,22 @@ PRESETS: dict[str, Preset] = {
         key_variable="ANTHROPIC_API_KEY",
         base_url_variable="ANTHROPIC_BASE_URL",
         price_provider="anthropic",
+    ),
+    "gemini": Preset(
+        dialect="gemini",
+        key_variable="GEMINI_API_KEY",
+        base_url_variable="GEMINI_BASE_URL",
+        # Most Gemini models refuse a schema beside functions.
+        output_mode=OutputMode.TOOL,
+        price_provider="google",
+    ),
+    "ollama": Preset(
+        dialect="ollama",
+        key_variable="OLLAMA_API_KEY",
+        needs_key=False,
+        base_url_variable="OLLAMA_HOST",
+        # With a format, Ollama's models call no tools.
+        output_mode=OutputMode.TOOL,
     ),
     "completions": Preset(
         dialect="completions",

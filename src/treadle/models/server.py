@@ -35,6 +35,7 @@ _OVERFLOW = re.compile(
 _REFUSED = re.compile(
     r"content[_ ](?:policy|filter|management)|moderation|responsible ?ai|safety system", re.IGNORECASE
 )
+_BAD_KEY = re.compile(r"API key not valid|API_KEY_INVALID|invalid api.?key", re.IGNORECASE)
 _DURATION = re.compile(r"(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
 _QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|insufficient.balance", re.IGNORECASE)
 
@@ -139,16 +140,24 @@ def explain_error(
     if status == 200:
         status = _status_of(said, kind)
     retry_after = retry_after_seconds(header) if header is not None else None
+    delay = _find_retry_delay(said.get("details"))
     cls, advice = _classify(server, status, kind)
+    if status == 429 and delay is not None:
+        # Google calls any limit a quota; one that will be there again soon is worth waiting for.
+        cls, advice = RateLimitError, ""
     where = f"{server.origin} answered {status} for model {server.model!r}"
-    return cls(f"{where}: {told}{advice}", status=status, retry_after_seconds=retry_after)
+    return cls(
+        f"{where}: {told}{advice}",
+        status=status,
+        retry_after_seconds=retry_after if retry_after is not None else delay,
+    )
 
 
 def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderError], str]:
     """The class, and what to do."""
     if status == 403 and _REFUSED.search(kind):
         return RefusedError, ""
-    if status in (401, 403):
+    if status in (401, 403) or (status == 400 and _BAD_KEY.search(kind)):
         variable = f"set {server.key_variable} or " if server.key_variable else ""
         return AuthenticationError, f" - check the key: {variable}pass api_key="
     if status == 402 or (status == 429 and _QUOTA.search(kind)):
@@ -168,6 +177,14 @@ def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderErro
     if _REFUSED.search(kind):
         return RefusedError, ""
     return RequestError, ""
+
+
+def _find_retry_delay(details: Json) -> float | None:
+    """Source: `google.rpc.RetryInfo`, `{"retryDelay": "17.5s"}`."""
+    for item in details if isinstance(details, list) else ():
+        if isinstance(item, dict) and isinstance(delay := item.get("retryDelay"), str):
+            return _read_reset(delay)
+    return None
 
 
 def _status_of(error: dict[str, Json], kind: str) -> int:

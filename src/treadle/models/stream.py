@@ -4,6 +4,7 @@ Each piece is passed on as it arrives. A stream that ends before the server said
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -54,9 +55,13 @@ class Collector(Protocol):
 
 
 async def read_stream(
-    answer: StreamedAnswer, collector: Collector, server: Server, reader: SseReader | LineReader
+    answer: StreamedAnswer,
+    collector: Collector,
+    server: Server,
+    reader: SseReader | LineReader,
+    decode: Callable[[bytes], Json] = _decode,
 ) -> Json:
-    """The whole answer's raw object.
+    """The whole answer's raw object. `decode` is for what is special in a dialect's JSON.
 
     Raises: `ProviderError` for an error in the stream, `TransportError` for one cut off.
     """
@@ -68,17 +73,17 @@ async def read_stream(
                 unread.append(chunk)
                 continue
             for event in reader.feed(chunk):
-                _add(event, collector, server)
+                _add(event, collector, server, decode)
             if collector.is_done:
                 await _drain(answer)
                 break
         else:
             if is_whole:
-                _add(b"".join(unread), collector, server, is_whole=True)
+                _add(b"".join(unread), collector, server, decode, is_whole=True)
             for event in reader.close():
                 # Half an event at the end is no error of its own: the answer is cut off.
                 if event == b"[DONE]" or _is_json(event):
-                    _add(event, collector, server)
+                    _add(event, collector, server, decode)
     except TransportError:
         # All that counts has come when the server has said why it stopped.
         if not collector.is_complete:
@@ -91,12 +96,19 @@ async def read_stream(
         raise ServerError(f"what {server.origin} streamed makes no sense together", status=200) from None
 
 
-def _add(event: bytes, collector: Collector, server: Server, *, is_whole: bool = False) -> None:
+def _add(
+    event: bytes,
+    collector: Collector,
+    server: Server,
+    decode: Callable[[bytes], Json],
+    *,
+    is_whole: bool = False,
+) -> None:
     if event == b"[DONE]":
         collector.end()
         return
     try:
-        raw = _decode(event)
+        raw = decode(event)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ServerError(
             f"{server.origin} streamed what is not JSON ({error}): {server.excerpt(event)}", status=200
