@@ -3,13 +3,14 @@
 import subprocess
 import sys
 
-from benchmarks import common, growth, power, resume, shell, steps, streaming, tools
+from benchmarks import common, dialects, growth, power, resume, shell, steps, streaming, tools
 
 BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
     "growth": growth.measure,
     "streaming": streaming.measure,
+    "dialects": dialects.measure,
     "power": power.measure,
     "resume": resume.measure,
     "shell": shell.measure,

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import uvloop
 from msgspec import Struct
@@ -56,10 +56,10 @@ def pin(core: int = 0) -> None:
 
 
 @contextlib.contextmanager
-def server(steps: int, chunks: int = 50) -> Iterator[str]:
+def server(steps: int, chunks: int = 50, dialect: str = "openai_chat") -> Iterator[str]:
     """The base URL of a server on another core."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.server", str(steps), str(chunks)],
+        [sys.executable, "-m", "benchmarks.server", str(steps), str(chunks), dialect],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parent.parent,
@@ -125,16 +125,15 @@ def compare(pairs: list[tuple[Timing, Timing]]) -> tuple[float, str]:
     )
 
 
-def make_agent(base_url: str, journal: object, **options: object) -> Agent:
-    """An agent on the benchmark's server."""
+def make_agent(base_url: str, journal: object, name: str = "openai:bench", **options: Any) -> Agent:
+    """An agent on the benchmark's server; `options` are those of `treadle.model`."""
     from treadle import model
 
     return Agent(
-        model("openai:bench", base_url=base_url, api_key="none"),
+        model(name, base_url=base_url, api_key="none", **options),
         tools=[add],
         policy=Policy(max_steps=None),
         journal=journal,  # type: ignore[arg-type]
-        **options,  # type: ignore[arg-type]
     )
 
 
