@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from benchmarks import common, dialects, growth, power, resume, shell, steps, streaming, tools
+from benchmarks import common, dialects, formats, growth, power, resume, shell, steps, streaming, tools
 
 BENCHMARKS = {
     "steps": steps.measure,
@@ -11,6 +11,7 @@ BENCHMARKS = {
     "growth": growth.measure,
     "streaming": streaming.measure,
     "dialects": dialects.measure,
+    "formats": formats.measure,
     "power": power.measure,
     "resume": resume.measure,
     "shell": shell.measure,

@@ -1,0 +1,127 @@
+"""How fast text formats of tool calls are read, on one core, against `json.loads` of the same messages as JSON."""
+
+import json
+import time
+from collections.abc import Callable
+from statistics import median
+
+from benchmarks.common import Figure
+from treadle.core.types import Message, Role, ToolCall, ToolSpec
+from treadle.formats import FORMATS, IncrementalParser, parse, render
+
+ROUNDS = 7
+CHUNK = 24
+"""Characters of a streamed piece: a handful of tokens."""
+
+_TEXT = (
+    "I will look at the file first, then write the change and run the tests again. The error is about `count`, "
+    "which is compared with a list.\n\nLet me check both places where it is used."
+)
+_REASONING = "The user wants the build to pass. The first failure is in the parser, so I start there." * 3
+_CODE = "def add(left, right):\n    '''Adds.'''\n    return left + right  # ünïcode\n" * 6
+_CALLS = (
+    ToolCall("call00001", "write_file", json.dumps({"path": "src/add.py", "text": _CODE, "mode": 420})),
+    ToolCall(
+        "call00002", "search", json.dumps({"query": "compare count", "limit": 20, "paths": ["src", "tests"]})
+    ),
+    ToolCall(
+        "call00003",
+        "book",
+        json.dumps(
+            {"guests": [{"name": "Ada", "age": 36}, {"name": "Max", "age": 7}], "nights": 3, "late": True}
+        ),
+    ),
+)
+_TOOLS = (
+    ToolSpec(
+        "write_file",
+        "Writes.",
+        {"properties": {"path": {"type": "string"}, "text": {"type": "string"}, "mode": {"type": "integer"}}},
+    ),
+    ToolSpec(
+        "search",
+        "Searches.",
+        {
+            "properties": {
+                "query": {"type": "string"},
+                "limit": {"type": "integer"},
+                "paths": {"type": "array"},
+            }
+        },
+    ),
+    ToolSpec(
+        "book",
+        "Books.",
+        {
+            "properties": {
+                "guests": {"type": "array"},
+                "nights": {"type": "integer"},
+                "late": {"type": "boolean"},
+            }
+        },
+    ),
+)
+_SHAPES = (
+    Message(Role.ASSISTANT, _TEXT, _CALLS, reasoning=_REASONING),
+    Message(Role.ASSISTANT, "", _CALLS[:1]),
+    Message(Role.ASSISTANT, _TEXT, _CALLS[1:2]),
+    Message(Role.ASSISTANT, _TEXT * 4),
+)
+
+
+async def measure() -> list[Figure]:
+    """One figure for each format, read whole; and in pieces, told but not asked for."""
+    return [_measure(name) for name in FORMATS]
+
+
+def _measure(name: str) -> Figure:
+    texts, plain = [], []
+    for shape in _SHAPES:
+        message = shape
+        try:
+            text = render(message, name, _TOOLS)
+        except ValueError:
+            # Some carry no text beside a call, or no reasoning, or one call alone.
+            message = Message(Role.ASSISTANT, "", shape.tool_calls[:1])
+            text = render(message, name, _TOOLS)
+        assert parse(text, name, _TOOLS).errors == ()
+        texts.append(text)
+        calls = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in message.tool_calls]
+        said = {"reasoning": message.reasoning, "content": message.content, "tool_calls": calls}
+        plain.append(json.dumps(said, ensure_ascii=False))
+    repeats = 150
+
+    def ours() -> None:
+        for _ in range(repeats):
+            for text in texts:
+                parse(text, name, _TOOLS)
+
+    def streamed() -> None:
+        for _ in range(repeats // 10):
+            for text in texts:
+                parser = IncrementalParser(name, _TOOLS)
+                for at in range(0, len(text), CHUNK):
+                    parser.feed(text[at : at + CHUNK])
+                parser.close()
+
+    def baseline() -> None:
+        for _ in range(repeats):
+            for text in plain:
+                json.loads(text)
+
+    size, plain_size = (sum(len(text.encode()) for text in found) * repeats / 1e6 for found in (texts, plain))
+    ratios, speeds, pieces = [], [], []
+    for _ in range(ROUNDS):
+        theirs = plain_size / _timed(baseline)
+        mine = size / _timed(ours)
+        ratios.append(mine / theirs)
+        speeds.append(mine)
+        pieces.append(size / 10 / _timed(streamed) / theirs)
+    detail = f"{median(speeds):.1f} MB/s; in pieces of {CHUNK} characters {median(pieces):.2f}"
+    return Figure(f"MB/s of the format {name} over json.loads'", median(ratios), ">= 0.2", detail)
+
+
+def _timed(work: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
