@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from treadle.core.types import Message
 from treadle.formats.calls import Wanted, read_call, unfence
-from treadle.formats.json_body import SPACE, JsonScan
+from treadle.formats.json_body import SPACE
 from treadle.formats.reader import Found, Reader, Scanner, Steps, StepsTo, wait_for_all
 from treadle.formats.types import ParsedCall, ToolLike, to_json, to_openai
 
@@ -65,13 +65,17 @@ class TaggedFormat(Format):
         self._longest_tag = max([len(item) for item in (*self.openers, *tags)], default=0)
         self._closers = {close for _, close in self.reasoning}
         self._opens = dict(self.reasoning)
+        self._begins = (*self._opens, *self.openers)
 
     def read(self, reader: Reader) -> Steps:
         """See `Format.read`."""
-        start = yield from skip_space(reader, 0)
-        is_begun = False
-        for what in (*self._opens, *self.openers):
-            is_begun = is_begun or bool((yield from starts_with(reader, what, start)))
+        if reader.is_whole:
+            is_begun = reader.text.startswith(self._begins, after_space(reader.text, 0))
+        else:
+            start = yield from skip_space(reader, 0)
+            is_begun = False
+            for what in self._begins:
+                is_begun = is_begun or bool((yield from starts_with(reader, what, start)))
         if is_begun or not self.may_begin_in_reasoning or reader.begins_in_reasoning is False:
             yield from self._read_content(reader, 0)
             return
@@ -283,13 +287,6 @@ def starts_with(reader: Reader, what: str, position: int) -> "StepsTo":
             return 0
         yield
     return int(reader.text.startswith(what, position))
-
-
-def end_of_json(text: str, start: int) -> int:
-    """The end of the JSON object or array that begins at `start`. Raises: `BadJson`."""
-    end = JsonScan(start).run(text, is_whole=True)
-    assert end is not None
-    return end
 
 
 def after_space(text: str, position: int) -> int:

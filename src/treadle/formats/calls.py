@@ -5,7 +5,7 @@ import re
 from msgspec import Struct
 
 from treadle.core.types import Json
-from treadle.formats.json_body import decode, raw_fields
+from treadle.formats.json_body import UNREAD, decode, raw_fields
 
 _FENCE = re.compile(r"```[ \t]*(?:json|JSON)?[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
 
@@ -29,14 +29,15 @@ class NoCall(Exception):  # noqa: N818
         self.name = name
 
 
-def read_arguments(body: str, name: str | None = None) -> tuple[dict[str, Json], str]:
+def read_arguments(body: str, name: str | None = None, value: Json = UNREAD) -> tuple[dict[str, Json], str]:
     """Arguments, and their text. One that is a JSON text of an object is what it holds.
 
-    Raises: `NoCall`.
+    `value` is what `body` says, if it is known. Raises: `NoCall`.
     """
     text = body.strip()
     try:
-        value = decode(text)
+        if value is UNREAD:
+            value = decode(text)
         if isinstance(value, str):
             text = value.strip()
             value = decode(text)
@@ -47,10 +48,11 @@ def read_arguments(body: str, name: str | None = None) -> tuple[dict[str, Json],
     return value, text
 
 
-def read_call(body: str) -> Wanted:
+def read_call(body: str, value: Json = UNREAD) -> Wanted:
     """The call that an object says: a name, and `arguments` or `parameters`. Raises: `NoCall`."""
     try:
-        value = decode(body)
+        if value is UNREAD:
+            value = decode(body)
     except ValueError as error:
         raise NoCall(f"not valid JSON: {error}") from None
     return to_call(value, body)
@@ -72,7 +74,7 @@ def to_call(value: Json, body: str) -> Wanted:
         raise NoCall("there are no arguments", name)
     if len(keys) > 1 and value[keys[0]] != value[keys[1]]:
         raise NoCall("there are both arguments and parameters, and they differ", name)
-    arguments, text = read_arguments(raw_fields(body)[keys[0]], name)
+    arguments, text = read_arguments(raw_fields(body)[keys[0]], name, value[keys[0]])
     return Wanted(name, arguments, text, _id_of(value))
 
 

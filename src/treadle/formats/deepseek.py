@@ -75,7 +75,8 @@ DSML = Elements(
     re.compile(rf"<{_TAG}parameter\s+name=\"(?P<key>[^\"\n]+)\"(?:\s+string=\"(?P<typed>true|false)\")?\s*>"),
     f"<{_TAG}parameter",
     f"</{_TAG}parameter>",
-    False,
+    trims_newline=False,
+    is_typed=True,
 )
 _WRAPPERS = ("function_calls", "tool_calls", "toolcalls")
 

@@ -5,7 +5,7 @@ parameter or the end of the function stands, and markup within it is text.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -14,7 +14,8 @@ from treadle.formats.base import after_space, resync
 from treadle.formats.calls import NoCall, Wanted
 from treadle.formats.reader import Reader
 from treadle.formats.rendering import encode
-from treadle.formats.values import read_value, schema_of
+from treadle.formats.types import Schemas
+from treadle.formats.values import read_value, types_of
 
 
 class Elements(Struct, frozen=True):
@@ -24,12 +25,14 @@ class Elements(Struct, frozen=True):
     """Opens a function; its group `name`."""
     function_close: str
     parameter: re.Pattern[str]
-    """Opens a parameter; its group `key`, and `typed` if the format has it."""
+    """Opens a parameter; its group `key`."""
     parameter_open: str
     """What every opener of a parameter begins with."""
     parameter_close: str
     trims_newline: bool
     """One newline at each end of a value is not part of it."""
+    is_typed: bool = False
+    """Parameters say in a group `typed` whether their values are texts."""
 
 
 CODER = Elements(
@@ -106,7 +109,7 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
         if elements.trims_newline:
             value = value.removeprefix("\n").removesuffix("\n")
         try:
-            arguments[key] = _convert(reader.schemas, parameter, value, name, key)
+            arguments[key] = _convert(elements, reader.schemas, parameter, value, name, key)
         except NoCall as error:
             # The rest is read all the same, to know where it ends.
             stop = text.find(elements.function_close, at)
@@ -115,19 +118,17 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
 
 
 def _convert(
-    schemas: Mapping[str, Mapping[str, Json]], parameter: re.Match[str], value: str, name: str, key: str
+    elements: Elements, schemas: Schemas, parameter: re.Match[str], value: str, name: str, key: str
 ) -> Json:
-    typed = parameter.groupdict().get("typed")
+    if not elements.is_typed:
+        return read_value(value, types_of(schemas, name, key), name, key)
+    typed = parameter["typed"]
     if typed == "true":
         return value
-    if typed == "false":
-        return read_value(value, {"type": _ANY_JSON}, {}, name, key)
-    if "typed" in parameter.re.groupindex:
-        return read_value(value, {}, {}, name, key)
-    return read_value(value, schema_of(schemas, name, key), schemas.get(name, {}), name, key)
+    return read_value(value, _ANY_JSON if typed == "false" else frozenset(), name, key)
 
 
-_ANY_JSON = ["array", "boolean", "integer", "null", "number", "object"]
+_ANY_JSON = frozenset(("array", "boolean", "integer", "null", "number", "object"))
 
 
 def _ends_without_closer(reader: Reader, elements: Elements, at: int) -> bool:

@@ -5,7 +5,7 @@ from treadle.formats.base import TaggedFormat, after_space, resync
 from treadle.formats.calls import NoCall, Wanted
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import arguments_of, encode, join_parts, write_value
-from treadle.formats.values import read_value, schema_of
+from treadle.formats.values import read_value, types_of
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 KEY, KEY_CLOSE = "<arg_key>", "</arg_key>"
@@ -79,9 +79,7 @@ class Glm45(TaggedFormat):
             if key in arguments:
                 raise _Fault(f"the key {key!r} is there twice", at, name)
             try:
-                arguments[key] = read_value(
-                    value, schema_of(reader.schemas, name, key), reader.schemas.get(name, {}), name, key
-                )
+                arguments[key] = read_value(value, types_of(reader.schemas, name, key), name, key)
             except NoCall as error:
                 raise _Fault(error.reason, at, name) from None
 

@@ -3,10 +3,10 @@
 import json
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, after_space, end_of_json, resync
-from treadle.formats.calls import read_call, to_call, unfence
+from treadle.formats.base import TaggedFormat, after_space, resync
+from treadle.formats.calls import read_call, to_call
 from treadle.formats.hermes import name_of
-from treadle.formats.json_body import BadJson, decode, raw_items
+from treadle.formats.json_body import UNREAD, BadJson, decode, raw_items
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import think, write_arguments
 
@@ -44,9 +44,10 @@ class Granite(TaggedFormat):
                 raise BadJson(
                     "it is cut off" if position == len(text) else "there is no JSON in it", position
                 )
-            end = end_of_json(text, position)
-            body = unfence(text[position:end])
-            value = decode(body)
+            end, value = reader.end_and_value(position)
+            body = text[position:end]
+            if value is UNREAD:
+                value = decode(body)
         except (BadJson, ValueError) as error:
             reached = error.position if isinstance(error, BadJson) else end
             after = resync(reader, position, reached, (TAG_CLOSE,), self.openers)
@@ -60,7 +61,7 @@ class Granite(TaggedFormat):
             if text.startswith(closer, after):
                 end = after + len(closer)
         if isinstance(value, dict):
-            reader.attempt(lambda: read_call(body), start, end)
+            reader.attempt(lambda: read_call(body, value), start, end)
             return end
         if not value:
             reader.add_error("an empty list of calls", start, end)

@@ -3,9 +3,9 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import Format, after_space, end_of_json
+from treadle.formats.base import Format, after_space
 from treadle.formats.calls import NoCall, Wanted, read_arguments
-from treadle.formats.json_body import BadJson
+from treadle.formats.json_body import UNREAD, BadJson
 from treadle.formats.reader import Reader, Steps, wait_for_all
 from treadle.formats.rendering import write_arguments
 
@@ -102,11 +102,11 @@ class Harmony(Format):
             reader.add_error(reason, start, end, name)
             return end
         try:
-            last = end_of_json(text, at) if text[at] == "{" else end
+            last, value = reader.end_and_value(at) if text[at] == "{" else (end, UNREAD)
             after = after_space(text, last)
             if after < len(text) and not text.startswith(_STOPS, after):
                 raise NoCall("there is more than JSON in it", name)
-            arguments, words = read_arguments(text[at:last], name)
+            arguments, words = read_arguments(text[at:last], name, value)
         except BadJson as error:
             stops = [found for mark in _STOPS if (found := reader.find(mark, error.position)) != -1]
             stop = min(stops, default=len(text))

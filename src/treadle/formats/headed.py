@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from treadle.formats.base import after_space, end_of_json, resync
+from treadle.formats.base import after_space, resync
 from treadle.formats.calls import NoCall, Wanted, read_arguments
 from treadle.formats.json_body import BadJson
 from treadle.formats.reader import Reader
@@ -44,7 +44,7 @@ def read_headed(
     if text[at : at + 1] != "{":
         return fail("it is cut off" if at == len(text) else "the arguments are no JSON object", at)
     try:
-        end = end_of_json(text, at)
+        end, value = reader.end_and_value(at)
     except BadJson as error:
         return fail(f"the arguments are not valid JSON: {error.reason}", error.position)
     body = text[at:end]
@@ -58,7 +58,7 @@ def read_headed(
     elif after < len(text) and (needs_closer or _has_rest(reader, after, closers, openers)):
         return fail("there is more than JSON in it", after)
     try:
-        arguments, words = read_arguments(body, name)
+        arguments, words = read_arguments(body, name, value)
     except NoCall as error:
         reader.add_error(error.reason, start, end, name)
         return end

@@ -2,11 +2,11 @@
 
 import json
 
-from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, after_space, end_of_json, resync
+from treadle.core.types import Json, Message
+from treadle.formats.base import TaggedFormat, after_space, resync
 from treadle.formats.calls import NoCall, read_call, to_call
 from treadle.formats.elements import CODER, read_function
-from treadle.formats.json_body import BadJson, decode, raw_items
+from treadle.formats.json_body import UNREAD, BadJson, decode, raw_items
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import join_parts, write_arguments
 
@@ -45,17 +45,17 @@ class Hermes(TaggedFormat):
 
     def _take_json(self, reader: Reader, start: int, position: int, *, has_fence: bool) -> int:
         text = reader.text
-        spans: list[tuple[int, int]] = []
+        spans: list[tuple[int, int, Json]] = []
         at = position
         while True:
             if text[at : at + 1] not in ("{", "[") or (text[at : at + 1] == "[" and spans):
                 reason = "there is no JSON object in it" if at < len(text) else "it is cut off"
                 return self._fail(reader, start, position, at, reason)
             try:
-                end = self._end(reader, at)
+                end, value = reader.end_and_value(at)
             except BadJson as error:
                 return self._fail(reader, start, position, error.position, f"not valid JSON: {error.reason}")
-            spans.append((at, end))
+            spans.append((at, end, value))
             at = after_space(text, end)
             if has_fence and text.startswith(_FENCE, at):
                 at = after_space(text, at + len(_FENCE))
@@ -69,25 +69,11 @@ class Hermes(TaggedFormat):
             after = spans[-1][1]
         else:
             return self._fail(reader, start, position, at, "there is more than JSON in it")
-        for number, (begin, end) in enumerate(spans):
+        for number, (begin, end, value) in enumerate(spans):
             first = start if not number else begin
             last = after if number == len(spans) - 1 else end
-            _take_value(reader, text[begin:end], first, last)
+            _take_value(reader, text[begin:end], value, first, last)
         return after
-
-    def _end(self, reader: Reader, start: int) -> int:
-        """The end of a body. Mostly it is what stands before the next closer; else its grammar says."""
-        text = reader.text
-        close = reader.find(CLOSE, start)
-        if close != -1 and text[start] == "{":
-            body = text[start:close].rstrip()
-            try:
-                decode(body)
-            except ValueError:
-                pass
-            else:
-                return start + len(body)
-        return end_of_json(text, start)
 
     def _fail(self, reader: Reader, start: int, position: int, reached: int, reason: str) -> int:
         end = resync(reader, position, reached, (CLOSE,), (OPEN,))
@@ -105,8 +91,8 @@ class Hermes(TaggedFormat):
             return start + len(CLOSE)
         is_alone = reader.content.is_at_start
         try:
-            end = end_of_json(text, start) if is_alone else -1
-            wanted = read_call(text[start:end]) if is_alone else None
+            end, value = reader.end_and_value(start) if is_alone else (-1, None)
+            wanted = read_call(text[start:end], value) if is_alone else None
         except (BadJson, NoCall):
             wanted, end = None, -1
         if wanted is not None:
@@ -141,10 +127,11 @@ def name_of(raw: str) -> str | None:
     return name or None
 
 
-def _take_value(reader: Reader, body: str, start: int, end: int) -> None:
+def _take_value(reader: Reader, body: str, value: Json, start: int, end: int) -> None:
     """The call that a body says, or the calls that a list of them says."""
     try:
-        value = decode(body)
+        if value is UNREAD:
+            value = decode(body)
     except ValueError as error:
         reader.add_error(f"not valid JSON: {error}", start, end, name_of(body))
         return

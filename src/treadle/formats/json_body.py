@@ -106,6 +106,33 @@ def _build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _decoder = json.JSONDecoder(object_pairs_hook=_build, parse_constant=_refuse_constant)
+_scan_once = _decoder.scan_once  # type: ignore[attr-defined]
+
+UNREAD: Json = object()
+"""Stands for a value that `decode` has still to read, and most likely refuses."""
+
+
+def scan(text: str, start: int) -> tuple[int, Json] | None:
+    """Where the object or array that begins at `start` ends, and what it is, if nothing is wrong with it.
+
+    Where something is, this takes as long as the text before it is, since the decoder's errors count lines.
+    """
+    try:
+        value, end = _scan_once(text, start)
+    except (ValueError, StopIteration, RecursionError):
+        return None
+    if end - start > MAX_DEPTH and text.count("{", start, end) + text.count("[", start, end) > MAX_DEPTH:
+        return None
+    if text.find("\\u", start, end) != -1 and _SURROGATE.search(text, start, end):
+        return None
+    return end, value
+
+
+def end_of_json(text: str, start: int) -> int:
+    """The end of the JSON object or array that begins at `start`. Raises: `BadJson`."""
+    end = JsonScan(start).run(text, is_whole=True)
+    assert end is not None
+    return end
 
 
 def decode(body: str) -> Json:

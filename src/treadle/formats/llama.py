@@ -4,11 +4,11 @@ import re
 
 from treadle.core.types import Message
 from treadle.formats import literals
-from treadle.formats.base import TaggedFormat, after_space, end_of_json, resync, skip_space
+from treadle.formats.base import TaggedFormat, after_space, resync, skip_space
 from treadle.formats.calls import NoCall, Wanted, to_call
 from treadle.formats.headed import read_headed
 from treadle.formats.hermes import name_of
-from treadle.formats.json_body import BadJson, decode
+from treadle.formats.json_body import UNREAD, BadJson, decode
 from treadle.formats.reader import Found, Reader, Steps, wait_for_all
 from treadle.formats.rendering import arguments_of, encode, think, write_arguments
 
@@ -54,9 +54,10 @@ class Llama3Json(TaggedFormat):
         begin, at, count = start, position, 0
         while True:
             try:
-                end = end_of_json(text, at)
+                end, value = reader.end_and_value(at)
                 body = text[at:end]
-                value = decode(body)
+                if value is UNREAD:
+                    value = decode(body)
             except (BadJson, ValueError) as error:
                 reached = error.position if isinstance(error, BadJson) else end
                 if not count and is_bare and not _looks_like_call(text[at : at + 2000].replace("'", '"')):

@@ -3,7 +3,7 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, after_space, end_of_json, resync
+from treadle.formats.base import TaggedFormat, after_space, resync
 from treadle.formats.calls import read_call
 from treadle.formats.elements import Elements, read_function
 from treadle.formats.hermes import name_of
@@ -60,13 +60,13 @@ class MiniMax(TaggedFormat):
             try:
                 if text[at] != "{":
                     raise BadJson(f"{text[at]!r} begins no call", at)
-                end = end_of_json(text, at)
+                end, value = reader.end_and_value(at)
             except BadJson as error:
                 end = self._line_end(reader, at, error.position)
                 reader.add_error(f"not valid JSON: {error.reason}", begin, end, name_of(text[at:end]))
             else:
                 body = text[at:end]
-                reader.attempt(lambda body=body: read_call(body), begin, end)  # type: ignore[misc]
+                reader.attempt(lambda body=body, value=value: read_call(body, value), begin, end)  # type: ignore[misc]
             begin = at = end
 
     def _line_end(self, reader: Reader, at: int, reached: int) -> int:

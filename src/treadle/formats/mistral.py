@@ -4,11 +4,11 @@ import json
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, after_space, end_of_json, resync
+from treadle.formats.base import TaggedFormat, after_space, resync
 from treadle.formats.calls import NoCall, to_call
 from treadle.formats.headed import read_headed
 from treadle.formats.hermes import name_of
-from treadle.formats.json_body import BadJson, decode, raw_items
+from treadle.formats.json_body import UNREAD, BadJson, decode, raw_items
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import write_arguments
 
@@ -47,9 +47,10 @@ class Mistral(TaggedFormat):
     def _take_list(self, reader: Reader, start: int, position: int) -> int:
         text = reader.text
         try:
-            end = end_of_json(text, position)
+            end, value = reader.end_and_value(position)
             body = text[position:end]
-            value = decode(body)
+            if value is UNREAD:
+                value = decode(body)
         except (BadJson, ValueError) as error:
             reached = error.position if isinstance(error, BadJson) else position
             end = resync(reader, position, max(reached, position), (), (MARK,))

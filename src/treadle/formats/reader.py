@@ -10,7 +10,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from treadle.core.types import Json
 from treadle.formats.calls import NoCall, Wanted
+from treadle.formats.json_body import UNREAD, end_of_json, scan
 from treadle.formats.types import (
     ContentPiece,
     Parsed,
@@ -47,6 +49,10 @@ class Reader:
         self.steps_left = 50_000
         """Of looking far ahead: a text that asks for more is read as if nothing were quoted in it."""
         self._next: dict[str, tuple[int, int]] = {}
+        self.markers: dict[Scanner, tuple[int, str, int]] = {}
+        """Of each scanner: from where on it looked, what it found, and where."""
+        self._scans_left = 64
+        """Of trying the fast decoder, whose errors cost as much as the text before them is long."""
 
     def find(self, what: str, start: int) -> int:
         """Where `what` stands next; -1 if nowhere. What was found out of the text is not looked for again."""
@@ -58,6 +64,18 @@ class Reader:
         found = self.text.find(what, start)
         self._next[what] = (start, found)
         return found
+
+    def end_and_value(self, start: int) -> tuple[int, Json]:
+        """Where the object or array that begins at `start` ends, and what it is; `UNREAD` if `decode` is to say.
+
+        Raises: `BadJson`.
+        """
+        if self._scans_left:
+            found = scan(self.text, start)
+            if found is not None:
+                return found
+            self._scans_left -= 1
+        return end_of_json(self.text, start), UNREAD
 
     def add_call(self, wanted: Wanted, start: int, end: int) -> None:
         """A call that stands at `start`."""
@@ -186,6 +204,7 @@ class Scanner:
         words = [re.escape(item) for item in sorted(markers, key=len, reverse=True)]
         code = [r"(?:\A|(?<=\n)) {0,3}(?P<fence>`{3,}|~{3,})", "(?P<span>`+)"] if has_code else []
         self._pattern = re.compile("|".join([*words, *code]))
+        self._words = re.compile("|".join(words))
         self._starts = frozenset(item[:size] for item in markers for size in range(1, len(item)))
         self._longest = max((len(item) for item in markers), default=1)
         self._has_code = has_code
@@ -197,11 +216,13 @@ class Scanner:
         at = start
         while True:
             text, is_whole = reader.text, reader.is_whole
-            if is_whole and all(reader.find(item, at) == -1 for item in self.markers):
+            if is_whole:
+                marker, limit = self._next_marker(reader, at)
                 # Code is of no interest where there is nothing to hide.
-                if start < len(text):
-                    on_text(text[start:])
-                return Found("", len(text))
+                if not marker or not self._may_hold_code(text, at, limit):
+                    if start < limit:
+                        on_text(text[start:limit])
+                    return Found(marker, limit)
             match = self._pattern.search(text, at)
             if match is None or (not is_whole and match.end() == len(text) and self._may_grow(match)):
                 end = len(text) if is_whole else max(at, self._decided(text, at))
@@ -227,6 +248,18 @@ class Scanner:
                 at = yield from self._skip_block(reader, begin, run)
             else:
                 at = yield from self._skip_span(reader, begin, len(run))
+
+    def _next_marker(self, reader: Reader, at: int) -> tuple[str, int]:
+        """The next marker of a whole text, in code or not, and where it stands. It is looked for once."""
+        known = reader.markers.get(self)
+        if known is None or not known[0] <= at <= known[2]:
+            match = self._words.search(reader.text, at)
+            known = (at, "", len(reader.text)) if match is None else (at, match[0], match.start())
+            reader.markers[self] = known
+        return known[1], known[2]
+
+    def _may_hold_code(self, text: str, start: int, end: int) -> bool:
+        return self._has_code and (text.find("`", start, end) != -1 or text.find("~~~", start, end) != -1)
 
     def _may_grow(self, match: re.Match[str]) -> bool:
         """Whether more text may make another marker, or a longer run, of it."""

@@ -64,14 +64,37 @@ Piece: TypeAlias = ContentPiece | ReasoningPiece | ParsedCall | ParseError
 
 ToolLike: TypeAlias = ToolSpec | Mapping[str, Json]
 """A tool: ours, or as OpenAI has it, with or without the `function` around it."""
-Schemas: TypeAlias = Mapping[str, Mapping[str, Json]]
-"""Tool to the JSON Schema of its arguments."""
+
+
+class Schemas(dict[str, Mapping[str, Json]]):
+    """Tool to the JSON Schema of its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: dict[tuple[str, str], frozenset[str]] = {}
+        """Tool and parameter to the types that its values may have, as far as they were asked for."""
+
+
+_MAX_KNOWN = 64
+_known: dict[int, tuple[Iterable[ToolLike], Schemas]] = {}
 
 
 def schemas_of(tools: Iterable[ToolLike] | None) -> Schemas:
     """The schemas by which values that are written without types are read."""
-    found: dict[str, Mapping[str, Json]] = {}
-    for tool in tools or ():
+    if not isinstance(tools, tuple):
+        return _read_schemas(tools or ())
+    # The entry keeps the tools alive, so that their id stays theirs.
+    entry = _known.get(id(tools))
+    if entry is None:
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        entry = _known[id(tools)] = (tools, _read_schemas(tools))
+    return entry[1]
+
+
+def _read_schemas(tools: Iterable[ToolLike]) -> Schemas:
+    found = Schemas()
+    for tool in tools:
         if isinstance(tool, ToolSpec):
             found[tool.name] = tool.parameters
         else:

@@ -5,17 +5,33 @@ from collections.abc import Iterator, Mapping
 from treadle.core.types import Json
 from treadle.formats.calls import NoCall
 from treadle.formats.json_body import decode
+from treadle.formats.types import Schemas
 
 _MAX_REFS = 8
 
 
-def read_value(text: str, schema: Json, root: Mapping[str, Json], name: str, key: str) -> Json:
-    """The value that `text` stands for, where the schema of the parameter says its type; else the text.
+TEXT = frozenset(("string",))
+
+
+def types_of(schemas: Schemas, name: str, key: str) -> frozenset[str]:
+    """The types that a parameter's values may have; none if its schema does not say, and text if it has none."""
+    types = schemas.types.get((name, key))
+    if types is None:
+        root = schemas.get(name, {})
+        properties = root.get("properties")
+        schema = properties.get(key) if isinstance(properties, Mapping) else None
+        types = TEXT if schema is None else frozenset(_types_of(schema, root, _MAX_REFS))
+        if name in schemas:
+            schemas.types[name, key] = types
+    return types
+
+
+def read_value(text: str, types: frozenset[str], name: str, key: str) -> Json:
+    """The value of one of `types` that `text` stands for.
 
     Raises: `NoCall` for what is no JSON, where only JSON can be meant.
     """
-    types = set(_types_of(schema, root, _MAX_REFS)) if schema is not None else {"string"}
-    if types == {"string"}:
+    if types == TEXT:
         return text
     stripped = text.strip()
     try:
@@ -28,15 +44,9 @@ def read_value(text: str, schema: Json, root: Mapping[str, Json], name: str, key
     if isinstance(value, str) and ("string" in types or not types):
         # Templates write a text as it is, so the quotes belong to it.
         return text
-    if "string" in types and not _is_of(value, types - {"string"}):
+    if "string" in types and not _is_of(value, types - TEXT):
         return text
     return value
-
-
-def schema_of(schemas: Mapping[str, Mapping[str, Json]], name: str, key: str) -> Json:
-    """The schema of one parameter; `None` if the tool or the parameter is not known."""
-    properties = schemas.get(name, {}).get("properties")
-    return properties.get(key) if isinstance(properties, Mapping) else None
 
 
 def _types_of(schema: Json, root: Mapping[str, Json], depth: int) -> Iterator[str]:
@@ -73,7 +83,7 @@ def _type_of(value: Json) -> str:
     return names.get(type(value), "null")
 
 
-def _is_of(value: Json, types: set[str]) -> bool:
+def _is_of(value: Json, types: frozenset[str]) -> bool:
     kind = _type_of(value)
     if kind == "number" and "integer" in types and float(value).is_integer():
         return True
