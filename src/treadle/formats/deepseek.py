@@ -4,7 +4,7 @@ import re
 
 from treadle.core.types import Message
 from treadle.formats.base import TaggedFormat, after_space
-from treadle.formats.elements import Elements, read_function
+from treadle.formats.elements import make_elements, read_function
 from treadle.formats.headed import read_headed
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import arguments_of, think, write_arguments, write_value
@@ -69,7 +69,7 @@ class DeepSeekV31(DeepSeekV3):
 
 
 _TAG = "｜DSML｜"
-DSML = Elements(
+DSML = make_elements(
     re.compile(rf"<{_TAG}(?:invoke|tool)\s+name=\"(?P<name>[^\"\n]+)\"\s*>"),
     f"</{_TAG}invoke>",
     re.compile(rf"<{_TAG}parameter\s+name=\"(?P<key>[^\"\n]+)\"(?:\s+string=\"(?P<typed>true|false)\")?\s*>"),

@@ -31,17 +31,40 @@ class Elements(Struct, frozen=True):
     parameter_close: str
     trims_newline: bool
     """One newline at each end of a value is not part of it."""
-    is_typed: bool = False
+    is_typed: bool
     """Parameters say in a group `typed` whether their values are texts."""
+    plain: re.Pattern[str]
+    """A whole parameter with nothing unusual about it; its group `value` beside those of `parameter`."""
 
 
-CODER = Elements(
+def make_elements(
+    function: re.Pattern[str],
+    function_close: str,
+    parameter: re.Pattern[str],
+    parameter_open: str,
+    parameter_close: str,
+    *,
+    trims_newline: bool,
+    is_typed: bool = False,
+) -> Elements:
+    """See `Elements`."""
+    inner = f"{re.escape(parameter_open[1:])}|{re.escape(parameter_close[1:])}"
+    behind = f"{re.escape(parameter_open)}|{re.escape(function_close)}"
+    plain = re.compile(
+        rf"{parameter.pattern}(?P<value>(?:[^<]++|<(?!{inner}))*+){re.escape(parameter_close)}"
+        rf"(?=[ \t\r\n]*+(?:{behind}))"
+    )
+    closers = (function_close, parameter, parameter_open, parameter_close)
+    return Elements(function, *closers, trims_newline, is_typed, plain)
+
+
+CODER = make_elements(
     re.compile(r"<function=(?P<name>[^<>\n]+?)\s*(?:>|(?=\n|<parameter=))"),
     "</function>",
     re.compile(r"<parameter=(?P<key>[^<>\n]+?)\s*(?:>|(?=\n))"),
     "<parameter=",
     "</parameter>",
-    True,
+    trims_newline=True,
 )
 
 
@@ -92,7 +115,8 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
             if not arguments:
                 return at, None, "it is cut off", name
             break
-        parameter = elements.parameter.match(text, at)
+        plain = elements.plain.match(text, at)
+        parameter = plain or elements.parameter.match(text, at)
         if parameter is None:
             if arguments and _ends_without_closer(reader, elements, at):
                 break
@@ -100,12 +124,15 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
         key = parameter["key"].strip()
         if key[:1] in "\"'" and key[-1:] == key[:1]:
             key = key[1:-1]
-        value_end, at, is_cut = _find_end(elements, reader, name, parameter.end())
-        if is_cut:
-            return at, None, f"the value of {key!r} is cut off", name
+        if plain is not None:
+            value, at = plain["value"], plain.end()
+        else:
+            value_end, at, is_cut = _find_end(elements, reader, name, parameter.end())
+            if is_cut:
+                return at, None, f"the value of {key!r} is cut off", name
+            value = text[parameter.end() : value_end]
         if key in arguments:
             return at, None, f"the parameter {key!r} is there twice", name
-        value = text[parameter.end() : value_end]
         if elements.trims_newline:
             value = value.removeprefix("\n").removesuffix("\n")
         try:

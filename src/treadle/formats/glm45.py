@@ -1,5 +1,7 @@
 """GLM 4.5 to 4.7: a name, then keys and values in turn, values as texts."""
 
+import re
+
 from treadle.core.types import Json, Message
 from treadle.formats.base import TaggedFormat, after_space, resync
 from treadle.formats.calls import NoCall, Wanted
@@ -10,6 +12,11 @@ from treadle.formats.values import read_value, types_of
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 KEY, KEY_CLOSE = "<arg_key>", "</arg_key>"
 VALUE, VALUE_CLOSE = "<arg_value>", "</arg_value>"
+_PAIR = re.compile(
+    r"[ \t\r\n]*+<arg_key>([^<]++)</arg_key>[ \t\r\n]*+<arg_value>((?:[^<]++|<(?!/?arg_))*+)</arg_value>"
+    r"(?=[ \t\r\n]*+<(?:arg_key|/tool_call)>)"
+)
+"""A key and a value with nothing unusual about them."""
 _TAGS = (OPEN, CLOSE, KEY, KEY_CLOSE, VALUE, VALUE_CLOSE)
 
 
@@ -51,6 +58,13 @@ class Glm45(TaggedFormat):
             raise _Fault("it is cut off", at, name)
         arguments: dict[str, Json] = {}
         while True:
+            if (pair := _PAIR.match(text, at)) is not None and (key := pair[1].strip()) not in (
+                "",
+                *arguments,
+            ):
+                at = pair.end()
+                arguments[key] = self._convert(reader, pair[2], name, key, at)
+                continue
             at = self._skip(text, at)
             if text.startswith(CLOSE, at):
                 return self._finish(name, arguments, at + len(CLOSE))
@@ -78,10 +92,13 @@ class Glm45(TaggedFormat):
                 value = value.strip("\n")
             if key in arguments:
                 raise _Fault(f"the key {key!r} is there twice", at, name)
-            try:
-                arguments[key] = read_value(value, types_of(reader.schemas, name, key), name, key)
-            except NoCall as error:
-                raise _Fault(error.reason, at, name) from None
+            arguments[key] = self._convert(reader, value, name, key, at)
+
+    def _convert(self, reader: Reader, value: str, name: str, key: str, at: int) -> Json:
+        try:
+            return read_value(value, types_of(reader.schemas, name, key), name, key)
+        except NoCall as error:
+            raise _Fault(error.reason, at, name) from None
 
     def _skip(self, text: str, position: int) -> int:
         """White space, and the two characters that some write for a newline."""

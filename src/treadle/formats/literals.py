@@ -13,6 +13,9 @@ _STRING = re.compile(
 _NUMBER = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 NAME = re.compile(r"[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*")
+_KEY = re.compile(r"([A-Za-z_]\w*)[ \t\r\n]*+=[ \t\r\n]*+")
+_BEHIND = re.compile(r"[ \t\r\n]*+(?:(,)[ \t\r\n]*+)?")
+_SIMPLE_ESCAPES = re.compile(r"(?:[^\\]++|\\[ntr\\'\"])*+")
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 _ESCAPE = re.compile(r"\\(\r?\n|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
@@ -54,20 +57,18 @@ def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
         raise BadLiteral("a name without a call", at)
     arguments: dict[str, Json] = {}
     at = skip(text, at + 1)
-    while text[at : at + 1] != ")":
-        key = _WORD.match(text, at)
-        equals = skip(text, key.end()) if key is not None else at
-        if key is None or text[equals : equals + 1] != "=":
+    while not text.startswith(")", at):
+        key = _KEY.match(text, at)
+        if key is None:
             reason = "it is cut off" if at >= len(text) else "an argument without a name"
             raise BadLiteral(reason, at)
-        if key[0] in arguments:
-            raise BadLiteral(f"the argument {key[0]!r} is there twice", at)
-        value, at = read_value(text, skip(text, equals + 1), 0)
-        arguments[key[0]] = value
-        at = skip(text, at)
-        if text[at : at + 1] == ",":
-            at = skip(text, at + 1)
-        elif text[at : at + 1] != ")":
+        name = key[1]
+        if name in arguments:
+            raise BadLiteral(f"the argument {name!r} is there twice", at)
+        arguments[name], at = read_value(text, key.end(), 0)
+        behind = _BEHIND.match(text, at)
+        at = behind.end()  # type: ignore[union-attr]
+        if not behind[1] and not text.startswith(")", at):  # type: ignore[index]
             raise BadLiteral(
                 f"{text[at : at + 1]!r} cannot stand there" if at < len(text) else "it is cut off", at
             )
@@ -79,7 +80,10 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
     if depth > MAX_DEPTH // 4:
         raise BadLiteral("it is nested too deeply", position)
     char = text[position : position + 1]
-    if char == "[" or char == "(":
+    if char == '"' or char == "'":
+        if match := _STRING.match(text, position):
+            return _read_string(match[0], position), match.end()
+    elif char == "[" or char == "(":
         return _read_list(text, position, depth, "]" if char == "[" else ")")
     if char == "{":
         return _read_dict(text, position, depth)
@@ -157,7 +161,12 @@ def _read_string(token: str, position: int) -> str:
             return chr(int(word, 8))
         return match[0]
 
-    return _ESCAPE.sub(unescape, token[size:-size])
+    body = token[size:-size]
+    if "\\" not in body:
+        return body
+    if _SIMPLE_ESCAPES.fullmatch(body):
+        return body.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    return _ESCAPE.sub(unescape, body)
 
 
 def write(value: Json) -> str:

@@ -5,7 +5,7 @@ import re
 from treadle.core.types import Message
 from treadle.formats.base import TaggedFormat, after_space, resync
 from treadle.formats.calls import read_call
-from treadle.formats.elements import Elements, read_function
+from treadle.formats.elements import make_elements, read_function
 from treadle.formats.hermes import name_of
 from treadle.formats.json_body import BadJson
 from treadle.formats.reader import Found, Reader
@@ -14,13 +14,13 @@ from treadle.formats.rendering import arguments_of, join_parts, write_value
 M1, M1_CLOSE = "<tool_calls>", "</tool_calls>"
 M2, M2_CLOSE = "<minimax:tool_call>", "</minimax:tool_call>"
 INVOKE = "<invoke"
-ELEMENTS = Elements(
+ELEMENTS = make_elements(
     re.compile(r"<invoke\s+name=(?P<name>\"[^\"\n]+\"|'[^'\n]+'|[^\s\"'<>]+)\s*>"),
     "</invoke>",
     re.compile(r"<parameter\s+name=(?P<key>\"[^\"\n]+\"|'[^'\n]+'|[^\s\"'<>]+)\s*>"),
     "<parameter",
     "</parameter>",
-    False,
+    trims_newline=False,
 )
 
 
