@@ -61,12 +61,20 @@ _TOOLS = (
         },
     ),
 )
-_SHAPES = (
+_FILE = ToolCall(
+    "call00004",
+    "write_file",
+    json.dumps({"path": "src/add.py", "text": _CODE * 12, "mode": 420}, ensure_ascii=False),
+)
+_SHORT = (
     Message(Role.ASSISTANT, _TEXT, _CALLS, reasoning=_REASONING),
     Message(Role.ASSISTANT, "", _CALLS[:1]),
     Message(Role.ASSISTANT, _TEXT, _CALLS[1:2]),
     Message(Role.ASSISTANT, _TEXT * 4),
 )
+"""Of 0.7 kB each."""
+_SHAPES = (*_SHORT, Message(Role.ASSISTANT, _TEXT, (_FILE,), reasoning=_REASONING * 4))
+"""With one that writes a file of 6 kB after thinking for 1 kB."""
 
 
 async def measure() -> list[Figure]:
@@ -89,11 +97,11 @@ def _measure(name: str) -> Figure:
         calls = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in message.tool_calls]
         said = {"reasoning": message.reasoning, "content": message.content, "tool_calls": calls}
         plain.append(json.dumps(said, ensure_ascii=False))
-    repeats = 150
+    repeats = 100
 
-    def ours() -> None:
+    def ours(count: int) -> None:
         for _ in range(repeats):
-            for text in texts:
+            for text in texts[:count]:
                 parse(text, name, _TOOLS)
 
     def streamed() -> None:
@@ -104,21 +112,28 @@ def _measure(name: str) -> Figure:
                     parser.feed(text[at : at + CHUNK])
                 parser.close()
 
-    def baseline() -> None:
+    def baseline(count: int) -> None:
         for _ in range(repeats):
-            for text in plain:
+            for text in plain[:count]:
                 json.loads(text)
 
-    size, plain_size = (sum(len(text.encode()) for text in found) * repeats / 1e6 for found in (texts, plain))
-    ratios, speeds, pieces = [], [], []
+    def speed(texts: list[str], work: Callable[[], None], times: int) -> float:
+        """MB/s."""
+        return sum(len(text.encode()) for text in texts) * times / 1e6 / _timed(work)
+
+    found = []
     for _ in range(ROUNDS):
-        theirs = plain_size / _timed(baseline)
-        mine = size / _timed(ours)
-        ratios.append(mine / theirs)
-        speeds.append(mine)
-        pieces.append(size / 10 / _timed(streamed) / theirs)
-    detail = f"{median(speeds):.1f} MB/s; in pieces of {CHUNK} characters {median(pieces):.2f}"
-    return Figure(f"MB/s of the format {name} over json.loads'", median(ratios), ">= 0.2", detail)
+        theirs = speed(plain, lambda: baseline(len(texts)), repeats)
+        mine = speed(texts, lambda: ours(len(texts)), repeats)
+        short = speed(texts[: len(_SHORT)], lambda: ours(len(_SHORT)), repeats)
+        short /= speed(plain[: len(_SHORT)], lambda: baseline(len(_SHORT)), repeats)
+        pieces = speed(texts, streamed, repeats // 10)
+        found.append((mine / theirs, mine, short, pieces / theirs))
+    ratio, fast, short, pieces = (median(column) for column in zip(*found, strict=True))
+    detail = (
+        f"{fast:.1f} MB/s; of short messages alone {short:.2f}; in pieces of {CHUNK} characters {pieces:.2f}"
+    )
+    return Figure(f"MB/s of the format {name} over json.loads'", ratio, ">= 0.2", detail)
 
 
 def _timed(work: Callable[[], None]) -> float:

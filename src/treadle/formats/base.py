@@ -65,6 +65,7 @@ class TaggedFormat(Format):
         self._longest_tag = max([len(item) for item in (*self.openers, *tags)], default=0)
         self._closers = {close for _, close in self.reasoning}
         self._opens = dict(self.reasoning)
+        self._calls = frozenset((*self.openers, *self.noise)) - {*self._opens, *self._closers, *self.ends}
         self._begins = (*self._opens, *self.openers)
 
     def read(self, reader: Reader) -> Steps:
@@ -125,12 +126,28 @@ class TaggedFormat(Format):
     def _read_content(self, reader: Reader, position: int) -> Steps:
         content = reader.content
         while True:
-            found = yield from self._content.next(reader, position, content.add)
-            marker, position = found.marker, found.position
+            plain = self._content.find_plain(reader, position) if reader.is_whole else None
+            if plain is None:
+                found = yield from self._content.next(reader, position, content.add)
+                marker, position = found.marker, found.position
+            else:
+                marker, limit = plain
+                if position < limit:
+                    content.add(reader.text[position:limit])
+                    position = limit
+                found = Found(marker, position)
             if not marker:
                 return
             after = position + len(marker)
-            if marker in self._opens:
+            if marker in self._calls:
+                # What a call says, and whether it is one, may depend on all that follows.
+                if not reader.is_whole:
+                    yield from wait_for_all(reader)
+                if marker in self.sections:
+                    content.end_piece(self.gap)
+                take = self.take if marker in self.openers else self.take_noise
+                position = take(reader, found)
+            elif marker in self._opens:
                 if content.is_at_start:
                     position = yield from self._read_reasoning(reader, found)
                 else:
@@ -140,15 +157,8 @@ class TaggedFormat(Format):
                 # A second closer says nothing.
                 position = after
                 content.skip_newlines(2)
-            elif marker in self.ends:
-                position = yield from self._read_end(reader, found)
             else:
-                # What a call says, and whether it is one, may depend on all that follows.
-                yield from wait_for_all(reader)
-                if marker in self.sections:
-                    content.end_piece(self.gap)
-                take = self.take if marker in self.openers else self.take_noise
-                position = take(reader, found)
+                position = yield from self._read_end(reader, found)
 
     def _read_end(self, reader: Reader, found: Found) -> StepsTo:
         """A token that ends the text, alone or with others; elsewhere it is text."""

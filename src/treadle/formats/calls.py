@@ -7,6 +7,11 @@ from msgspec import Struct
 from treadle.core.types import Json
 from treadle.formats.json_body import UNREAD, decode, raw_fields
 
+_SPACE = " \t\r\n"
+_HEAD = re.compile(
+    r'[ \t\r\n]*+\{[ \t\r\n]*+"name"[ \t\r\n]*+:[ \t\r\n]*+"[^"\\]*+"[ \t\r\n]*+,[ \t\r\n]*+'
+    r'"(?:arguments|parameters)"[ \t\r\n]*+:'
+)
 _FENCE = re.compile(r"```[ \t]*(?:json|JSON)?[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
 
 
@@ -74,7 +79,10 @@ def to_call(value: Json, body: str) -> Wanted:
         raise NoCall("there are no arguments", name)
     if len(keys) > 1 and value[keys[0]] != value[keys[1]]:
         raise NoCall("there are both arguments and parameters, and they differ", name)
-    arguments, text = read_arguments(raw_fields(body)[keys[0]], name, value[keys[0]])
+    head = _HEAD.match(body) if len(value) == 2 else None
+    # With nothing else in the object, the arguments are all the rest of it.
+    raw = body[head.end() :].rstrip(_SPACE)[:-1] if head is not None else raw_fields(body)[keys[0]]
+    arguments, text = read_arguments(raw, name, value[keys[0]])
     return Wanted(name, arguments, text, _id_of(value))
 
 

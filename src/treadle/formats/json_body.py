@@ -16,7 +16,7 @@ from treadle.core.types import Json
 MAX_DEPTH = 512
 """Objects and arrays within each other; what is deeper is a fault."""
 _WORDS = re.compile(r"[ \t\r\n0-9+\-.:,truefalsnE]*+")
-_STRING = re.compile(r"(?:[^\"\\\x00-\x1f]++|\\[\"\\/bfnrt]|\\u[0-9a-fA-F]{4})*+")
+_STRING = re.compile(r"[^\"\\\x00-\x1f]*+(?:\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})[^\"\\\x00-\x1f]*+)*+")
 _HALF_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 SPACE = re.compile(r"[ \t\r\n]*+")

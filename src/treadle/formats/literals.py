@@ -7,7 +7,7 @@ from treadle.formats.json_body import MAX_DEPTH
 
 _STRING = re.compile(
     r"[fF]?(?:\"\"\"(?:[^\\\"]++|\\.|\"(?!\"\"))*+\"\"\"|'''(?:[^\\']++|\\.|'(?!''))*+'''"
-    r"|\"(?:[^\\\"]++|\\.)*+\"|'(?:[^\\']++|\\.)*+')",
+    r"|\"[^\\\"]*+(?:\\.[^\\\"]*+)*+\"|'[^\\']*+(?:\\.[^\\']*+)*+')",
     re.DOTALL,
 )
 _NUMBER = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?![\w.])")
@@ -15,7 +15,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 NAME = re.compile(r"[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*")
 _KEY = re.compile(r"([A-Za-z_]\w*)[ \t\r\n]*+=[ \t\r\n]*+")
 _BEHIND = re.compile(r"[ \t\r\n]*+(?:(,)[ \t\r\n]*+)?")
-_SIMPLE_ESCAPES = re.compile(r"(?:[^\\]++|\\[ntr\\'\"])*+")
+_SIMPLE_ESCAPES = re.compile(r"[^\\]*+(?:\\[ntr\\'\"][^\\]*+)*+")
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 _ESCAPE = re.compile(r"\\(\r?\n|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
@@ -81,8 +81,9 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
         raise BadLiteral("it is nested too deeply", position)
     char = text[position : position + 1]
     if char == '"' or char == "'":
-        if match := _STRING.match(text, position):
-            return _read_string(match[0], position), match.end()
+        end = _end_of_string(text, position, char)
+        if end is not None:
+            return _read_string(text[position:end], position), end
     elif char == "[" or char == "(":
         return _read_list(text, position, depth, "]" if char == "[" else ")")
     if char == "{":
@@ -98,6 +99,21 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
         return _WORDS[match[0]], match.end()
     reason = "it is cut off" if position >= len(text) else f"{text[position : position + 20]!r} is no literal"
     raise BadLiteral(reason, position)
+
+
+def _end_of_string(text: str, position: int, quote: str) -> int | None:
+    """Where the string that begins with `quote` at `position` ends."""
+    if text.startswith(quote * 3, position):
+        match = _STRING.match(text, position)
+        return match.end() if match is not None else None
+    at = position
+    while (at := text.find(quote, at + 1)) != -1:
+        before = at - 1
+        while text[before] == "\\":
+            before -= 1
+        if (at - before) % 2:
+            return at + 1
+    return None
 
 
 def _read_list(text: str, position: int, depth: int, closer: str) -> tuple[Json, int]:

@@ -216,13 +216,10 @@ class Scanner:
         at = start
         while True:
             text, is_whole = reader.text, reader.is_whole
-            if is_whole:
-                marker, limit = self._next_marker(reader, at)
-                # Code is of no interest where there is nothing to hide.
-                if not marker or not self._may_hold_code(text, at, limit):
-                    if start < limit:
-                        on_text(text[start:limit])
-                    return Found(marker, limit)
+            if is_whole and (found := self.find_plain(reader, at)) is not None:
+                if start < found[1]:
+                    on_text(text[start : found[1]])
+                return Found(*found)
             match = self._pattern.search(text, at)
             if match is None or (not is_whole and match.end() == len(text) and self._may_grow(match)):
                 end = len(text) if is_whole else max(at, self._decided(text, at))
@@ -249,17 +246,25 @@ class Scanner:
             else:
                 at = yield from self._skip_span(reader, begin, len(run))
 
-    def _next_marker(self, reader: Reader, at: int) -> tuple[str, int]:
-        """The next marker of a whole text, in code or not, and where it stands. It is looked for once."""
+    def find_plain(self, reader: Reader, at: int) -> tuple[str, int] | None:
+        """The next marker of a whole text, and where it stands; `None` if there may be code before it."""
+        text = reader.text
         known = reader.markers.get(self)
         if known is None or not known[0] <= at <= known[2]:
-            match = self._words.search(reader.text, at)
-            known = (at, "", len(reader.text)) if match is None else (at, match[0], match.start())
+            match = self._words.search(text, at)
+            known = (at, "", len(text)) if match is None else (at, match[0], match.start())
             reader.markers[self] = known
-        return known[1], known[2]
-
-    def _may_hold_code(self, text: str, start: int, end: int) -> bool:
-        return self._has_code and (text.find("`", start, end) != -1 or text.find("~~~", start, end) != -1)
+        _, marker, limit = known
+        # Code is of no interest where there is nothing to hide.
+        if (
+            marker
+            and at < limit
+            and self._has_code
+            and (text.find("`", at, limit) != -1 or text.find("~", at, limit) != -1)
+            and _OUTSIDE.match(text, at, limit).end() != limit  # type: ignore[union-attr]
+        ):
+            return None
+        return marker, limit
 
     def _may_grow(self, match: re.Match[str]) -> bool:
         """Whether more text may make another marker, or a longer run, of it."""
@@ -342,6 +347,8 @@ class Scanner:
             reader.note("a call may stand in a code block that is never closed", min(found), end)
 
 
+_OUTSIDE = re.compile(r"(?:[^`~]++|~(?!~~)|`[^`\n]++`(?!`))*+")
+"""Text after which no code is open: what code there is in it is short, and closed."""
 _RUN = re.compile("`+")
 
 
