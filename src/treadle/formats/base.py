@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from treadle.core.types import Message
-from treadle.formats.calls import Wanted, read_call, unfence
-from treadle.formats.json_body import SPACE
+from treadle.formats.calls import Wanted
+from treadle.formats.json_body import SPACE, after_space
 from treadle.formats.reader import Found, Reader, Scanner, Steps, StepsTo, wait_for_all
 from treadle.formats.types import ParsedCall, ToolLike, to_json, to_openai
 
@@ -297,16 +297,6 @@ def starts_with(reader: Reader, what: str, position: int) -> "StepsTo":
             return 0
         yield
     return int(reader.text.startswith(what, position))
-
-
-def after_space(text: str, position: int) -> int:
-    """The next character that is no white space, or the end."""
-    return SPACE.match(text, position).end()  # type: ignore[union-attr]
-
-
-def read_json_call(body: str) -> Wanted:
-    """A call of a JSON body, with or without a code fence around it. Raises: `NoCall`."""
-    return read_call(unfence(body))
 
 
 def resync(reader: Reader, start: int, reached: int, closers: Sequence[str], openers: Sequence[str]) -> int:

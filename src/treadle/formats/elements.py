@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from treadle.core.types import Json
-from treadle.formats.base import after_space, resync
+from treadle.formats.base import resync
 from treadle.formats.calls import NoCall, Wanted
+from treadle.formats.json_body import after_space
 from treadle.formats.reader import Reader
 from treadle.formats.rendering import encode
 from treadle.formats.types import Schemas

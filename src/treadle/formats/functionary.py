@@ -3,9 +3,10 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, after_space
+from treadle.formats.base import TaggedFormat
 from treadle.formats.calls import Wanted
 from treadle.formats.headed import read_headed
+from treadle.formats.json_body import after_space
 from treadle.formats.reader import Found, Reader, Steps, wait_for_all
 from treadle.formats.rendering import encode, write_arguments
 

@@ -3,8 +3,9 @@
 import re
 
 from treadle.core.types import Json, Message
-from treadle.formats.base import TaggedFormat, after_space, resync
+from treadle.formats.base import TaggedFormat, resync
 from treadle.formats.calls import NoCall, Wanted
+from treadle.formats.json_body import after_space
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import arguments_of, encode, join_parts, write_value
 from treadle.formats.values import read_value, types_of
@@ -17,7 +18,7 @@ _PAIR = re.compile(
     r"(?=[ \t\r\n]*+<(?:arg_key|/tool_call)>)"
 )
 """A key and a value with nothing unusual about them."""
-_TAGS = (OPEN, CLOSE, KEY, KEY_CLOSE, VALUE, VALUE_CLOSE)
+_TAG = re.compile("</?(?:tool_call|arg_key|arg_value)>")
 
 
 class Glm45(TaggedFormat):
@@ -50,7 +51,8 @@ class Glm45(TaggedFormat):
 
     def _read(self, reader: Reader, position: int) -> tuple[Wanted, int]:
         text = reader.text
-        at = min([found for tag in _TAGS if (found := reader.find(tag, position)) != -1], default=len(text))
+        tag = _TAG.search(text, position)
+        at = tag.start() if tag is not None else len(text)
         name = text[position:at].strip().removesuffix("\\n")
         if not name or any(char in name for char in '<>{}"\n '):
             raise _Fault("there is no name of a function", at, None)

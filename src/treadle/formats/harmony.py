@@ -3,9 +3,9 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import Format, after_space
+from treadle.formats.base import Format
 from treadle.formats.calls import NoCall, Wanted, read_arguments
-from treadle.formats.json_body import UNREAD, BadJson
+from treadle.formats.json_body import UNREAD, BadJson, after_space
 from treadle.formats.reader import Reader, Steps, wait_for_all
 from treadle.formats.rendering import write_arguments
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from treadle.formats.base import after_space, resync
+from treadle.formats.base import resync
 from treadle.formats.calls import NoCall, Wanted, read_arguments
-from treadle.formats.json_body import BadJson
+from treadle.formats.json_body import BadJson, after_space
 from treadle.formats.reader import Reader
 
 

@@ -3,10 +3,10 @@
 import json
 
 from treadle.core.types import Json, Message
-from treadle.formats.base import TaggedFormat, after_space, resync
+from treadle.formats.base import TaggedFormat, resync
 from treadle.formats.calls import NoCall, read_call, to_call
 from treadle.formats.elements import CODER, read_function
-from treadle.formats.json_body import UNREAD, BadJson, decode, raw_items
+from treadle.formats.json_body import UNREAD, BadJson, after_space, decode, raw_items
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import join_parts, write_arguments
 

@@ -20,6 +20,7 @@ _STRING = re.compile(r"[^\"\\\x00-\x1f]*+(?:\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})[^
 _HALF_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 SPACE = re.compile(r"[ \t\r\n]*+")
+_BLANKS = frozenset(" \t\r\n")
 
 
 class BadJson(Exception):  # noqa: N818
@@ -128,6 +129,13 @@ def scan(text: str, start: int) -> tuple[int, Json] | None:
     return end, value
 
 
+def after_space(text: str, position: int) -> int:
+    """The next character that is no white space, or the end."""
+    if text[position : position + 1] not in _BLANKS:
+        return position
+    return SPACE.match(text, position).end()  # type: ignore[union-attr]
+
+
 def end_of_json(text: str, start: int) -> int:
     """The end of the JSON object or array that begins at `start`. Raises: `BadJson`."""
     end = JsonScan(start).run(text, is_whole=True)
@@ -137,6 +145,9 @@ def end_of_json(text: str, start: int) -> int:
 
 def decode(body: str) -> Json:
     """The value of a whole body. Raises: `ValueError` that says what is wrong."""
+    found = scan(body, 0)
+    if found is not None and found[0] == len(body):
+        return found[1]
     if len(body) > MAX_DEPTH and body.count("{") + body.count("[") > MAX_DEPTH:
         start = SPACE.match(body).end()  # type: ignore[union-attr]
         try:

@@ -3,8 +3,9 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, after_space
+from treadle.formats.base import TaggedFormat
 from treadle.formats.headed import read_headed
+from treadle.formats.json_body import after_space
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import think, write_arguments
 

@@ -3,7 +3,7 @@
 import re
 
 from treadle.core.types import Json
-from treadle.formats.json_body import MAX_DEPTH
+from treadle.formats.json_body import MAX_DEPTH, after_space
 
 _STRING = re.compile(
     r"[fF]?(?:\"\"\"(?:[^\\\"]++|\\.|\"(?!\"\"))*+\"\"\"|'''(?:[^\\']++|\\.|'(?!''))*+'''"
@@ -16,7 +16,6 @@ NAME = re.compile(r"[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*")
 _KEY = re.compile(r"([A-Za-z_]\w*)[ \t\r\n]*+=[ \t\r\n]*+")
 _BEHIND = re.compile(r"[ \t\r\n]*+(?:(,)[ \t\r\n]*+)?")
 _SIMPLE_ESCAPES = re.compile(r"[^\\]*+(?:\\[ntr\\'\"][^\\]*+)*+")
-_SPACE = re.compile(r"[ \t\r\n]*+")
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 _ESCAPE = re.compile(r"\\(\r?\n|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _SIMPLE = {
@@ -42,21 +41,16 @@ class BadLiteral(Exception):  # noqa: N818
         self.position = position
 
 
-def skip(text: str, position: int) -> int:
-    """The next character that is no white space."""
-    return _SPACE.match(text, position).end()  # type: ignore[union-attr]
-
-
 def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
     """A call at `position`: its name, its arguments and where it ends. Raises: `BadLiteral`."""
     head = NAME.match(text, position)
     if head is None:
         raise BadLiteral("there is no name of a function", position)
-    at = skip(text, head.end())
+    at = after_space(text, head.end())
     if text[at : at + 1] != "(":
         raise BadLiteral("a name without a call", at)
     arguments: dict[str, Json] = {}
-    at = skip(text, at + 1)
+    at = after_space(text, at + 1)
     while not text.startswith(")", at):
         key = _KEY.match(text, at)
         if key is None:
@@ -118,16 +112,14 @@ def _end_of_string(text: str, position: int, quote: str) -> int | None:
 
 def _read_list(text: str, position: int, depth: int, closer: str) -> tuple[Json, int]:
     values: list[Json] = []
-    at = skip(text, position + 1)
+    at = after_space(text, position + 1)
     has_comma = False
     while text[at : at + 1] != closer:
         value, at = read_value(text, at, depth + 1)
         values.append(value)
-        at = skip(text, at)
-        has_comma = text[at : at + 1] == ","
-        if has_comma:
-            at = skip(text, at + 1)
-        elif text[at : at + 1] != closer:
+        behind = _BEHIND.match(text, at)
+        at, has_comma = behind.end(), behind[1] is not None  # type: ignore[union-attr, index]
+        if not has_comma and text[at : at + 1] != closer:
             raise BadLiteral("a list that is not closed", at)
     if closer == ")" and len(values) == 1 and not has_comma:
         return values[0], at + 1
@@ -136,21 +128,20 @@ def _read_list(text: str, position: int, depth: int, closer: str) -> tuple[Json,
 
 def _read_dict(text: str, position: int, depth: int) -> tuple[Json, int]:
     values: dict[str, Json] = {}
-    at = skip(text, position + 1)
+    at = after_space(text, position + 1)
     while text[at : at + 1] != "}":
         key, at = read_value(text, at, depth + 1)
-        at = skip(text, at)
+        at = after_space(text, at)
         if not isinstance(key, str):
             raise BadLiteral("a key that is no text", at)
         if key in values:
             raise BadLiteral(f"the key {key!r} is there twice", at)
         if text[at : at + 1] != ":":
             raise BadLiteral("a key without a value", at)
-        values[key], at = read_value(text, skip(text, at + 1), depth + 1)
-        at = skip(text, at)
-        if text[at : at + 1] == ",":
-            at = skip(text, at + 1)
-        elif text[at : at + 1] != "}":
+        values[key], at = read_value(text, after_space(text, at + 1), depth + 1)
+        behind = _BEHIND.match(text, at)
+        at = behind.end()  # type: ignore[union-attr]
+        if not behind[1] and text[at : at + 1] != "}":  # type: ignore[index]
             raise BadLiteral("a dict that is not closed", at)
     return values, at + 1
 

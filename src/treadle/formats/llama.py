@@ -4,11 +4,11 @@ import re
 
 from treadle.core.types import Message
 from treadle.formats import literals
-from treadle.formats.base import TaggedFormat, after_space, resync, skip_space
+from treadle.formats.base import TaggedFormat, resync, skip_space
 from treadle.formats.calls import NoCall, Wanted, to_call
 from treadle.formats.headed import read_headed
 from treadle.formats.hermes import name_of
-from treadle.formats.json_body import UNREAD, BadJson, decode
+from treadle.formats.json_body import UNREAD, BadJson, after_space, decode
 from treadle.formats.reader import Found, Reader, Steps, wait_for_all
 from treadle.formats.rendering import arguments_of, encode, think, write_arguments
 
@@ -176,11 +176,11 @@ class Llama3Pythonic(TaggedFormat):
 
     def _take_list(self, reader: Reader, start: int, position: int) -> int:
         text = reader.text
-        begin, at = start, literals.skip(text, position + 1)
+        begin, at = start, after_space(text, position + 1)
         while True:
             try:
                 name, arguments, end = literals.read_call(text, at)
-                after = literals.skip(text, end)
+                after = after_space(text, end)
                 if after < len(text) and text[after] not in ",]":
                     raise literals.BadLiteral(f"{text[after]!r} cannot stand there", after)
             except literals.BadLiteral as error:
@@ -200,7 +200,7 @@ class Llama3Pythonic(TaggedFormat):
             reader.add_call(Wanted(name, arguments, encode(arguments).decode()), begin, end)
             if text[after : after + 1] != ",":
                 return end
-            begin = at = literals.skip(text, after + 1)
+            begin = at = after_space(text, after + 1)
             if text[at : at + 1] == "]":
                 return at + 1
 

@@ -3,11 +3,11 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, after_space, resync
+from treadle.formats.base import TaggedFormat, resync
 from treadle.formats.calls import read_call
 from treadle.formats.elements import make_elements, read_function
 from treadle.formats.hermes import name_of
-from treadle.formats.json_body import BadJson
+from treadle.formats.json_body import BadJson, after_space
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import arguments_of, join_parts, write_value
 

@@ -4,11 +4,11 @@ import json
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, after_space, resync
+from treadle.formats.base import TaggedFormat, resync
 from treadle.formats.calls import NoCall, to_call
 from treadle.formats.headed import read_headed
 from treadle.formats.hermes import name_of
-from treadle.formats.json_body import UNREAD, BadJson, decode, raw_items
+from treadle.formats.json_body import UNREAD, BadJson, after_space, decode, raw_items
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import write_arguments
 

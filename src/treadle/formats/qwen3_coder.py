@@ -1,9 +1,10 @@
 """Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5: a function with its parameters as elements, values as texts."""
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, after_space
+from treadle.formats.base import TaggedFormat
 from treadle.formats.elements import CODER, read_function
 from treadle.formats.hermes import Hermes
+from treadle.formats.json_body import after_space
 from treadle.formats.reader import Found, Reader
 from treadle.formats.rendering import arguments_of, join_parts, write_value
 
