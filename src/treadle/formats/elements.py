@@ -52,7 +52,7 @@ def make_elements(
     inner = f"{re.escape(parameter_open[1:])}|{re.escape(parameter_close[1:])}"
     behind = f"{re.escape(parameter_open)}|{re.escape(function_close)}"
     plain = re.compile(
-        rf"{parameter.pattern}(?P<value>(?:[^<]++|<(?!{inner}))*+){re.escape(parameter_close)}"
+        rf"[ \t\r\n]*+{parameter.pattern}(?P<value>(?:[^<]++|<(?!{inner}))*+){re.escape(parameter_close)}"
         rf"(?=[ \t\r\n]*+(?:{behind}))"
     )
     closers = (function_close, parameter, parameter_open, parameter_close)
@@ -108,16 +108,17 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
     arguments: dict[str, Json] = {}
     at = head.end()
     while True:
-        at = after_space(text, at)
-        if text.startswith(elements.function_close, at):
-            at += len(elements.function_close)
-            break
-        if at == len(text):
-            if not arguments:
-                return at, None, "it is cut off", name
-            break
-        plain = elements.plain.match(text, at)
-        parameter = plain or elements.parameter.match(text, at)
+        plain = parameter = elements.plain.match(text, at)
+        if parameter is None:
+            at = after_space(text, at)
+            if text.startswith(elements.function_close, at):
+                at += len(elements.function_close)
+                break
+            if at == len(text):
+                if not arguments:
+                    return at, None, "it is cut off", name
+                break
+            parameter = elements.parameter.match(text, at)
         if parameter is None:
             if arguments and _ends_without_closer(reader, elements, at):
                 break

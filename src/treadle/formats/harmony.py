@@ -12,10 +12,18 @@ from treadle.formats.rendering import write_arguments
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _STOPS = (*_ENDS, START, CHANNEL)
+_STOP = re.compile("|".join(map(re.escape, _STOPS)))
+_NAME = re.compile(r"[\w.\-]+")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*([a-zA-Z]+)")
 _STRIPPED = re.compile(r"(?:^|assistant)\s*commentary to=functions\.([\w.\-]+)")
 _BUILT_IN = re.compile(r"python|browser(?:\..*)?|container(?:\..*)?")
+
+
+def _find_stop(text: str, position: int) -> int:
+    """Where the next message begins, or this one ends."""
+    match = _STOP.search(text, position)
+    return len(text) if match is None else match.start()
 
 
 class Harmony(Format):
@@ -78,8 +86,7 @@ class Harmony(Format):
             is_ours = recipient[1].startswith("functions.") or name in reader.schemas or not reader.schemas
             if is_ours and name != "assistant":
                 return self._take(reader, name, start, body)
-        stops = [at for mark in _STOPS if (at := reader.find(mark, body)) != -1]
-        end = min(stops, default=len(text))
+        end = _find_stop(text, body)
         said = text[body:end]
         if kind == "analysis" or (recipient is not None and kind != "final"):
             reader.add_reasoning(("\n" if reader.reasoning else "") + said)
@@ -92,27 +99,30 @@ class Harmony(Format):
     def _take(self, reader: Reader, name: str, start: int, body: int) -> int:
         text = reader.text
         at = after_space(text, body)
-        stops = [found for mark in _STOPS if (found := reader.find(mark, body)) != -1]
-        end = min(stops, default=len(text))
-        if not name or not re.fullmatch(r"[\w.\-]+", name):
+        if not name or not _NAME.fullmatch(name):
+            end = _find_stop(text, body)
             reader.add_error(f"{name[:40]!r} is no name of a function", start, end)
             return end
         if text[at : at + 1] not in ("{", '"'):
+            end = _find_stop(text, body)
             reason = "it is cut off" if at == len(text) else "the arguments are no JSON object"
             reader.add_error(reason, start, end, name)
             return end
         try:
-            last, value = reader.end_and_value(at) if text[at] == "{" else (end, UNREAD)
+            if text[at] == "{":
+                last, value = reader.end_and_value(at)
+            else:
+                last, value = _find_stop(text, body), UNREAD
             after = after_space(text, last)
             if after < len(text) and not text.startswith(_STOPS, after):
                 raise NoCall("there is more than JSON in it", name)
             arguments, words = read_arguments(text[at:last], name, value)
         except BadJson as error:
-            stops = [found for mark in _STOPS if (found := reader.find(mark, error.position)) != -1]
-            stop = min(stops, default=len(text))
+            stop = _find_stop(text, error.position)
             reader.add_error(f"the arguments are not valid JSON: {error.reason}", start, stop, name)
             return stop
         except NoCall as error:
+            end = _find_stop(text, body)
             reader.add_error(error.reason, start, end, name)
             return end
         close = next((mark for mark in _ENDS if text.startswith(mark, after)), "")

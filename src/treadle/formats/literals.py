@@ -14,6 +14,13 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 NAME = re.compile(r"[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*")
 _KEY = re.compile(r"([A-Za-z_]\w*)[ \t\r\n]*+=[ \t\r\n]*+")
+_PLAIN = (
+    r"(?:\"([^\"\\]*+)\"|'([^'\\]*+)'|([+-]?\d{1,18})(?![\w.])|(True|False|None|true|false|null)(?!\w))"
+    r"[ \t\r\n]*+(?:,[ \t\r\n]*+|(?=[)}]))"
+)
+"""A value with nothing unusual about it, and what is behind it."""
+_ARGUMENT = re.compile(rf"([A-Za-z_]\w*)[ \t\r\n]*+=[ \t\r\n]*+{_PLAIN}")
+_ENTRY = re.compile(rf"('[^'\\]*+'|\"[^\"\\]*+\")[ \t\r\n]*+:[ \t\r\n]*+{_PLAIN}")
 _BEHIND = re.compile(r"[ \t\r\n]*+(?:(,)[ \t\r\n]*+)?")
 _SIMPLE_ESCAPES = re.compile(r"[^\\]*+(?:\\[ntr\\'\"][^\\]*+)*+")
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
@@ -52,6 +59,9 @@ def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
     arguments: dict[str, Json] = {}
     at = after_space(text, at + 1)
     while not text.startswith(")", at):
+        if (plain := _ARGUMENT.match(text, at)) is not None and plain[1] not in arguments:
+            arguments[plain[1]], at = _read_plain(plain), plain.end()
+            continue
         key = _KEY.match(text, at)
         if key is None:
             reason = "it is cut off" if at >= len(text) else "an argument without a name"
@@ -95,6 +105,14 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
     raise BadLiteral(reason, position)
 
 
+def _read_plain(match: re.Match[str]) -> Json:
+    _, double, single, number, word = match.groups()
+    text = double if double is not None else single
+    if text is not None:
+        return text
+    return int(number) if number is not None else _WORDS[word]
+
+
 def _end_of_string(text: str, position: int, quote: str) -> int | None:
     """Where the string that begins with `quote` at `position` ends."""
     if text.startswith(quote * 3, position):
@@ -130,6 +148,11 @@ def _read_dict(text: str, position: int, depth: int) -> tuple[Json, int]:
     values: dict[str, Json] = {}
     at = after_space(text, position + 1)
     while text[at : at + 1] != "}":
+        if (plain := _ENTRY.match(text, at)) is not None:
+            name = plain[1][1:-1]
+            if name not in values:
+                values[name], at = _read_plain(plain), plain.end()
+                continue
         key, at = read_value(text, at, depth + 1)
         at = after_space(text, at)
         if not isinstance(key, str):
