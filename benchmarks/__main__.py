@@ -3,7 +3,19 @@
 import subprocess
 import sys
 
-from benchmarks import common, dialects, formats, growth, power, resume, shell, steps, streaming, tools
+from benchmarks import (
+    common,
+    dialects,
+    formats,
+    growth,
+    limits,
+    power,
+    resume,
+    shell,
+    steps,
+    streaming,
+    tools,
+)
 
 BENCHMARKS = {
     "steps": steps.measure,
@@ -12,6 +24,8 @@ BENCHMARKS = {
     "streaming": streaming.measure,
     "dialects": dialects.measure,
     "formats": formats.measure,
+    "storm": limits.measure_storm,
+    "concurrency": limits.measure_concurrency,
     "power": power.measure,
     "resume": resume.measure,
     "shell": shell.measure,

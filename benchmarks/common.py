@@ -57,9 +57,16 @@ def pin(core: int = 0) -> None:
 
 @contextlib.contextmanager
 def server(steps: int, chunks: int = 50, dialect: str = "openai_chat") -> Iterator[str]:
-    """The base URL of a server on another core."""
+    """The base URL of a model server on another core."""
+    with serving("benchmarks.server", str(steps), str(chunks), dialect) as base_url:
+        yield base_url
+
+
+@contextlib.contextmanager
+def serving(module: str, *arguments: str) -> Iterator[str]:
+    """The base URL of a server on another core; the module prints its port."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.server", str(steps), str(chunks), dialect],
+        [sys.executable, "-m", module, *arguments],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parent.parent,

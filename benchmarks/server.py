@@ -6,7 +6,8 @@ results is answered with a tool call, any other with the final answer.
 
 import asyncio
 import sys
-from typing import cast
+from collections.abc import Callable
+from typing import TypeAlias, cast
 
 from benchmarks.wires import WIRES
 
@@ -20,6 +21,9 @@ def _streamed(events: list[bytes], *, is_sse: bool) -> bytes:
     kind = b"text/event-stream" if is_sse else b"application/x-ndjson"
     head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n" % kind
     return head + b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events) + b"0\r\n\r\n"
+
+
+Write: TypeAlias = Callable[[bytes], None]
 
 
 class _Answers:
@@ -36,14 +40,16 @@ class _Answers:
             for answer in [*calls, self._wire.make(None, words, steps)]
         ]
 
-    def answer(self, request: bytes) -> bytes:
+    def respond(self, request: bytes, write: Write) -> None:
         done = min(request.count(self._wire.result), self._steps - 1)
-        return self._streamed[done] if self._wire.is_streamed in request else self._whole[done]
+        write(self._streamed[done] if self._wire.is_streamed in request else self._whole[done])
 
 
-class _Connection(asyncio.Protocol):
-    def __init__(self, answers: _Answers) -> None:
-        self._answers = answers
+class Connection(asyncio.Protocol):
+    """One connection: requests come one after another, and each is given to `respond` with a way to answer it."""
+
+    def __init__(self, respond: Callable[[bytes, Write], None]) -> None:
+        self._respond = respond
         self._parts: list[bytes] = []
         self._missing = 0
 
@@ -60,19 +66,19 @@ class _Connection(asyncio.Protocol):
         if end < 0:
             return
         head = request[:end].lower()
-        start = head.index(b"content-length:") + 15
-        length = int(head[start:].split(b"\r", 1)[0])
+        start = head.find(b"content-length:")
+        length = int(head[start + 15 :].split(b"\r", 1)[0]) if start >= 0 else 0
         self._missing = end + 4 + length - len(request)
         if self._missing <= 0:
             self._parts.clear()
             self._missing = 0
-            self._transport.write(self._answers.answer(request))
+            self._respond(request, self._transport.write)
 
 
 async def _serve(port: int, steps: int, chunks: int, dialect: str) -> None:
     loop = asyncio.get_running_loop()
     answers = _Answers(dialect, steps, chunks)
-    server = await loop.create_server(lambda: _Connection(answers), "127.0.0.1", port, backlog=4096)
+    server = await loop.create_server(lambda: Connection(answers.respond), "127.0.0.1", port, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from treadle.models.fallback import FallbackModel
     from treadle.models.format_model import FormatModel
     from treadle.models.gemini import GeminiModel
+    from treadle.models.limit import Limiter, LimitModel
     from treadle.models.ollama import OllamaModel
     from treadle.models.openai_chat import OpenAIChatModel
     from treadle.models.openai_responses import OpenAIResponsesModel
@@ -45,6 +46,8 @@ __all__ = [
     "HttpResponse",
     "HttpTransport",
     "InProcessTransport",
+    "LimitModel",
+    "Limiter",
     "Model",
     "ModelConfig",
     "ModelLike",
@@ -74,6 +77,7 @@ _MODULES = {
     "fallback": ("FallbackModel",),
     "format_model": ("FormatModel",),
     "gemini": ("GeminiModel",),
+    "limit": ("LimitModel", "Limiter"),
     "ollama": ("OllamaModel",),
     "openai_chat": ("OpenAIChatModel",),
     "openai_responses": ("OpenAIResponsesModel",),

@@ -1,0 +1,359 @@
+"""The limiter with real waiting: loops, threads, processes and sockets. Its rules are in test_limit_rules.py."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from tests.models.answers import REQUEST, Listener, answer, error
+from tests.models.server import Reply, serve
+
+from treadle.core.errors import ConfigError, RateLimitError, ServerError
+from treadle.core.log import Log
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
+from treadle.models import HttpTransport, Limiter, LimitModel, OpenAIChatModel, RetryModel, Watch
+from treadle.models.protocol import RateLimits
+
+
+class Answering:
+    """A model that answers after a while, and counts how many ask it at a time."""
+
+    name = "answering"
+
+    def __init__(self, seconds=0.0, usage=None, faults=()):
+        self.seconds, self.usage, self.faults = seconds, usage, list(faults)
+        self.asked, self.in_flight, self.most = [], 0, 0
+
+    async def infer(self, request, watch):
+        self.asked.append(time.monotonic())
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.in_flight -= 1
+        if self.faults:
+            raise self.faults.pop(0)
+        return Completion(Message(Role.ASSISTANT, "yes"), FinishReason.STOP, self.usage)
+
+
+async def ask(model, count=1):
+    return await asyncio.gather(*[model.infer(REQUEST, Watch()) for _ in range(count)])
+
+
+async def test_nothing_waits_where_nothing_is_limited():
+    inner = Answering()
+    model = LimitModel(inner, limiter=Limiter(is_adaptive=False))
+    await ask(model, 100)
+    stats = model.limiter.stats()
+    assert (inner.most, stats.admitted, stats.waited_seconds) == (100, 100, 0.0)
+    assert (stats.in_flight, stats.concurrency, stats.requests_per_minute) == (0, None, None)
+    assert (model.name, model.identity) == ("answering", "answering")
+
+
+async def test_no_more_are_in_flight_than_may_be():
+    inner = Answering(0.01)
+    model = LimitModel(inner, limiter=Limiter(max_concurrency=3))
+    await ask(model, 30)
+    assert inner.most == 3
+    assert model.limiter.stats().waited_seconds > 0
+
+
+async def test_requests_come_in_the_order_in_which_they_asked():
+    limiter, order = Limiter(max_concurrency=1, is_adaptive=False), []
+
+    async def one(number):
+        permit = await limiter.admit()
+        order.append(number)
+        await asyncio.sleep(0)
+        limiter.finish(permit)
+
+    await asyncio.gather(*[one(number) for number in range(50)])
+    assert order == list(range(50))
+
+
+async def test_a_cancelled_request_gives_its_place_back():
+    limiter = Limiter(max_concurrency=1, is_adaptive=False)
+    permit = await limiter.admit()
+    waiting = [asyncio.create_task(limiter.admit()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert limiter.stats().waiting == 3
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    assert limiter.stats().waiting == 2
+    limiter.finish(permit)
+    # The next was admitted in this moment, and is cancelled before it hears of it.
+    waiting[1].cancel()
+    second = await asyncio.wait_for(waiting[2], 1)
+    limiter.finish(second)
+    assert (limiter.stats().in_flight, limiter.stats().waiting) == (0, 0)
+
+
+async def test_a_request_that_is_cancelled_at_work_gives_its_place_back():
+    model = LimitModel(Answering(10), limiter=Limiter(max_concurrency=1))
+    task = asyncio.create_task(model.infer(REQUEST, Watch()))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert model.limiter.stats().in_flight == 0
+
+
+async def test_requests_a_minute_are_paced():
+    inner = Answering()
+    # Two at once, and then one every 17 ms.
+    model = LimitModel(inner, limiter=Limiter(requests_per_minute=3600, is_adaptive=False))
+    begin = time.monotonic()
+    await ask(model, 80)
+    took = time.monotonic() - begin
+    # 60 at once, 20 after them at nearly 60 a second.
+    assert 0.3 < took < 1.5
+    assert model.limiter.stats().requests_per_minute == 3600
+
+
+async def test_tokens_a_minute_are_reserved_and_settled():
+    usage = Usage(100, 900)
+    limiter = Limiter(tokens_per_minute=600_000, is_adaptive=False)
+    model = LimitModel(Answering(usage=usage), limiter=limiter)
+    begin = time.monotonic()
+    await ask(model, 5)
+    # Of 10,000 at once, half are left: what was really used counts.
+    assert time.monotonic() - begin < 0.5
+    level = limiter._buckets["tokens"].level
+    assert 4_900 <= level <= 10_000
+    await ask(model, 30)
+    assert time.monotonic() - begin > 1.0
+
+
+async def test_a_request_that_is_longer_than_the_limit_is_sent_all_the_same():
+    limiter = Limiter(tokens_per_minute=60_000, is_adaptive=False)
+    model = LimitModel(Answering(), limiter=limiter)
+    long = Request(Log([Message(Role.USER, "x" * 100_000)]))
+    await asyncio.wait_for(model.infer(long, Watch()), 2)
+    # It is paid back before another is sent.
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(model.infer(REQUEST, Watch()), 0.3)
+
+
+async def test_after_a_refusal_nobody_is_sent_too_soon():
+    inner = Answering(faults=[RateLimitError("slow down", status=429, retry_after_seconds=0.3)])
+    model = LimitModel(inner, limiter=Limiter())
+    with pytest.raises(RateLimitError):
+        await ask(model)
+    assert model.limiter.stats().held_seconds > 0.2
+    await ask(model, 5)
+    assert inner.asked[1] - inner.asked[0] >= 0.3
+    stats = model.limiter.stats()
+    assert (stats.refused, stats.admitted) == (1, 6)
+
+
+async def test_an_overloaded_server_is_asked_less():
+    inner = Answering(faults=[ServerError("overloaded", status=529)] * 4)
+    model = LimitModel(inner, limiter=Limiter())
+    before = model.limiter.stats().concurrency
+    await asyncio.gather(*[model.infer(REQUEST, Watch()) for _ in range(4)], return_exceptions=True)
+    # Once, for all that were in flight together.
+    assert model.limiter.stats().concurrency == int(before * 0.7)
+
+
+async def test_headers_are_heard_and_passed_on():
+    headers = {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": "60s",
+        "x-ratelimit-limit-tokens": "6000",
+        "x-ratelimit-remaining-tokens": "3000",
+        "x-ratelimit-reset-tokens": "30s",
+    }
+    heard = []
+    async with serve([Reply(answer(), headers=headers)]) as server:
+        inner = OpenAIChatModel("m", base_url=server.base_url, transport=HttpTransport(timeout_seconds=5.0))
+        model = LimitModel(inner, limiter=Limiter())
+        await model.infer(REQUEST, Watch(None, None, heard.append))
+    assert heard == [RateLimits(60, 0, 60.0, 6000, 3000, 30.0)]
+    assert model.limiter.stats().requests_per_minute == pytest.approx(60)
+    assert model.limiter.counts_tokens
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(model.infer(REQUEST, Watch()), 0.2)
+
+
+async def test_tries_again_go_through_the_limiter():
+    replies = [Reply(error("slow down"), 429, {"retry-after": "0.2"}), Reply(answer("Done."))]
+    async with serve(replies) as server:
+        inner = OpenAIChatModel("m", base_url=server.base_url, transport=HttpTransport(timeout_seconds=5.0))
+        model = RetryModel(LimitModel(inner, limiter=Limiter()), min_delay_seconds=0.001)
+        listener = Listener()
+        completion = await model.infer(REQUEST, listener.watch)
+    assert completion.message.content == "Done."
+    assert len(listener.failures) == 1
+    assert model.inner.limiter.stats().admitted == 2
+
+
+def test_loops_in_several_threads_share_a_limiter():
+    limiter = Limiter(max_concurrency=2, is_adaptive=False)
+    inner = Answering(0.002)
+    faults = []
+
+    def work():
+        try:
+            asyncio.run(ask(LimitModel(inner, limiter=limiter), 25))
+        except BaseException as fault:
+            faults.append(fault)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not faults
+    assert (len(inner.asked), inner.most) == (100, 2)
+    assert limiter.stats().waiting == 0
+
+
+def test_a_loop_that_ends_leaves_the_others_going():
+    limiter = Limiter(max_concurrency=1, is_adaptive=False)
+
+    async def leave():
+        await limiter.admit()
+        task = asyncio.create_task(limiter.admit())
+        await asyncio.sleep(0)
+        return task
+
+    permit = limiter.stats()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False
+    loop.close()
+    assert permit.waiting == 0
+    assert limiter.stats().waiting == 1
+
+    async def go_on():
+        from treadle.models.limit import Permit
+
+        limiter.finish(Permit(0.0, 0.0))
+        return await asyncio.wait_for(limiter.admit(), 1)
+
+    asyncio.run(go_on())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_begins_anew():
+    limiter = Limiter(max_concurrency=1, is_adaptive=False)
+    asyncio.run(limiter.admit())
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(asyncio.wait_for(limiter.admit(), 2))
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_there_is_one_limiter_of_a_name():
+    first = Limiter.shared("test-one", requests_per_minute=5)
+    assert Limiter.shared("test-one", requests_per_minute=5) is first
+    with pytest.raises(ConfigError, match="already there"):
+        Limiter.shared("test-one", requests_per_minute=6)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"requests_per_minute": 0}, "requests_per_minute is 0"),
+        ({"tokens_per_minute": -1}, "tokens_per_minute is -1"),
+        ({"max_concurrency": float("nan")}, "max_concurrency is nan"),
+        ({"store": "x.db"}, "give at least one of them"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options, text):
+    with pytest.raises(ConfigError, match=text):
+        Limiter(**options)
+
+
+WORKER = """
+import asyncio, sys, time
+from treadle.models import Limiter
+limiter = Limiter(requests_per_minute=1200, is_adaptive=False, store=sys.argv[1], name="shared")
+
+async def main():
+    print("ready", flush=True)
+    sys.stdin.readline()
+    while True:
+        permit = await limiter.admit()
+        print(time.time(), flush=True)
+        limiter.finish(permit)
+
+asyncio.run(main())
+"""
+
+
+def test_processes_share_a_limit_and_one_that_is_killed_takes_nothing_along(tmp_path):
+    store = tmp_path / "runs.db"
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(store)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    try:
+        for worker in workers:
+            assert worker.stdout.readline() == "ready\n"
+        begin = time.time()
+        for worker in workers:
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        time.sleep(1.5)
+        workers[0].send_signal(signal.SIGKILL)
+        time.sleep(1.5)
+    finally:
+        for worker in workers:
+            worker.kill()
+    times = [[float(line) for line in worker.communicate()[0].split()] for worker in workers]
+    sent = sorted(at for one in times for at in one)
+    end = begin + 3.0
+    # 20 at once and then nearly 20 a second, for all three together.
+    assert 0.6 * (20 + 20 * 3) <= sum(at < end for at in sent) <= 20 + 20 * 3 + 1
+    for one in times[1:]:
+        assert one
+        # They went on after the first was killed.
+        assert max(one) > begin + 2.0
+    assert (tmp_path / "runs.db.limits").exists()
+    assert not store.exists()
+
+
+async def test_a_refusal_is_heard_by_the_other_processes(tmp_path):
+    store = tmp_path / "runs.db"
+    first, second = (
+        Limiter(requests_per_minute=60_000, is_adaptive=False, store=store, name="shared") for _ in range(2)
+    )
+    second.finish(await second.admit())
+    permit = await first.admit()
+    first.finish(permit, error=RateLimitError("slow down", status=429, retry_after_seconds=0.5))
+    for _ in range(200):
+        with sqlite3.connect(f"{store}.limits") as connection:
+            if connection.execute("SELECT max(not_before) FROM treadle_limits").fetchone()[0] > time.time():
+                break
+        await asyncio.sleep(0.005)
+    second._leased = dict.fromkeys(second._leased, 0.0)
+    begin = time.monotonic()
+    await asyncio.wait_for(second.admit(), 5)
+    assert time.monotonic() - begin > 0.3
+
+
+async def test_a_store_that_cannot_be_used_is_an_error(tmp_path):
+    limiter = Limiter(requests_per_minute=60, store=tmp_path / "missing" / "runs.db")
+    with pytest.raises(ConfigError, match="limits cannot be shared by"):
+        await asyncio.wait_for(limiter.admit(), 5)
+    (tmp_path / "broken.db.limits").write_bytes(b"this is no database at all" * 100)
+    limiter = Limiter(requests_per_minute=60, store=tmp_path / "broken.db")
+    with pytest.raises(ConfigError, match="not a database"):
+        await asyncio.wait_for(limiter.admit(), 5)
