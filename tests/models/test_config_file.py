@@ -14,6 +14,7 @@ from treadle.models import (
     FallbackModel,
     HttpResponse,
     InProcessTransport,
+    LimitModel,
     RetryModel,
     Watch,
     load_config,
@@ -116,6 +117,28 @@ async def test_a_chain_with_a_cache(tmp_path):
     assert (tmp_path / "kept").is_dir()
 
 
+async def test_models_share_the_limit_that_they_name(tmp_path, monkeypatch):
+    write(
+        tmp_path,
+        '[models.a]\nmodel = "vllm:a"\nlimit = "mine"\n[models.b]\nmodel = "anthropic:b"\nlimit = "mine"\n'
+        '[limits.mine]\nrequests_per_minute = 600\nmax_concurrency = 4\nstore = "runs.db"\n',
+    )
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    monkeypatch.setenv("TREADLE_LIMITS__MINE__MAX_CONCURRENCY", "5")
+    config = load_config()
+    transport = InProcessTransport(lambda _: HttpResponse(answer()))
+    first, second = config.model("a", transport=transport), config.model("b")
+    limiter = first.inner.limiter
+    assert isinstance(first, RetryModel)
+    assert isinstance(first.inner, LimitModel)
+    assert second.inner.limiter is limiter
+    assert limiter._max_concurrency == 5
+    await first.infer(REQUEST, Watch())
+    assert limiter.stats().admitted == 1
+    # Beside the file, and not where the process is.
+    assert (tmp_path / "runs.db.limits").is_file()
+
+
 def test_the_nearest_file_upwards_counts(tmp_path, monkeypatch):
     path = write(tmp_path, "")
     inner = tmp_path / "a" / "b"
@@ -159,6 +182,9 @@ def test_without_a_file_names_of_providers_still_work():
         ("[models.fast]\nmodel='a:b'\nfallback=['fast']", "names 'fast' itself"),
         ("model = 'quick'\n[models.fast]\nmodel='a:b'", "model is 'quick', the models are fast"),
         ("[models.'a:b']\nmodel='a:b'", "has a colon in its name"),
+        ("[models.fast]\nmodel='a:b'\nlimit='x'\n[limits.y]", "limit is 'x', the limits are y"),
+        ("[limits.y]\nrequest_per_minute=1", "there is no 'request_per_minute', did you mean 'requests"),
+        ("[limits.y]\nmax_concurrency=0", "limits.y.max_concurrency: input should be greater"),
         ("[models", "is not valid TOML"),
     ],
 )

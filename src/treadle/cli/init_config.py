@@ -26,12 +26,13 @@ model = "openai:gpt-5-mini"          # provider:name; treadle models list has th
 # temperature = 0.7
 # max_output_tokens = 4096
 # seed = 1
+# limit = "openai"                   # one of [limits] below
 # fallback = ["claude", "local"]     # asked in this order where this one fails
 # cache = ".treadle/answers"         # equal requests are answered again, without cost
 # price = { input_usd_per_million = 0.25, output_usd_per_million = 2.0 }   # where no table knows it
 
 [models.claude]
-model = "openrouter:anthropic/claude-sonnet-4.5"
+model = "anthropic:claude-sonnet-4-5"
 # api_key_env = "MY_OTHER_KEY"
 
 [models.local]
@@ -41,6 +42,14 @@ base_url = "http://localhost:8000/v1"
 # logprobs = true
 # output_mode = "tool"               # how answers in a schema are asked for: native, tool or text
 # extra = { chat_template_kwargs = { enable_thinking = false } }
+
+# What a server bears, for all models that name it. What is not said here is found out: from the server's headers,
+# from what it refuses, and from whether more requests in flight bring more answers.
+[limits.openai]
+# requests_per_minute = 500
+# tokens_per_minute = 200_000
+# max_concurrency = 64
+# store = ".treadle/runs.db"         # share it with other processes
 """
 
 

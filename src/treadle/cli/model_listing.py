@@ -78,6 +78,8 @@ def _list_models(config: Config) -> Iterator[Listed]:
 
 
 def _notes(table: ModelTable) -> Iterator[str]:
+    if table.limit is not None:
+        yield f"limit {table.limit}"
     if table.fallback:
         yield f"else {', '.join(table.fallback)}"
     if table.cache is not None:

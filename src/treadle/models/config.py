@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -48,6 +48,9 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
         return f"ModelConfig(name={self.name!r}, base_url={self.base_url!r}, settings={self.settings!r})"
 
 
+if TYPE_CHECKING:
+    from treadle.models.limit import Limiter
+
 Maker: TypeAlias = Callable[[ModelConfig], Model]
 
 
@@ -73,6 +76,7 @@ def model(
     transport: Transport | None = None,
     output_mode: OutputMode | str | None = None,
     format: str | None = None,
+    limiter: "Limiter | None" = None,
     **options: Json,
 ) -> Model:
     """A model by its name: `"anthropic:claude-sonnet-4-5"`, or without a provider, which is `openai` then.
@@ -81,7 +85,8 @@ def model(
     bounds one attempt, `total_timeout_seconds` all of them with the waiting between. What is `None` is left
     to the server. `extra` is sent as it is and wins over the settings. `output_mode` says how answers in a schema
     are asked for: `native`, `tool` or `text`. `format` is for models whose tool calls are text, which the server
-    does not read: one of `treadle.formats.FORMATS`, or `auto`. Further `options` are those of the provider's
+    does not read: one of `treadle.formats.FORMATS`, or `auto`. `limiter` is what its requests are held to, together
+    with those of all other models that it is given to. Further `options` are those of the provider's
     dialect. The cost is `price`'s, or genai-prices' where that is installed and the provider's own server is asked.
 
     Raises: `ConfigError` for an unknown provider or option, a missing key or a setting out of range.
@@ -109,6 +114,10 @@ def model(
         **options,
     )
     priced = with_cost(inner, name, base_url=base_url, price=price)
+    if limiter is not None:
+        from treadle.models.limit import LimitModel
+
+        priced = LimitModel(priced, limiter=limiter)
     return with_retries(priced, max_attempts, total_timeout_seconds)
 
 

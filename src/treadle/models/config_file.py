@@ -1,7 +1,7 @@
 """`treadle.toml`: named models, and the order of what goes around each.
 
-Around a model: its cost, trying again, the fallback to others, and outermost the cache. Keys never stand in the
-file, only names of environment variables. Source of the format: TOML 1.0, or YAML.
+Around a model: its cost, its limit, trying again, the fallback to others, and outermost the cache. Keys never
+stand in the file, only names of environment variables. Source of the format: TOML 1.0, or YAML.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from treadle.models.protocol import Model
 
 FILE_NAMES = ("treadle.toml", "treadle.yaml", "treadle.yml")
 VARIABLE = "TREADLE_CONFIG"
-_PREFIXES = ("TREADLE_MODELS__",)
+_PREFIXES = ("TREADLE_MODELS__", "TREADLE_LIMITS__")
 _PLACE = re.compile(r"\$\{(\w+)\}")
 
 _Positive = Annotated[float, Field(gt=0)]
@@ -40,6 +40,19 @@ class PriceTable(_Table):
     input_usd_per_million: Annotated[float, Field(ge=0)]
     output_usd_per_million: Annotated[float, Field(ge=0)]
     cached_input_usd_per_million: Annotated[float, Field(ge=0)] | None = None
+
+
+class LimitTable(_Table):
+    """What a server bears; shared by all models that name it, in all runs of the process."""
+
+    requests_per_minute: _Positive | None = None
+    tokens_per_minute: _Positive | None = None
+    max_concurrency: _Count | None = None
+    """Requests in flight, of each process."""
+    is_adaptive: bool = True
+    """Find out how many requests in flight the server bears."""
+    store: str | None = None
+    """A path, as of a journal: by `<store>.limits` several processes share the requests and tokens."""
 
 
 class ModelTable(_Table):
@@ -74,6 +87,8 @@ class ModelTable(_Table):
     """For all attempts, with the waiting between."""
     max_attempts: _Count = 6
     price: PriceTable | None = None
+    limit: str | None = None
+    """The table of `limits` that its requests are held to."""
     fallback: list[str] = []
     """Other named models, asked in order where this one fails."""
     cooldown_seconds: Annotated[float, Field(ge=0)] = 30.0
@@ -88,6 +103,7 @@ class ConfigFile(_Table):
     model: str | None = None
     """The named model, or `provider:name`, that is used where none is said."""
     models: dict[str, ModelTable] = {}
+    limits: dict[str, LimitTable] = {}
 
 
 class Config:
@@ -149,7 +165,18 @@ class Config:
         """One model with its cost, its limit and its retries."""
         given = _given(table, options)
         made = with_cost(bare_model(table.model, **given), table.model, **given)
+        if table.limit is not None:
+            made = self._limited(made, table.limit)
         return with_retries(made, table.max_attempts, table.total_timeout_seconds)
+
+    def _limited(self, inner: Model, name: str) -> Model:
+        from treadle.models.limit import Limiter, LimitModel
+
+        table = self.file.limits[name]
+        given = table.model_dump(exclude_none=True)
+        if table.store is not None:
+            given["store"] = str(self._resolve(table.store))
+        return LimitModel(inner, limiter=Limiter.shared(f"{self.path}#{name}", **given))
 
     def _resolve(self, path: str) -> Path:
         """Paths are relative to the file."""
@@ -166,6 +193,8 @@ class Config:
                 raise ConfigError(
                     f"{self._where}: the model {name!r} has a colon in its name, which is for providers"
                 )
+            if table.limit is not None:
+                self._check_known(table.limit, self.file.limits, f"models.{name}.limit", "limits")
             for other in table.fallback:
                 self._check_known(other, self.file.models, f"models.{name}.fallback", "models")
                 if other == name:
@@ -182,7 +211,7 @@ class Config:
 def _given(table: ModelTable, options: Mapping[str, Any]) -> dict[str, Any]:
     """What `bare_model` is to be given: the table's, and `options` over it. Raises: `ConfigError`."""
     given = table.model_dump(exclude_none=True)
-    for name in ("model", "api_key_env", "fallback", "cooldown_seconds", "cache", "options"):
+    for name in ("model", "api_key_env", "limit", "fallback", "cooldown_seconds", "cache", "options"):
         given.pop(name, None)
     if table.headers:
         given["headers"] = {name: _fill(value) for name, value in table.headers.items()}
@@ -306,7 +335,8 @@ def _explain(error: ValidationError) -> str:
         )
     fields = ConfigFile.model_fields
     if len(first["loc"]) > 1:
-        fields = (PriceTable if "price" in first["loc"][:-1] else ModelTable).model_fields
+        inner: type[_Table] = LimitTable if first["loc"][0] == "limits" else ModelTable
+        fields = (PriceTable if "price" in first["loc"][:-1] else inner).model_fields
     return f"{where}: there is no {key!r}, {_hint(key, fields, 'keys')}"
 
 
