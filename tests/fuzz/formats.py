@@ -1,0 +1,78 @@
+"""Coverage-guided fuzzing of the text formats: `python -m tests.fuzz.formats FORMAT SECONDS`, or `make fuzz`.
+
+No text may crash a parser or hold it up; cutting the text in pieces changes nothing; and no call, no error and no
+piece of content says what the text does not hold.
+"""
+
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["treadle.formats"]):
+    from treadle.formats import FORMATS, ContentPiece, IncrementalParser, parse
+
+from tests.formats.test_properties import TAGS
+
+TOOLS = (
+    {
+        "name": "f",
+        "parameters": {
+            "properties": {
+                "a": {"type": "integer"},
+                "s": {"type": "string"},
+                "o": {"type": "object"},
+                "b": {"type": ["boolean", "null"]},
+            }
+        },
+    },
+)
+MAX_SECONDS = 5
+"""For one text of some kilobytes, on a busy machine."""
+
+
+def make_text(data: atheris.FuzzedDataProvider) -> str:
+    """Marks of the formats, and anything between them."""
+    parts = []
+    while data.remaining_bytes() > 0 and len(parts) < 400:
+        choice = data.ConsumeIntInRange(0, len(TAGS) + 8)
+        if choice < len(TAGS):
+            parts.append(TAGS[choice])
+        else:
+            parts.append(data.ConsumeUnicodeNoSurrogates(data.ConsumeIntInRange(0, 12)))
+    return "".join(parts)
+
+
+def check(format: str, data: bytes) -> None:
+    """All that must hold of one text."""
+    provider = atheris.FuzzedDataProvider(data)
+    tools = TOOLS if provider.ConsumeBool() else None
+    begins = (None, True, False)[provider.ConsumeIntInRange(0, 2)]
+    size = provider.ConsumeIntInRange(1, 40)
+    text = make_text(provider)
+    whole = parse(text, format, tools, begins_in_reasoning=begins)
+    for found in (*whole.tool_calls, *whole.errors):
+        assert text[found.position : found.position + len(found.raw)] == found.raw, found
+    for call in whole.tool_calls:
+        assert call.name, call
+        assert isinstance(call.arguments, dict), call
+    parser = IncrementalParser(format, tools, begins_in_reasoning=begins)
+    pieces = [piece for at in range(0, len(text), size) for piece in parser.feed(text[at : at + size])]
+    assert parser.close() == whole
+    pieces += parser.pieces
+    assert "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece)) == whole.content
+
+
+def main() -> None:
+    """Runs until the time is over, or something is found, which libFuzzer then writes down."""
+    format, seconds = sys.argv[1:3]
+    if format not in FORMATS:
+        sys.exit(f"there is no format {format!r}; there are {', '.join(FORMATS)}")
+    options = [f"-max_total_time={seconds}", f"-timeout={MAX_SECONDS}", "-max_len=2048", "-verbosity=0"]
+    atheris.Setup(
+        [sys.argv[0], *options, "-print_final_stats=1", *sys.argv[3:]], lambda data: check(format, data)
+    )
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
