@@ -1,6 +1,7 @@
 """A chat server with limits: a bucket of requests, or answers that take twice as long when it is asked too much."""
 
 import asyncio
+import contextlib
 import json
 import math
 import sys
@@ -43,7 +44,9 @@ class Limited:
     def _done(self, write: Write) -> None:
         self._in_flight -= 1
         self._answered += 1
-        write(self._answer)
+        with contextlib.suppress(RuntimeError):
+            # Whoever asked may be gone.
+            write(self._answer)
 
     def _when(self) -> str:
         seconds = (1 - self._level) / self._rate

@@ -274,3 +274,27 @@ async def test_in_process_streams_its_chunks():
         assert answer.header("x") == "1"
         assert [chunk async for chunk in answer.chunks] == [b"a", b"b"]
     assert (await transport.post("http://x", {}, b"")).body == b"ab"
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_no_cancellation_is_lost_whatever_comes_at_that_moment(is_streamed):
+    """A cancellation that comes together with an answer once let the task go on, as if nothing had been said."""
+    async with serve(lambda _: Reply(b"{}")) as server:
+        transport = HttpTransport(timeout_seconds=5.0)
+
+        async def ask_for_ever():
+            while True:
+                if is_streamed:
+                    async with transport.stream(server.base_url, {}, b"{}") as answer:
+                        async for _ in answer.chunks:
+                            pass
+                else:
+                    await transport.post(server.base_url, {}, b"{}")
+
+        for _ in range(5):
+            tasks = [asyncio.create_task(ask_for_ever()) for _ in range(60)]
+            await asyncio.sleep(0.1)
+            for task in tasks:
+                task.cancel()
+            _, left = await asyncio.wait(tasks, timeout=5)
+            assert not left

@@ -137,7 +137,8 @@ class Limiter:
         """As new: at the start, and in a process that was forked."""
         now = time.monotonic()
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        # A request that is collected while it waits gives up its place, perhaps in the middle of this.
+        self._lock = threading.RLock()
         self._waiters: deque[_Waiter] = deque()
         self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle, float] | None = None
         self._in_flight = 0
@@ -423,10 +424,16 @@ class Limiter:
         when = loop.time() + wait
         if self._timer is not None and self._timer[0] is loop:
             _, timer, then = self._timer
-            if loop.time() < then <= when:
+            if then <= when:
                 return
             timer.cancel()
-        self._timer = (loop, loop.call_later(wait, self._pump), when)
+        self._timer = (loop, loop.call_later(wait, self._ring), when)
+
+    def _ring(self) -> None:
+        with self._lock:
+            # Some loops ring a little too soon: then another timer is due.
+            self._timer = None
+        self._pump()
 
     def __repr__(self) -> str:
         return f"Limiter({self.name!r})"

@@ -5,6 +5,7 @@ tests. Whatever goes wrong below HTTP leaves here as a `TransportError` that nam
 a status is the dialect's to judge. No header ever enters an error or a repr.
 """
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -88,6 +89,7 @@ class HttpTransport:
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """See `Transport.post`."""
+        cancelled = _Cancelled()
         try:
             async with self._request(url, headers, body).build_streamed() as response:
                 # One byte more than allowed tells an answer that is too long from one that just fits.
@@ -95,19 +97,23 @@ class HttpTransport:
                 answer = Answer(response.status, content.to_bytes() if content else b"", response.get_header)
         except Exception as error:
             raise self._explain(url, error) from None
+        cancelled.check()
         if len(answer.body) > MAX_ANSWER_BYTES:
             raise _too_long(url)
         return answer
 
     async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
         """The whole answer to a GET. Raises: `TransportError` if none came, or only a part."""
+        cancelled = _Cancelled()
         try:
             request = _pooled_client(self._connect_timeout_seconds).get(url).headers(headers)
             async with request.timeout(self._timeout).build_streamed() as response:
                 content = await response.body_reader.read(MAX_ANSWER_BYTES + 1)
-                return Answer(response.status, content.to_bytes() if content else b"", response.get_header)
+                answer = Answer(response.status, content.to_bytes() if content else b"", response.get_header)
         except Exception as error:
             raise self._explain(url, error) from None
+        cancelled.check()
+        return answer
 
     @asynccontextmanager
     async def stream(
@@ -116,6 +122,7 @@ class HttpTransport:
         """See `Transport.stream`."""
         # With the default limit a piece is held back until the buffer is full.
         request = self._request(url, headers, body).streamed_read_buffer_limit(0).build_streamed()
+        cancelled = _Cancelled()
         try:
             response = await request.__aenter__()
         except Exception as error:
@@ -126,6 +133,7 @@ class HttpTransport:
             size = 0
             try:
                 while (chunk := await read_chunk()) is not None:
+                    cancelled.check()
                     size += len(chunk)
                     if size > MAX_ANSWER_BYTES:
                         raise _too_long(url)
@@ -134,6 +142,7 @@ class HttpTransport:
                 raise self._explain(url, error) from None
 
         try:
+            cancelled.check()
             yield StreamedAnswer(response.status, response.get_header, chunks())
         finally:
             await request.__aexit__(None, None, None)
@@ -178,6 +187,22 @@ class HttpTransport:
 
     def __repr__(self) -> str:
         return f"HttpTransport(timeout_seconds={self._timeout_seconds!r})"
+
+
+class _Cancelled:
+    """Whether the present task was cancelled meanwhile: pyreqwest 0.15 loses a cancellation that comes together
+    with what it waits for."""
+
+    __slots__ = ("_count", "_task")
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._count = self._task.cancelling() if self._task is not None else 0
+
+    def check(self) -> None:
+        """Raises: `asyncio.CancelledError` if it was."""
+        if self._task is not None and self._task.cancelling() > self._count:
+            raise asyncio.CancelledError
 
 
 def _explain_timeout(where: str, is_connecting: bool, transport: HttpTransport) -> ProviderTimeoutError:
