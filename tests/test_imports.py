@@ -13,7 +13,7 @@ from treadle import tools
 SOURCE = Path(treadle.__file__).parent
 RANKS = [
     ["core"],
-    ["protocol", "registry", "documents"],
+    ["protocol", "registry", "documents", "cancellation"],
     ["perform", "answers", "calls", "loop"],
     ["run", "replay", "sync"],
     ["agent", "session"],

@@ -5,7 +5,6 @@ tests. Whatever goes wrong below HTTP leaves here as a `TransportError` that nam
 a status is the dialect's to judge. No header ever enters an error or a repr.
 """
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
+from treadle.cancellation import CancellationCheck
 from treadle.core.errors import ConfigError, ProviderTimeoutError, RequestError, TransportError
 from treadle.core.types import Json
 
@@ -89,7 +89,7 @@ class HttpTransport:
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """See `Transport.post`."""
-        cancelled = _Cancelled()
+        cancelled = CancellationCheck()
         try:
             async with self._request(url, headers, body).build_streamed() as response:
                 # One byte more than allowed tells an answer that is too long from one that just fits.
@@ -104,7 +104,7 @@ class HttpTransport:
 
     async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
         """The whole answer to a GET. Raises: `TransportError` if none came, or only a part."""
-        cancelled = _Cancelled()
+        cancelled = CancellationCheck()
         try:
             request = _pooled_client(self._connect_timeout_seconds).get(url).headers(headers)
             async with request.timeout(self._timeout).build_streamed() as response:
@@ -122,7 +122,7 @@ class HttpTransport:
         """See `Transport.stream`."""
         # With the default limit a piece is held back until the buffer is full.
         request = self._request(url, headers, body).streamed_read_buffer_limit(0).build_streamed()
-        cancelled = _Cancelled()
+        cancelled = CancellationCheck()
         try:
             response = await request.__aenter__()
         except Exception as error:
@@ -187,22 +187,6 @@ class HttpTransport:
 
     def __repr__(self) -> str:
         return f"HttpTransport(timeout_seconds={self._timeout_seconds!r})"
-
-
-class _Cancelled:
-    """Whether the present task was cancelled meanwhile: pyreqwest 0.15 loses a cancellation that comes together
-    with what it waits for."""
-
-    __slots__ = ("_count", "_task")
-
-    def __init__(self) -> None:
-        self._task = asyncio.current_task()
-        self._count = self._task.cancelling() if self._task is not None else 0
-
-    def check(self) -> None:
-        """Raises: `asyncio.CancelledError` if it was."""
-        if self._task is not None and self._task.cancelling() > self._count:
-            raise asyncio.CancelledError
 
 
 def _explain_timeout(where: str, is_connecting: bool, transport: HttpTransport) -> ProviderTimeoutError:

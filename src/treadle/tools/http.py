@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from treadle.cancellation import CancellationCheck
 from treadle.core.errors import ConfigError, ToolError
 
 if TYPE_CHECKING:
@@ -146,16 +147,19 @@ class GuardedHttp:
                     raise ToolError(f"{where} gave no answer: {_describe(error)}") from None
 
     async def _receive(self, builder: Any, url: "Url") -> HttpAnswer:
+        cancelled = CancellationCheck()
         async with builder.build_streamed() as response:
             content = bytearray()
             while (chunk := await response.body_reader.read_chunk()) is not None:
+                cancelled.check()
                 content += chunk.to_bytes()
                 if len(content) > self._max_bytes:
                     raise ToolError(
                         f"the answer of {url.origin_ascii} is larger than {self._max_bytes:,} bytes; ask for less"
                     )
             found = {name.lower(): value for name, value in response.headers.items()}
-            return HttpAnswer(response.status, found, bytes(content), str(url))
+        cancelled.check()
+        return HttpAnswer(response.status, found, bytes(content), str(url))
 
     async def _check(self, url: "Url") -> tuple[str, Sequence[str]]:
         """The host, and the addresses to connect to. Raises: `ToolError` if one of them is not allowed."""
