@@ -68,3 +68,31 @@ def test_no_key_is_left_anywhere(cli: Cli, script: Script, status: int) -> None:
     seen = everything(cli.folder) + "\n".join(outputs).encode()
     for name, key in KEYS.items():
         assert key.encode() not in seen, name
+
+
+PROVIDERS = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "ollama": "OLLAMA_API_KEY",
+    "openai_responses": "OPENAI_API_KEY",
+    "completions": "OPENAI_API_KEY",
+}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_no_dialect_leaves_its_key(cli: Cli, script: Script, provider: str) -> None:
+    key = "planted-of-a-dialect-00004"
+    server = script(lambda _: (401, f"you sent {key} and Bearer {key}"))
+    cli.env[PROVIDERS[provider]] = key
+    outputs = [
+        cli(*arguments)
+        for arguments in (
+            ("run", "Hello", "-m", f"{provider}:m", "--base-url", server.url, "--run-id", "r"),
+            ("show", "r", "--events"),
+            ("export", "r", "--format", "journal", "-o", "journal.jsonl"),
+        )
+    ]
+    seen = "".join(done.out + done.err for done in outputs).encode() + everything(cli.folder)
+    assert b"you sent" in seen
+    assert any(key in str(headers) for headers in server.headers)
+    assert key.encode() not in seen
