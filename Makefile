@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-full lint types bubblewrap bench clean help
+.PHONY: demo test test-full fuzz lint types bubblewrap bench clean help
 
 help:
 	@echo "make demo       watch a few hundred runs be killed, resumed, checked and exported"
 	@echo "make test       lint, types and tests"
 	@echo "make test-full  the long forms too: every crash point, soak, fuzzing"
+	@echo "make fuzz       the text formats, coverage-guided, SECONDS=600 each"
 	@echo "make bench      all benchmarks, each against its baseline"
 	@echo "make clean      remove what the others made"
 
@@ -27,6 +28,17 @@ test: lint types bubblewrap
 
 test-full: lint types bubblewrap
 	TREADLE_FULL=1 $(BIN)/python -m pytest
+
+# Coverage-guided, so it needs a package of its own, which has wheels for Linux and macOS.
+SECONDS ?= 600
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
+	@mkdir -p .fuzz
+	@for format in $$($(BIN)/python -c 'from treadle.formats import FORMATS; print(*FORMATS)'); do \
+		echo "fuzzing $$format for $(SECONDS) s"; \
+		$(BIN)/python -m tests.fuzz.formats $$format $(SECONDS) -artifact_prefix=.fuzz/ 2>.fuzz/$$format.log || \
+		{ tail -40 .fuzz/$$format.log; exit 1; }; \
+	done
 
 # The tests run commands in sandboxes of bubblewrap. Where it is missing it is put beside Python, with lists of
 # packages of its own, so that it needs no root and leaves the system as it is.
@@ -52,4 +64,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo
