@@ -21,7 +21,7 @@ _ENOUGH = 12
 """Requests from which a learned rate is learned anew."""
 _FEW = 5
 """Requests of which nothing is learned."""
-_TRUSTED = 200
+_TRUSTED = 100
 """Requests from which a rate is learned well."""
 _MEMORY = 2_000
 """Requests over which a learned rate is averaged."""
