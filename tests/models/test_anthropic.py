@@ -234,6 +234,24 @@ async def test_arguments_that_are_no_object_are_held_by_one(arguments):
     assert bodies[0]["messages"][1]["content"][0]["input"] == {"INVALID_JSON": arguments}
 
 
+async def test_tools_that_were_called_are_there_when_none_may_be_called():
+    """As for the last words of a run at its limit: the API refuses calls of tools that it is not told of."""
+    calls = (ToolCall("a", "look_up", "{}"), ToolCall("b", "other", "{}"), ToolCall("c", "look_up", "{}"))
+    results = [Message(Role.TOOL, "x", call_id=call.call_id) for call in calls]
+    log = Log([USER, Message(Role.ASSISTANT, "", calls), *results])
+    _, (body,) = await ask([Reply(answer(TEXT))], Request(log))
+    assert [tool["name"] for tool in body["tools"]] == ["look_up", "other"]
+    assert body["tool_choice"] == {"type": "none"}
+    quoted = Log([Message(Role.USER, json.dumps({"type": "tool_use"}, separators=(",", ":")))])
+    _, (body,) = await ask([Reply(answer(TEXT))], Request(quoted))
+    assert "tools" not in body
+
+
+async def test_blank_instructions_are_left_out():
+    _, (body,) = await ask([Reply(answer(TEXT))], Request(Log([Message(Role.SYSTEM, " "), USER])))
+    assert "system" not in body
+
+
 async def test_empty_answers_are_left_out():
     log = Log([USER, Message(Role.ASSISTANT, " \n"), USER])
     _, bodies = await ask([Reply(answer())], Request(log))

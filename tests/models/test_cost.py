@@ -27,6 +27,11 @@ async def test_a_known_model():
     assert cached == pytest.approx(0.025 + 0.2)
 
 
+async def test_writing_to_a_cache_costs_more():
+    usage = Usage(1_000, 0, 0, 0, 1_000)
+    assert await cost("anthropic:claude-sonnet-4-5", said(usage=usage)) == pytest.approx(1_000 * 3.75e-6)
+
+
 async def test_the_server_says_which_model_it_was():
     assert await cost("openai:my-alias", said("gpt-5-mini-2025-08-07")) == pytest.approx(0.45)
     assert await cost("openai:gpt-5-mini", said("an-unknown-snapshot")) == pytest.approx(0.45)

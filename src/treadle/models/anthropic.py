@@ -5,6 +5,7 @@ Source: Anthropic API reference, Messages, version 2023-06-01, 2026.
 """
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -122,9 +123,13 @@ class AnthropicModel(HttpModel):
         told: list[bytes] = []
         parts: list[bytes] = []
         last: Role | None = None
-        for role, blocks in request.messages.map(_turn):
+        turns = request.messages.map(_turn)
+        if not request.tools and any(_USED in blocks for _, blocks in turns):
+            request = replace(request, tools=_tools_used(request.messages))
+        for role, blocks in turns:
             if role is Role.SYSTEM:
-                told.append(blocks)
+                if blocks.strip():
+                    told.append(blocks)
             elif not blocks:
                 continue
             elif role is last:
@@ -156,6 +161,8 @@ class AnthropicModel(HttpModel):
             fields.setdefault("cache_control", _EPHEMERAL)
         if tools:
             fields["tools"] = tools
+        if request.tools and all(tool.max_calls == 0 for tool in request.tools):
+            fields["tool_choice"] = {"type": "none"}
         if request.required_tool is not None:
             fields["tool_choice"] = {"type": "tool", "name": request.required_tool}
         if request.output_schema is not None:
@@ -178,6 +185,24 @@ class AnthropicModel(HttpModel):
 
     def _collector(self, on_delta: OnDelta) -> Collector:
         return MessageCollector(on_delta, self.server)
+
+
+_USED = b'"type":"tool_use"'
+"""No text holds this, since quotes within one are escaped."""
+_PAST = "Was called before, and can no longer be called."
+
+
+def _tools_used(messages: Log[Message]) -> tuple[ToolSpec, ...]:
+    """The tools that were called: the API wants them to be there, even where nothing may be called any more."""
+    return _past_tools(
+        tuple(dict.fromkeys([call.name for message in messages for call in message.tool_calls]))
+    )
+
+
+@lru_cache(maxsize=256)
+def _past_tools(names: tuple[str, ...]) -> tuple[ToolSpec, ...]:
+    """The same for the same names, so that what is made of them is kept."""
+    return tuple([ToolSpec(name, _PAST, {"type": "object"}, max_calls=0) for name in names])
 
 
 _OPENERS = {

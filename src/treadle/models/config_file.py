@@ -40,6 +40,7 @@ class PriceTable(_Table):
     input_usd_per_million: Annotated[float, Field(ge=0)]
     output_usd_per_million: Annotated[float, Field(ge=0)]
     cached_input_usd_per_million: Annotated[float, Field(ge=0)] | None = None
+    cache_write_usd_per_million: Annotated[float, Field(ge=0)] | None = None
 
 
 class LimitTable(_Table):
