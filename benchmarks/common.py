@@ -132,13 +132,15 @@ def compare(pairs: list[tuple[Timing, Timing]]) -> tuple[float, str]:
     )
 
 
-def make_agent(base_url: str, journal: object, name: str = "openai:bench", **options: Any) -> Agent:
+def make_agent(
+    base_url: str, journal: object, name: str = "openai:bench", *, has_tools: bool = True, **options: Any
+) -> Agent:
     """An agent on the benchmark's server; `options` are those of `treadle.model`."""
     from treadle import model
 
     return Agent(
         model(name, base_url=base_url, api_key="none", **options),
-        tools=[add],
+        tools=[add] if has_tools else [],
         policy=Policy(max_steps=None),
         journal=journal,  # type: ignore[arg-type]
     )

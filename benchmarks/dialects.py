@@ -12,43 +12,56 @@ IN_FLIGHT = 64
 
 
 async def measure() -> list[Figure]:
-    """One pair of figures for each dialect."""
-    return [
-        await _measure(dialect, is_streamed=is_streamed)
+    """Two figures for each dialect; `completions` alone, and with calls that a format reads from its text."""
+    figures = [
+        await _measure(dialect, dialect, is_streamed=is_streamed)
         for dialect in DIALECTS
-        if dialect != "openai_chat"
+        if dialect not in ("openai_chat", "completions")
         for is_streamed in (False, True)
     ]
+    for is_streamed in (False, True):
+        # It knows no tools, so a run is one step.
+        figures.append(
+            await _measure("completions", "completions", is_streamed=is_streamed, steps=1, has_tools=False)
+        )
+        name, options = "completions with hermes", {"format": "hermes", "template": "chatml"}
+        figures.append(await _measure("completions", name, is_streamed=is_streamed, options=options))
+    return figures
 
 
-async def _measure(dialect: str, *, is_streamed: bool) -> Figure:
-    # An answer in text is read by a format on the way.
-    options = {"format": "hermes", "template": "chatml"} if dialect == "completions" else {}
+async def _measure(
+    dialect: str,
+    name: str,
+    *,
+    is_streamed: bool,
+    steps: int = STEPS,
+    has_tools: bool = True,
+    options: dict[str, str] | None = None,
+) -> Figure:
     with ExitStack() as stack:
         path = stack.enter_context(journal_path())
         journal = stack.enter_context(open_journal(path))
-        agent = make_agent(
-            stack.enter_context(server(STEPS, dialect=dialect)), journal, f"{dialect}:bench", **options
-        )
-        chat = make_agent(stack.enter_context(server(STEPS)), journal)
-        runs = 300 if is_streamed else 2000
+        base_url = stack.enter_context(server(steps, dialect=dialect))
+        agent = make_agent(base_url, journal, f"{dialect}:bench", has_tools=has_tools, **(options or {}))
+        chat = make_agent(stack.enter_context(server(steps)), journal, has_tools=has_tools)
+        runs = (300 if is_streamed else 2000) * STEPS // steps
         pairs = [
             pair
             async for pair in in_turn(
-                lambda: timed(_runner(agent, is_streamed=is_streamed), runs, IN_FLIGHT),
-                lambda: timed(_runner(chat, is_streamed=is_streamed), runs, IN_FLIGHT),
+                lambda: timed(_runner(agent, steps, is_streamed=is_streamed), runs, IN_FLIGHT),
+                lambda: timed(_runner(chat, steps, is_streamed=is_streamed), runs, IN_FLIGHT),
                 rounds=5,
             )
         ]
     ratio, detail = compare(pairs)
     how = "streamed" if is_streamed else "whole"
-    return Figure(f"steps/s of {dialect}, {how}, over openai_chat's", ratio, ">= 0.8", detail)
+    return Figure(f"steps/s of {name}, {how}, over openai_chat's", ratio, ">= 0.8", detail)
 
 
-def _runner(agent: Agent, *, is_streamed: bool) -> Callable[[], Awaitable[int]]:
+def _runner(agent: Agent, steps: int, *, is_streamed: bool) -> Callable[[], Awaitable[int]]:
     async def one() -> int:
         run = await agent.run("Add 1 and 2.", on_event=_ignore if is_streamed else None)
-        assert (run.stop_reason, run.steps) == ("completed", STEPS), (run.error, run.steps)
+        assert (run.stop_reason, run.steps) == ("completed", steps), (run.error, run.steps)
         return run.steps
 
     return one

@@ -90,9 +90,8 @@ class Pace:
         """Times that the bucket was found to be empty, however many requests were refused for it."""
         self._random = random or Random()
         self._bucket: Bucket | None = None
-        self._start = now
         self._empty_at = now
-        """When it was last found to be empty, or the beginning."""
+        """When it was last found to be empty, or the first request was sent."""
         self._resumed_at = now
         self._accepted = 0
         """Admitted since then, less those that were refused."""
@@ -103,6 +102,8 @@ class Pace:
         """Of the same, what was too little to be judged."""
         self._first: tuple[float, float] | None = None
         """What was let through before the first refusal, and in which time: it holds what the bucket holds."""
+        self._line: tuple[float, float] | None = None
+        """The last time after a pause: what was let through, and in how many seconds."""
         self._weight = 0.0
         """Of how many requests the learned rate is."""
         self._borne: float | None = None
@@ -126,6 +127,8 @@ class Pace:
 
     def admit(self, now: float) -> None:
         """A request is sent."""
+        if not self._accepted and not self.refusals:
+            self._empty_at = now
         self._accepted += 1
         if self._bucket is not None:
             self._bucket.fill(now)
@@ -146,9 +149,11 @@ class Pace:
             if retry_after is None:
                 return
         else:
+            # Between two refusals the way to the server and back is in both; the beginning has none.
+            seconds = (now if self.refusals else sent_at) - self._empty_at
             self.refusals += 1
             self._unlucky += 1
-            self._before = (self._accepted - 1, now - self._empty_at, self._waited)
+            self._before = (self._accepted - 1, seconds, self._waited)
             self._empty_at, self._accepted = now, 0
             if retry_after is None:
                 slowest = self.rate or 10.0
@@ -215,6 +220,7 @@ class Pace:
         While we wait, the bucket fills no further than it can hold, which is what came before the first refusal.
         """
         assert self._first is not None
+        self._refine(accepted, seconds, waited)
         count, first_seconds = self._first
         low, high = accepted / seconds, accepted / max(seconds - waited, 1e-3)
         rate, counted = low, accepted
@@ -223,6 +229,20 @@ class Pace:
             if active > 0.1 * seconds and accepted > count:
                 rate, counted = (accepted - count) / active, accepted - count
         return min(max(rate, low), high), float(counted)
+
+    def _refine(self, accepted: float, seconds: float, waited: float) -> None:
+        """Tell how much the bucket holds, by two times that it was full at their beginning.
+
+        What came in them is what it holds, and the rate over the time: two points of a line.
+        """
+        active = seconds - waited
+        before, self._line = self._line, (accepted, active)
+        if before is None or abs(active - before[1]) < 0.25 * active:
+            return
+        rate = (accepted - before[0]) / (active - before[1])
+        burst = accepted - rate * active
+        if accepted / seconds <= rate <= accepted / max(active, 1e-3) and burst <= rate * waited:
+            self._first = (burst, 0.0)
 
     def _restart(self, rate: float, capacity: float, now: float, level: float | None = None) -> None:
         self._borne = None
