@@ -16,7 +16,7 @@ from treadle.core.log import Log
 from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolSpec
 from treadle.models.anthropic_read import (
     PAUSED,
-    PlainReader,
+    MessageReader,
     encode_blocks,
     join_completions,
     keep_inputs,
@@ -40,7 +40,6 @@ _SMALL_MAX_TOKENS = (
     ("claude-2", 4096),
     ("claude-instant", 4096),
 )
-_MAX_PREFIXES = 1024
 _EPHEMERAL: Json = {"type": "ephemeral"}
 
 _encode = msgspec.json.Encoder().encode
@@ -77,11 +76,10 @@ class AnthropicModel(HttpModel):
         self._root = stem or join_url(self._base_url, "/v1")
         self._endpoint = join_url(self._root, "/messages")
         self._headers.setdefault("anthropic-version", VERSION)
-        self._plain = PlainReader(self.settings, self._price)
+        self._plain = MessageReader(self.settings, self._price)
         self._fields = _fields(model, self.settings)
         self._cache = cache
         self._server_tools = tuple(server_tools)
-        self._prefixes: dict[tuple[int, int, str | None, bool, bool], tuple[Request, bytes]] = {}
 
     @property
     def identity(self) -> str:
@@ -139,22 +137,20 @@ class AnthropicModel(HttpModel):
                 last = role
         # A run of one step would pay for a cache that nobody reads.
         is_kept = self._cache and (bool(request.tools) or len(request.messages) > 2)
-        # The entry keeps the tools and the schema alive, so that their ids stay theirs.
-        key = (id(request.tools), id(request.output_schema), request.required_tool, is_stream, is_kept)
-        entry = self._prefixes.get(key)
-        prefix = self._prefix(request, key) if entry is None else entry[1]
+        prefix = self._kept_prefix(request, is_stream, is_kept)
         if told:
             mark = b',"cache_control":{"type":"ephemeral"}' if is_kept else b""
             prefix += b'"system":[{"type":"text","text":' + _encode(_joined(told)) + mark + b"}],"
         return b"".join((prefix, b'"messages":[', *parts, b"]}]}" if parts else b"]}"))
 
-    def _prefix(self, request: Request, key: tuple[int, int, str | None, bool, bool]) -> bytes:
+    def _prefix(self, request: Request, *flags: bool) -> bytes:
         """The body up to the instructions."""
+        is_stream, is_kept = flags
         fields = dict(self._fields)
-        if key[3]:
+        if is_stream:
             fields["stream"] = True
         tools = [*self._server_tools, *[_encode_tool(tool) for tool in request.tools]]
-        if key[4]:
+        if is_kept:
             # The first is for what all runs share, the second goes with the last message.
             if tools:
                 tools[-1] = {**tools[-1], "cache_control": _EPHEMERAL}
@@ -168,11 +164,7 @@ class AnthropicModel(HttpModel):
         if request.output_schema is not None:
             config = {"format": {"type": "json_schema", "schema": request.output_schema}}
             fields["output_config"] = {**fields.get("output_config", {}), **config}
-        prefix = _encode(fields)[:-1] + b","
-        if len(self._prefixes) >= _MAX_PREFIXES:
-            self._prefixes.clear()
-        self._prefixes[key] = (Request(Log(), request.tools, request.output_schema), prefix)
-        return prefix
+        return _encode(fields)[:-1] + b","
 
     def _decode_answer(self, body: bytes) -> Json:
         return keep_inputs(super()._decode_answer(body), body)

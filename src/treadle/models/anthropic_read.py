@@ -24,6 +24,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.arguments import fit_id, object_of, text_of
+from treadle.models.plain import PlainReader
 from treadle.models.price import Price
 
 PAUSED = "pause_turn"
@@ -312,41 +313,27 @@ class _Answer(Struct, forbid_unknown_fields=True):
     diagnostics: None = None
 
 
-class PlainReader:
-    """The fast way to read one server's answers."""
+class MessageReader(PlainReader):
+    """See `PlainReader`."""
 
-    __slots__ = ("_decode", "_price", "_settings")
+    ANSWER = _Answer
 
-    def __init__(self, settings: Settings, price: Price | None) -> None:
-        self._decode = msgspec.json.Decoder(_Answer).decode
-        self._settings = settings
-        self._price = price
-
-    def read(self, body: bytes) -> Completion | None:
-        """The completion, or `None` for an answer with anything unusual in it, damage included."""
-        try:
-            answer = self._decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
-            return None
+    def _read(self, answer: _Answer) -> Completion | None:
         content, reasoning, opaque = "", None, None
         calls: list[ToolCall] = []
         for index, block in enumerate(answer.content):
-            kind = type(block)
             if isinstance(block, _ToolUse):
                 calls.append(ToolCall(block.id, block.name, text_of(block.input)))
-            elif kind is _Text and not calls and not content:
-                content = block.text  # type: ignore[union-attr]
+            elif isinstance(block, _Text) and not calls and not content:
+                content = block.text
             elif isinstance(block, _Thinking) and index == 0:
                 reasoning, opaque = block.thinking or None, {_KEY: {"signature": block.signature}}
             else:
                 return None
-        reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
         if (answer.stop_reason == "tool_use") != bool(calls):
             return None
-        message = Message(Role.ASSISTANT, content, tuple(calls), None, None, False, reasoning, opaque)
         usage = None if answer.usage is None else _to_usage(answer.usage)
-        cost = None if usage is None or self._price is None else self._price.cost_usd(usage)
-        return Completion(message, reason, usage, cost, answer.model, answer.id, self._settings)
+        return self._complete(content, calls, usage, answer.model, answer.id, reasoning, opaque)
 
 
 def _to_usage(raw: _Usage) -> Usage:

@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 
-from treadle.core.log import Log
 from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolSpec
 from treadle.models.gemini_read import (
     GeminiCollector,
-    PlainReader,
+    GeminiReader,
     encode_parts,
     encode_parts_signed,
     keep_arguments,
@@ -23,7 +22,6 @@ from treadle.models.gemini_read import (
 from treadle.models.http_model import HttpModel, OnDelta, join_url
 from treadle.models.stream import Collector
 
-_MAX_PREFIXES = 1024
 _encode = msgspec.json.Encoder().encode
 
 
@@ -54,12 +52,11 @@ class GeminiModel(HttpModel):
         extra = dict(self.settings.extra or {})
         self._generation = _generation(self.settings) | extra.pop("generationConfig", {})
         self._extra = extra
-        self._plain = PlainReader(self.settings, self._price)
+        self._plain = GeminiReader(self.settings, self._price)
         version = re.search(r"gemini-(\d+)", model)
         # From Gemini 3 on, calls of other models are taken only with a mark in place of the signature.
         is_strict = version is not None and int(version[1]) >= 3
         self._encode_parts: Callable[[Message], bytes] = encode_parts_signed if is_strict else encode_parts
-        self._prefixes: dict[tuple[int, int, str | None], tuple[Request, bytes]] = {}
 
     @property
     def identity(self) -> str:
@@ -78,10 +75,7 @@ class GeminiModel(HttpModel):
         return {"x-goog-api-key": api_key.strip()}
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        # The entry keeps the tools and the schema alive, so that their ids stay theirs.
-        key = (id(request.tools), id(request.output_schema), request.required_tool)
-        entry = self._prefixes.get(key)
-        parts = [self._prefix(request, key) if entry is None else entry[1]]
+        parts = [self._kept_prefix(request)]
         told: list[str] = []
         last: Role | None = None
         for message, encoded in zip(request.messages, request.messages.map(self._encode_parts), strict=True):
@@ -102,7 +96,7 @@ class GeminiModel(HttpModel):
         parts.append(b"}")
         return b"".join(parts)
 
-    def _prefix(self, request: Request, key: tuple[int, int, str | None]) -> bytes:
+    def _prefix(self, request: Request, *flags: bool) -> bytes:
         """The body up to the first content."""
         fields = dict(self._extra)
         generation = dict(self._generation)
@@ -119,11 +113,7 @@ class GeminiModel(HttpModel):
         if request.required_tool is not None:
             calling = {"mode": "ANY", "allowedFunctionNames": [request.required_tool]}
             fields["toolConfig"] = {**fields.get("toolConfig", {}), "functionCallingConfig": calling}
-        prefix = _encode(fields)[:-1] + (b"," if fields else b"") + b'"contents":['
-        if len(self._prefixes) >= _MAX_PREFIXES:
-            self._prefixes.clear()
-        self._prefixes[key] = (Request(Log(), request.tools, request.output_schema), prefix)
-        return prefix
+        return _encode(fields)[:-1] + (b"," if fields else b"") + b'"contents":['
 
     def _decode_answer(self, body: bytes) -> Json:
         return keep_arguments(super()._decode_answer(body), body)

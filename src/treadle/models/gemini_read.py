@@ -25,6 +25,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.arguments import object_of, text_of
+from treadle.models.plain import PlainReader
 from treadle.models.price import Price
 from treadle.models.server import Server, explain_error, find_error
 
@@ -416,22 +417,12 @@ class _Answer(Struct, forbid_unknown_fields=True, rename="camel"):
     create_time: str | None = None
 
 
-class PlainReader:
-    """The fast way to read one server's answers."""
+class GeminiReader(PlainReader):
+    """See `PlainReader`."""
 
-    __slots__ = ("_decode", "_price", "_settings")
+    ANSWER = _Answer
 
-    def __init__(self, settings: Settings, price: Price | None) -> None:
-        self._decode = msgspec.json.Decoder(_Answer).decode
-        self._settings = settings
-        self._price = price
-
-    def read(self, body: bytes) -> Completion | None:
-        """The completion, or `None` for an answer with anything unusual in it, damage included."""
-        try:
-            answer = self._decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
-            return None
+    def _read(self, answer: _Answer) -> Completion | None:
         content = ""
         calls: list[ToolCall] = []
         for part in answer.candidates[0].content.parts:
@@ -444,13 +435,8 @@ class PlainReader:
                 content = part.text
             else:
                 return None
-        reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-        message = Message(Role.ASSISTANT, content, tuple(calls))
         usage = None if answer.usage_metadata is None else _to_usage(answer.usage_metadata)
-        cost = None if usage is None or self._price is None else self._price.cost_usd(usage)
-        return Completion(
-            message, reason, usage, cost, answer.model_version, answer.response_id, self._settings
-        )
+        return self._complete(content, calls, usage, answer.model_version, answer.response_id)
 
 
 def _to_usage(raw: _Usage) -> Usage:

@@ -13,6 +13,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError, ProviderError, ServerError
 from treadle.core.events import Delta
+from treadle.core.log import Log
 from treadle.core.types import Completion, Json, OutputMode, Request, Settings, Usage
 from treadle.models.price import Price
 from treadle.models.protocol import Watch
@@ -20,6 +21,8 @@ from treadle.models.server import Server, explain_error, find_error, read_rate_l
 from treadle.models.sse import LineReader, SseReader
 from treadle.models.stream import Collector, read_stream
 from treadle.models.transport import Answer, HttpTransport, StreamedAnswer, Transport
+
+_MAX_PREFIXES = 1024
 
 OnDelta: TypeAlias = Callable[[Delta], None]
 
@@ -62,6 +65,7 @@ class HttpModel(ABC):
         self._headers = merge_headers(self._key_headers(api_key) if api_key is not None else {}, headers)
         self.server = Server(model, self._base_url, tuple(self._headers.items()), key_variable)
         self._transport = transport or HttpTransport()
+        self._prefixes: dict[tuple[object, ...], tuple[Request, bytes]] = {}
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
             raise ConfigError(f"Settings.extra may not hold {reserved}: the request has its own")
         for setting in self.UNKNOWN_SETTINGS:
@@ -138,6 +142,22 @@ class HttpModel(ABC):
     @abstractmethod
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
         """The request. Each message is encoded once for its whole history, by `Log.map`."""
+
+    def _prefix(self, request: Request, *flags: bool) -> bytes:
+        """What of a body the tools, the schema and the settings say, before the first message."""
+        raise NotImplementedError
+
+    def _kept_prefix(self, request: Request, *flags: bool) -> bytes:
+        """The same, made once for the same tools and schema."""
+        key = (id(request.tools), id(request.output_schema), request.required_tool, *flags)
+        entry = self._prefixes.get(key)
+        if entry is None:
+            if len(self._prefixes) >= _MAX_PREFIXES:
+                self._prefixes.clear()
+            # The entry keeps the tools and the schema alive, so that their ids stay theirs.
+            kept = Request(Log(), request.tools, request.output_schema)
+            entry = self._prefixes[key] = (kept, self._prefix(request, *flags))
+        return entry[1]
 
     @abstractmethod
     def _read(self, raw: Json) -> Completion:

@@ -51,8 +51,9 @@ class SharedBuckets:
 
         Raises: `ConfigError` if the file cannot be used.
         """
-        now = time.time()
         with self._transaction() as connection:
+            # Not before the lock is had: time that has passed for another process must not come back.
+            now = time.time()
             rows = connection.execute(
                 "SELECT kind, level, at, not_before FROM treadle_limits WHERE name = ?", (self._name,)
             ).fetchall()

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ProviderError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.log import Log
 from treadle.core.types import (
     Completion,
     FinishReason,
@@ -36,7 +35,6 @@ from treadle.models.transport import Answer, StreamedAnswer
 
 _KEY = "ollama"
 _PORT = 11434
-_MAX_PREFIXES = 1024
 _KNOWN = frozenset(
     ("model", "message", "done", "done_reason", "prompt_eval_count", "eval_count", "created_at", "logprobs")
 )
@@ -84,7 +82,6 @@ class OllamaModel(HttpModel):
         self._fields = _fields(model, self.settings, num_ctx) | {
             name: value for name, value in more.items() if value is not None
         }
-        self._prefixes: dict[tuple[int, int, str | None, bool], tuple[Request, bytes]] = {}
 
     @property
     def identity(self) -> str:
@@ -102,26 +99,19 @@ class OllamaModel(HttpModel):
         return {"authorization": f"Bearer {api_key.strip()}"}
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        # The entry keeps the tools and the schema alive, so that their ids stay theirs.
-        key = (id(request.tools), id(request.output_schema), request.required_tool, is_stream)
-        entry = self._prefixes.get(key)
-        prefix = self._prefix(request, key) if entry is None else entry[1]
+        prefix = self._kept_prefix(request, is_stream)
         return b"".join((prefix, b",".join(request.messages.map(encode_message)), b"]}"))
 
-    def _prefix(self, request: Request, key: tuple[int, int, str | None, bool]) -> bytes:
+    def _prefix(self, request: Request, *flags: bool) -> bytes:
         """The body up to the first message."""
-        fields = {**self._fields, "stream": key[-1]}
+        fields = {**self._fields, "stream": flags[0]}
         required = request.required_tool
         tools = [tool for tool in request.tools if required is None or tool.name == required]
         if tools:
             fields["tools"] = [_encode_tool(tool) for tool in tools]
         if request.output_schema is not None:
             fields["format"] = request.output_schema
-        prefix = _encode(fields)[:-1] + b',"messages":['
-        if len(self._prefixes) >= _MAX_PREFIXES:
-            self._prefixes.clear()
-        self._prefixes[key] = (Request(Log(), request.tools, request.output_schema), prefix)
-        return prefix
+        return _encode(fields)[:-1] + b',"messages":['
 
     def _decode_answer(self, body: bytes) -> Json:
         return keep_arguments(super()._decode_answer(body), body)

@@ -14,10 +14,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.log import Log
 from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall, ToolSpec
 from treadle.models.http_model import HttpModel, OnDelta, join_url
-from treadle.models.openai_chat_plain import PlainReader
+from treadle.models.openai_chat_plain import ChatReader
 from treadle.models.openai_chat_read import read_completion
 from treadle.models.openai_chat_stream import ChatCollector
 from treadle.models.presets import Quirks
@@ -27,7 +26,6 @@ from treadle.models.stream import Collector
 OPENAI_BASE_URL = "https://api.openai.com/v1"
 OTHER_DIALECTS = frozenset(("anthropic", "completions", "gemini", "ollama", "openai_responses"))
 """Whose keys in what a message keeps opaque are not sent to a chat-completions server."""
-_MAX_PREFIXES = 1024
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,11 +44,10 @@ class OpenAIChatModel(HttpModel):
         options.setdefault("key_variable", "OPENAI_API_KEY")
         super().__init__(model, name=name or f"openai:{model}", **options)
         self._endpoint = join_url(self._base_url, "/chat/completions")
-        self._plain = PlainReader(self.settings, self._price)
+        self._plain = ChatReader(self.settings, self._price)
         is_openai = urlsplit(self._endpoint).hostname == "api.openai.com"
         self._fields = _fields(model, self.settings, quirks, is_openai=is_openai)
         self._encode_message = encoder_for(quirks)
-        self._prefixes: dict[tuple[int, int, str | None, bool], tuple[Request, bytes]] = {}
 
     def _url(self, *, is_stream: bool) -> str:
         return self._endpoint
@@ -59,16 +56,13 @@ class OpenAIChatModel(HttpModel):
         return {"authorization": f"Bearer {api_key.strip()}"}
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        # The entry keeps the tools and the schema alive, so that their ids stay theirs.
-        key = (id(request.tools), id(request.output_schema), request.required_tool, is_stream)
-        entry = self._prefixes.get(key)
-        prefix = self._prefix(request, key) if entry is None else entry[1]
+        prefix = self._kept_prefix(request, is_stream)
         return b"".join((prefix, b",".join(request.messages.map(self._encode_message)), b"]}"))
 
-    def _prefix(self, request: Request, key: tuple[int, int, str | None, bool]) -> bytes:
+    def _prefix(self, request: Request, *flags: bool) -> bytes:
         """The body up to the first message."""
         fields = dict(self._fields)
-        if key[-1]:
+        if flags[0]:
             fields["stream"] = True
             fields.setdefault("stream_options", {"include_usage": True})
         if request.tools:
@@ -77,11 +71,7 @@ class OpenAIChatModel(HttpModel):
             fields["tool_choice"] = {"type": "function", "function": {"name": request.required_tool}}
         if request.output_schema is not None:
             fields["response_format"] = _encode_schema(request.output_schema)
-        prefix = _encode(fields)[:-1] + b',"messages":['
-        if len(self._prefixes) >= _MAX_PREFIXES:
-            self._prefixes.clear()
-        self._prefixes[key] = (Request(Log(), request.tools, request.output_schema), prefix)
-        return prefix
+        return _encode(fields)[:-1] + b',"messages":['
 
     def _read_plain(self, body: bytes) -> Completion | None:
         return self._plain.read(body)

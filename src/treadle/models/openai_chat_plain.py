@@ -1,19 +1,11 @@
-"""Reads the answers that have nothing unusual, which are nearly all, with a typed decoder.
-
-The decoder refuses every field that it does not know, so that an answer which holds more than we model
-goes to `openai_chat_read`, which keeps it. Both give the same completion for what both can read.
-"""
+"""The plain answers of chat completions; see `plain`."""
 
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
-from treadle.core.types import Completion, FinishReason, Message, Role, Settings, ToolCall, Usage
-from treadle.models.price import Price
-
-_MAX_MISSES = 16
-"""A server whose answers never fit is not tried for ever."""
+from treadle.core.types import Completion, ToolCall, Usage
+from treadle.models.plain import PlainReader
 
 
 class _Function(Struct, forbid_unknown_fields=True, gc=False):
@@ -67,7 +59,7 @@ class _Usage(Struct, gc=False):
 
 
 class _Answer(Struct, forbid_unknown_fields=True, gc=False):
-    choices: tuple[_Choice, ...]
+    choices: tuple[_Choice]
     id: str | None = None
     object: str | None = None
     created: int | None = None
@@ -81,44 +73,23 @@ class _Answer(Struct, forbid_unknown_fields=True, gc=False):
     kv_transfer_params: None = None
 
 
-class PlainReader:
-    """The fast way to read one server's answers."""
+class ChatReader(PlainReader):
+    """See `PlainReader`."""
 
-    __slots__ = ("_decode", "_misses", "_price", "_settings")
+    ANSWER = _Answer
 
-    def __init__(self, settings: Settings, price: Price | None) -> None:
-        self._decode = msgspec.json.Decoder(_Answer).decode
-        self._settings = settings
-        self._price = price
-        self._misses = 0
-
-    def read(self, body: bytes) -> Completion | None:
-        """The completion, or `None` for an answer with anything unusual in it, damage included."""
-        if self._misses >= _MAX_MISSES:
-            return None
-        try:
-            answer = self._decode(body)
-            (choice,) = answer.choices
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
-            self._misses += 1
-            return None
-        self._misses = 0
+    def _read(self, answer: _Answer) -> Completion | None:
+        choice = answer.choices[0]
         raw = choice.message
-        calls: tuple[ToolCall, ...] = ()
-        reason = FinishReason.STOP
-        if raw.tool_calls:
-            reason = FinishReason.TOOL_CALLS
-            calls = tuple(
-                [ToolCall(call.id, call.function.name, call.function.arguments) for call in raw.tool_calls]
-            )
-        if choice.finish_reason != reason:
+        calls = [
+            ToolCall(call.id, call.function.name, call.function.arguments) for call in raw.tool_calls or ()
+        ]
+        if (choice.finish_reason == "tool_calls") != bool(calls):
             return None
-        message = Message(
-            Role.ASSISTANT, raw.content or "", calls, None, None, False, raw.reasoning_content or None
-        )
         usage = None if answer.usage is None else _to_usage(answer.usage)
-        cost = None if usage is None or self._price is None else self._price.cost_usd(usage)
-        return Completion(message, reason, usage, cost, answer.model, answer.id, self._settings)
+        return self._complete(
+            raw.content or "", calls, usage, answer.model, answer.id, raw.reasoning_content or None
+        )
 
 
 def _to_usage(raw: _Usage) -> Usage:

@@ -12,17 +12,15 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, RequestError
-from treadle.core.log import Log
 from treadle.core.types import Completion, Json, Request, Role, Settings, ToolSpec
 from treadle.models.http_model import HttpModel, OnDelta, join_url
-from treadle.models.openai_responses_read import KEY, PlainReader, encode_items, read_completion
+from treadle.models.openai_responses_read import KEY, ResponseReader, encode_items, read_completion
 from treadle.models.openai_responses_stream import ResponseCollector
 from treadle.models.protocol import Watch
 from treadle.models.schema import is_strict
 from treadle.models.stream import Collector
 
 STATES = ("none", "previous_response_id", "conversation")
-_MAX_PREFIXES = 1024
 _MAX_GONE = 1024
 _CALLERS_TOOLS = frozenset(
     (
@@ -86,10 +84,9 @@ class OpenAIResponsesModel(HttpModel):
         for item in self._server_tools:
             _check_server_tool(item)
         self._fields = _fields(model, self.settings, state, conversation)
-        self._plain = PlainReader(self.settings, self._price)
+        self._plain = ResponseReader(self.settings, self._price)
         self._gone: set[str] = set()
         """Ids of responses that the server does not have."""
-        self._prefixes: dict[tuple[int, int, str | None, bool], tuple[Request, bytes]] = {}
 
     @property
     def identity(self) -> str:
@@ -127,10 +124,7 @@ class OpenAIResponsesModel(HttpModel):
         return {"authorization": f"Bearer {api_key.strip()}"}
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        # The entry keeps the tools and the schema alive, so that their ids stay theirs.
-        key = (id(request.tools), id(request.output_schema), request.required_tool, is_stream)
-        entry = self._prefixes.get(key)
-        prefix = self._prefix(request, key) if entry is None else entry[1]
+        prefix = self._kept_prefix(request, is_stream)
         items = request.messages.map(encode_items)
         if self._state != "none" and (known := self._known(request)) is not None:
             items = items[known[0] + 1 :]
@@ -159,10 +153,10 @@ class OpenAIResponsesModel(HttpModel):
             return (index, response_id) if kept.get("after") == _digest(before) else None
         return None
 
-    def _prefix(self, request: Request, key: tuple[int, int, str | None, bool]) -> bytes:
+    def _prefix(self, request: Request, *flags: bool) -> bytes:
         """The body up to the first item."""
         fields = dict(self._fields)
-        if key[-1]:
+        if flags[0]:
             fields["stream"] = True
         tools = [*self._server_tools, *[_encode_tool(tool) for tool in request.tools]]
         if tools:
@@ -173,11 +167,7 @@ class OpenAIResponsesModel(HttpModel):
             schema = request.output_schema
             asked = {"type": "json_schema", "name": "answer", "schema": schema, "strict": is_strict(schema)}
             fields["text"] = {**fields.get("text", {}), "format": asked}
-        prefix = _encode(fields)[:-1] + b',"input":['
-        if len(self._prefixes) >= _MAX_PREFIXES:
-            self._prefixes.clear()
-        self._prefixes[key] = (Request(Log(), request.tools, request.output_schema), prefix)
-        return prefix
+        return _encode(fields)[:-1] + b',"input":['
 
     def _read_plain(self, body: bytes) -> Completion | None:
         return self._plain.read(body)

@@ -24,6 +24,7 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
+from treadle.models.plain import PlainReader
 from treadle.models.price import Price
 from treadle.models.server import Server
 
@@ -313,22 +314,12 @@ class _Answer(Struct, gc=False):
     input_transformations: tuple[()] | None = None
 
 
-class PlainReader:
-    """The fast way to read one server's answers."""
+class ResponseReader(PlainReader):
+    """See `PlainReader`."""
 
-    __slots__ = ("_decode", "_price", "_settings")
+    ANSWER = _Answer
 
-    def __init__(self, settings: Settings, price: Price | None) -> None:
-        self._decode = msgspec.json.Decoder(_Answer).decode
-        self._settings = settings
-        self._price = price
-
-    def read(self, body: bytes) -> Completion | None:
-        """The completion, or `None` for an answer with anything unusual in it, damage included."""
-        try:
-            answer = self._decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
-            return None
+    def _read(self, answer: _Answer) -> Completion | None:
         content: str | None = None
         calls: list[ToolCall] = []
         for item in answer.output:
@@ -338,11 +329,8 @@ class PlainReader:
                 content = item.content[0].text
             else:
                 return None
-        reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-        message = Message(Role.ASSISTANT, content or "", tuple(calls))
         usage = None if answer.usage is None else _to_usage(answer.usage)
-        cost = None if usage is None or self._price is None else self._price.cost_usd(usage)
-        completion = Completion(message, reason, usage, cost, answer.model, answer.id, self._settings)
+        completion = self._complete(content or "", calls, usage, answer.model, answer.id)
         if answer.service_tier is None:
             return completion
         return replace(completion, opaque={"service_tier": answer.service_tier})
