@@ -6,6 +6,7 @@ request. Tries again go around it: `RetryModel(LimitModel(model, limiter=limiter
 
 import asyncio
 import os
+import random
 import threading
 import time
 from collections import deque
@@ -335,7 +336,8 @@ class Limiter:
         now = time.monotonic()
         for kind, count in lease.counts.items():
             self._leased[kind] += count
-        self._lease_at = now + lease.wait
+        # Not at the moment when it is there: another process, which is a little quicker, would always be first.
+        self._lease_at = now + lease.wait * (1 + random.random())
         self._pace.not_before = max(self._pace.not_before, now + lease.not_before_seconds)
 
     def _share_hold(self) -> None:

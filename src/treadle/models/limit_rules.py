@@ -40,9 +40,13 @@ class Bucket:
 
     @classmethod
     def per_minute(cls, count: float, now: float) -> "Bucket":
-        """One that gives no more than `count` in any minute: a second's worth at once, and the rest steadily."""
-        burst = max(1.0, count / 60)
-        return cls(max(count - burst, count * 0.5) / 60, burst, now)
+        """One that gives no more than `count` in any minute: a second's worth at once, and the rest steadily.
+
+        Where a second is worth less than one, one is given at a time.
+        """
+        if count < 60:
+            return cls(count / 60, 1.0, now)
+        return cls((count - count / 60) / 60, count / 60, now)
 
     def fill(self, now: float) -> None:
         """What has come back until `now`."""
