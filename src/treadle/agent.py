@@ -319,9 +319,9 @@ class Agent:
         """How this agent's model is asked for answers in `schema`."""
         if schema is None:
             return None
-        chosen: OutputSpec = load("treadle.tools.output:choose_output")(
-            schema, output_mode_of(self.model, schema), self._toolbox_for(task).tools
-        )
+        tools = self._toolbox_for(task).tools
+        mode = output_mode_of(self.model, schema, has_tools=bool(tools))
+        chosen: OutputSpec = load("treadle.tools.output:choose_output")(schema, mode, tools)
         return chosen
 
     async def _drive(self, driver: Driver, writer: RunWriter, task: "Task | None") -> Run:

@@ -11,6 +11,7 @@ from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role, ToolCall
 from treadle.models import HttpResponse, InProcessTransport, ModelConfig, Price, Watch, model
 from treadle.models.presets import DIALECTS, PRESETS
+from treadle.models.protocol import output_mode_of
 
 VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 
@@ -246,3 +247,14 @@ def test_an_unknown_name_is_an_attribute_error():
 
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         treadle.models.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("provider", ["gemini", "ollama", "groq"])
+def test_a_schema_beside_tools_is_asked_for_by_a_tool_where_the_server_takes_none(provider):
+    schema = {"type": "object"}
+    made = model(f"{provider}:m", api_key="k")
+    assert output_mode_of(made, schema, has_tools=True) == "tool"
+    assert output_mode_of(made, schema) == "native"
+    # Who says how knows better.
+    made = model(f"{provider}:m", api_key="k", output_mode="native")
+    assert output_mode_of(made, schema, has_tools=True) == "native"

@@ -88,10 +88,11 @@ class AnthropicModel(HttpModel):
             return super().identity
         return super().identity + msgspec.json.encode(self._server_tools, order="sorted").decode()
 
-    def takes_schema(self, schema: dict[str, Json]) -> bool:
+    def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Whether the server decodes within `schema`: it wants objects closed, and Claude 4.1 or newer."""
         version = _version_of(self.model)
-        return (version is None or version >= (4, 1)) and is_closed(schema)
+        is_new = version is None or version >= (4, 1)
+        return is_new and is_closed(schema) and super().takes_schema(schema, has_tools=has_tools)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """See `Model.infer`. An answer that the server paused is gone on with, and is one completion."""

@@ -273,6 +273,8 @@ def make_from_preset(provider: str, config: ModelConfig) -> Model:
         headers=headers,
         key_variable=preset.key_variable,
         output_mode=config.output_mode or preset.output_mode,
+        # Who says how knows better.
+        decodes_beside_tools=preset.decodes_beside_tools or config.output_mode is not None,
         transport=config.transport
         or HttpTransport(
             timeout_seconds=config.timeout_seconds, connect_timeout_seconds=config.connect_timeout_seconds

@@ -62,9 +62,9 @@ class FallbackModel:
         order = (OutputMode.TEXT, OutputMode.TOOL, OutputMode.NATIVE)
         return next(mode for mode in order if mode in modes)
 
-    def takes_schema(self, schema: dict[str, Json]) -> bool:
+    def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Whether all of them do."""
-        return all(takes_schema(model, schema) for model in self.models)
+        return all(takes_schema(model, schema, has_tools=has_tools) for model in self.models)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """See `Model.infer`. Raises: the last model's error, which says what was tried before it."""

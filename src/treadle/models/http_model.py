@@ -54,12 +54,17 @@ class HttpModel(ABC):
         transport: Transport | None = None,
         key_variable: str | None = None,
         output_mode: OutputMode | str = OutputMode.NATIVE,
+        decodes_beside_tools: bool = True,
     ) -> None:
-        """`headers` go with every request and win over those made here; `name` is for the journal."""
+        """`headers` go with every request and win over those made here; `name` is for the journal.
+
+        `decodes_beside_tools`: the server takes a schema for the answer in a request that has tools.
+        """
         self.name = name or f"{self.DIALECT}:{model}"
         self.model = model
         self.settings = settings or Settings()
         self.output_mode = OutputMode(output_mode)
+        self._decodes_beside_tools = decodes_beside_tools
         self._price = price
         self._base_url = check_base_url(self.BASE_URL if base_url is None else base_url, self.BASE_URL)
         self._headers = merge_headers(self._key_headers(api_key) if api_key is not None else {}, headers)
@@ -77,6 +82,10 @@ class HttpModel(ABC):
         """See `identity_of`."""
         asked = [self.DIALECT, self.server.address, self.model, self.settings]
         return msgspec.json.encode(asked, order="sorted").decode()
+
+    def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
+        """Whether the server decodes within `schema`."""
+        return self._decodes_beside_tools or not has_tools
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """See `Model.infer`."""

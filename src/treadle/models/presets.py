@@ -46,6 +46,8 @@ class Preset(Struct, frozen=True, kw_only=True):
     header_variables: Mapping[str, str] = {}
     """Header to the environment variable that it is read from, if it is set."""
     output_mode: OutputMode = OutputMode.NATIVE
+    decodes_beside_tools: bool = True
+    """Takes a schema for the answer in a request that has tools."""
     quirks: Quirks = Quirks()
     price_provider: str | None = None
     """As genai-prices names it; `None`: nothing is to be paid, or it is not known."""
@@ -96,8 +98,8 @@ PRESETS: dict[str, Preset] = {
         dialect="gemini",
         key_variable="GEMINI_API_KEY",
         base_url_variable="GEMINI_BASE_URL",
-        # Most Gemini models refuse a schema beside functions.
-        output_mode=OutputMode.TOOL,
+        # Most Gemini models refuse it.
+        decodes_beside_tools=False,
         price_provider="google",
     ),
     "ollama": Preset(
@@ -106,7 +108,7 @@ PRESETS: dict[str, Preset] = {
         needs_key=False,
         base_url_variable="OLLAMA_HOST",
         # With a format, Ollama's models call no tools.
-        output_mode=OutputMode.TOOL,
+        decodes_beside_tools=False,
     ),
     "completions": Preset(
         dialect="completions",
@@ -116,7 +118,7 @@ PRESETS: dict[str, Preset] = {
         output_mode=OutputMode.TEXT,
     ),
     "openrouter": _chat("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "openrouter"),
-    "groq": _chat("https://api.groq.com/openai/v1", "GROQ_API_KEY", "groq", output_mode=OutputMode.TOOL),
+    "groq": _chat("https://api.groq.com/openai/v1", "GROQ_API_KEY", "groq", decodes_beside_tools=False),
     "deepseek": _chat(
         "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek", output_mode=OutputMode.TOOL
     ),

@@ -67,21 +67,27 @@ def identity_of(model: Model) -> str:
     return str(getattr(model, "identity", model.name))
 
 
-def output_mode_of(model: Model, schema: dict[str, Json] | None = None) -> OutputMode:
-    """How `model` is best brought to answer in `schema`, or in any.
+def output_mode_of(
+    model: Model, schema: dict[str, Json] | None = None, *, has_tools: bool = False
+) -> OutputMode:
+    """How `model` is best brought to answer in `schema`, or in any, with tools to call or without.
 
     A model says so in an attribute `output_mode`; one that has none is trusted to decode within a schema.
     """
     mode = OutputMode(getattr(model, "output_mode", OutputMode.NATIVE))
-    if mode is OutputMode.NATIVE and schema is not None and not takes_schema(model, schema):
+    if (
+        mode is OutputMode.NATIVE
+        and schema is not None
+        and not takes_schema(model, schema, has_tools=has_tools)
+    ):
         return OutputMode.TOOL
     return mode
 
 
-def takes_schema(model: Model, schema: dict[str, Json]) -> bool:
+def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> bool:
     """Whether the server of `model` can decode within `schema`: what a method `takes_schema` says, or yes."""
     takes = getattr(model, "takes_schema", None)
-    return True if takes is None else bool(takes(schema))
+    return True if takes is None else bool(takes(schema, has_tools=has_tools))
 
 
 ModelLike: TypeAlias = "Model | str"

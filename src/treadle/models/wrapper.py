@@ -25,9 +25,9 @@ class Wrapper:
         """The inner model's."""
         return output_mode_of(self.inner)
 
-    def takes_schema(self, schema: dict[str, Json]) -> bool:
+    def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """As the inner model's."""
-        return takes_schema(self.inner, schema)
+        return takes_schema(self.inner, schema, has_tools=has_tools)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
