@@ -41,7 +41,8 @@ TAGS = (
     " ",
     "\u2028",
 )
-texts = st.lists(st.sampled_from(TAGS) | st.text(max_size=5), max_size=25).map("".join)
+broken = st.builds(lambda tag, at: tag[: at % len(tag)], st.sampled_from(TAGS), st.integers(1, 60))
+texts = st.lists(st.sampled_from(TAGS) | broken | st.text(max_size=5), max_size=25).map("".join)
 plain = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 nasty = plain | st.sampled_from(TAGS) | texts
 keys = st.from_regex(r"[a-z_][a-z0-9_]{0,6}", fullmatch=True)
@@ -173,6 +174,7 @@ def test_no_call_is_made_up(name, text):
     for error in found.errors:
         assert text[error.position : error.position + len(error.raw)] == error.raw
         assert error.reason
+        assert error.raw
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -34,9 +34,13 @@ def make_text(data: atheris.FuzzedDataProvider) -> str:
     """Marks of the formats, and anything between them."""
     parts = []
     while data.remaining_bytes() > 0 and len(parts) < 400:
-        choice = data.ConsumeIntInRange(0, len(TAGS) + 8)
+        choice = data.ConsumeIntInRange(0, 2 * len(TAGS) + 8)
+        tag = TAGS[choice % len(TAGS)]
         if choice < len(TAGS):
-            parts.append(TAGS[choice])
+            parts.append(tag)
+        elif choice < 2 * len(TAGS):
+            # One that is cut off.
+            parts.append(tag[: data.ConsumeIntInRange(0, len(tag))])
         else:
             parts.append(data.ConsumeUnicodeNoSurrogates(data.ConsumeIntInRange(0, 12)))
     return "".join(parts)
@@ -51,9 +55,11 @@ def check(format: str, data: bytes) -> None:
     text = make_text(provider)
     whole = parse(text, format, tools, begins_in_reasoning=begins)
     for found in (*whole.tool_calls, *whole.errors):
+        assert found.raw, found
         assert text[found.position : found.position + len(found.raw)] == found.raw, found
     for call in whole.tool_calls:
         assert call.name, call
+        assert call.name in call.raw or "\\" in call.raw, call
         assert isinstance(call.arguments, dict), call
     parser = IncrementalParser(format, tools, begins_in_reasoning=begins)
     pieces = [piece for at in range(0, len(text), size) for piece in parser.feed(text[at : at + size])]

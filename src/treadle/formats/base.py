@@ -6,7 +6,7 @@ from typing import ClassVar
 from treadle.core.types import Message
 from treadle.formats.calls import Wanted
 from treadle.formats.json_body import SPACE, after_space
-from treadle.formats.reader import Found, Reader, Scanner, Steps, StepsTo, wait_for_all
+from treadle.formats.reader import Found, Reader, Scanner, Steps, StepsTo, TooManyErrors, wait_for_all
 from treadle.formats.types import ParsedCall, ToolLike, to_json, to_openai
 
 THINK = (("<think>", "</think>"),)
@@ -23,8 +23,16 @@ class Format:
     ends: ClassVar[tuple[str, ...]] = ()
     """What may stand at the very end, and says nothing."""
 
+    def read_all(self, reader: Reader) -> Steps:
+        """Read all of the text, unless too much of it is wrong."""
+        try:
+            yield from self.read(reader)
+        except TooManyErrors as error:
+            yield from wait_for_all(reader)
+            reader.give_up(error.position)
+
     def read(self, reader: Reader) -> Steps:
-        """Read all of the text."""
+        """Read all of the text. Raises: `TooManyErrors`."""
         raise NotImplementedError
 
     def render(self, message: Message) -> str:
@@ -125,8 +133,17 @@ class TaggedFormat(Format):
 
     def _read_content(self, reader: Reader, position: int) -> Steps:
         content = reader.content
+        is_behind_call = False
         while True:
-            plain = self._content.find_plain(reader, position) if reader.is_whole else None
+            plain = None
+            if reader.is_whole:
+                # Calls most often come one right after another.
+                plain = self._content.marker_at(reader.text, position) if is_behind_call else None
+                if plain is not None and plain[0] in self._calls:
+                    position = plain[1]
+                else:
+                    plain = self._content.find_plain(reader, position)
+            is_behind_call = False
             if plain is None:
                 found = yield from self._content.next(reader, position, content.add)
                 marker, position = found.marker, found.position
@@ -146,7 +163,9 @@ class TaggedFormat(Format):
                 if marker in self.sections:
                     content.end_piece(self.gap)
                 take = self.take if marker in self.openers else self.take_noise
-                position = take(reader, found)
+                # Whatever a format makes of it, the same marker is not read twice.
+                position = max(take(reader, found), after)
+                is_behind_call = content.is_at_start
             elif marker in self._opens:
                 if content.is_at_start:
                     position = yield from self._read_reasoning(reader, found)
@@ -251,8 +270,11 @@ class TaggedFormat(Format):
             return None
         inner = Reader(reader.schemas)
         inner.text, inner.is_whole = reader.text, True
-        for _ in self._read_content(inner, first):
-            raise AssertionError("a text that is whole needs no more")
+        try:
+            for _ in self._read_content(inner, first):
+                raise AssertionError("a text that is whole needs no more")
+        except TooManyErrors:
+            return None
         if not inner.calls:
             return None
         # Those that stand after the last thing that is no call.

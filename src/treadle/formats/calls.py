@@ -12,7 +12,7 @@ _HEAD = re.compile(
     r'[ \t\r\n]*+\{[ \t\r\n]*+"name"[ \t\r\n]*+:[ \t\r\n]*+"[^"\\]*+"[ \t\r\n]*+,[ \t\r\n]*+'
     r'"(?:arguments|parameters)"[ \t\r\n]*+:'
 )
-_FENCE = re.compile(r"```[ \t]*(?:json|JSON)?[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
+_FENCE = re.compile(r"```[ \t]*+(?:json|JSON)?+[ \t]*+\n")
 
 
 class Wanted(Struct, frozen=True):
@@ -98,5 +98,8 @@ def _kind(value: Json) -> str:
 
 def unfence(body: str) -> str:
     """A body without the code fence that stands around all of it."""
-    match = _FENCE.fullmatch(body.strip())
-    return match[1] if match else body
+    whole = body.strip()
+    head = _FENCE.match(whole)
+    if head is None or not whole.endswith("```") or len(whole) < head.end() + 3:
+        return body
+    return whole[head.end() : -3].rstrip(" \t").removesuffix("\n")

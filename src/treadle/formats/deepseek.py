@@ -17,7 +17,7 @@ FINISH = "<｜end▁of▁sentence｜>"
 _ASCII = {
     item: item.replace("｜", "|").replace("▁", "_") for item in (BEGIN, END, CALL, CALL_END, SEP, FINISH)
 }
-_HEAD = re.compile(r"([^\n<{`]*?)(?:<｜tool▁sep｜>|<\|tool_sep\|>)([^\n<{`]*)")
+_HEAD = re.compile(r"([^\n<{`]*+)(?:<｜tool▁sep｜>|<\|tool_sep\|>)([^\n<{`]*+)")
 
 
 class DeepSeekV3(TaggedFormat):
@@ -71,9 +71,11 @@ class DeepSeekV31(DeepSeekV3):
 
 _TAG = "｜DSML｜"
 DSML = make_elements(
-    re.compile(rf"<{_TAG}(?:invoke|tool)\s+name=\"(?P<name>[^\"\n]+)\"\s*>"),
+    re.compile(rf"<{_TAG}(?:invoke|tool)\s++name=\"(?P<name>[^\"\n]++)\"\s*+>"),
     f"</{_TAG}invoke>",
-    re.compile(rf"<{_TAG}parameter\s+name=\"(?P<key>[^\"\n]+)\"(?:\s+string=\"(?P<typed>true|false)\")?\s*>"),
+    re.compile(
+        rf"<{_TAG}parameter\s++name=\"(?P<key>[^\"\n]++)\"\s*+(?:string=\"(?P<typed>true|false)\")?+\s*+>"
+    ),
     f"<{_TAG}parameter",
     f"</{_TAG}parameter>",
     trims_newline=False,

@@ -60,9 +60,9 @@ def make_elements(
 
 
 CODER = make_elements(
-    re.compile(r"<function=(?P<name>[^<>\n]+?)\s*(?:>|(?=\n|<parameter=))"),
+    re.compile(r"<function=(?P<name>[^<>\n]++)(?:\s*+>|(?=\n|<parameter=))"),
     "</function>",
-    re.compile(r"<parameter=(?P<key>[^<>\n]+?)\s*(?:>|(?=\n))"),
+    re.compile(r"<parameter=(?P<key>[^<>\n]++)(?:\s*+>|(?=\n))"),
     "<parameter=",
     "</parameter>",
     trims_newline=True,
@@ -84,7 +84,8 @@ def read_function(
     text = reader.text
     end, wanted, reason, name = _read(elements, reader, position)
     if wanted is None:
-        after = resync(reader, position, end, closers, openers)
+        # Not to its own opener.
+        after = resync(reader, position, max(end, position + 1), closers, openers)
         reader.add_error(reason, start, after, name)
         return after
     after = after_space(text, end)
@@ -141,7 +142,7 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
             arguments[key] = _convert(elements, reader.schemas, parameter, value, name, key)
         except NoCall as error:
             # The rest is read all the same, to know where it ends.
-            stop = text.find(elements.function_close, at)
+            stop = reader.find(elements.function_close, at)
             return (stop if stop != -1 else at), None, error.reason, name
     return at, Wanted(name, arguments, encode(arguments).decode()), "", name
 

@@ -11,9 +11,9 @@ from treadle.formats.reader import Found, Reader, Steps, wait_for_all
 from treadle.formats.rendering import encode, write_arguments
 
 MARK = ">>>"
-_RECIPIENT = re.compile(r"\s*(?:>>>)?\s*([A-Za-z_][\w.\-]*)[ \t]*\n")
-_NEXT = re.compile(r">>>\s*([A-Za-z_][\w.\-]*)[ \t]*\n")
-_FUNCTION = re.compile(r"<function=([^<>\n({]+?)(?:>|\()")
+_RECIPIENT = re.compile(r"\s*+(?:>>>\s*+)?+([A-Za-z_][\w.\-]*+)[ \t]*+\n")
+_NEXT = re.compile(r">>>\s*+([A-Za-z_][\w.\-]*+)[ \t]*+\n")
+_FUNCTION = re.compile(r"<function=([^<>\n({]++)(?:>|\()")
 _ENDS = ("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>")
 
 
@@ -61,7 +61,7 @@ class Functionary(TaggedFormat):
                     reader.content.end_piece(0)
                 head = follower
                 continue
-            if name == "python" and text[after_space(text, position) :][:1] != "{":
+            if name == "python" and not text.startswith("{", after_space(text, position)):
                 self._take_code(reader, name, start, position, limit)
                 head = follower
                 continue

@@ -123,15 +123,19 @@ class Glm45(TaggedFormat):
             behind = self._skip(text, after)
             if behind == len(text) or text.startswith((KEY, CLOSE, OPEN), behind):
                 inner = reader.find(KEY, start)
-                if inner != -1 and inner < close and self._is_dropped(text, start, inner, close):
+                if inner != -1 and inner < close and self._is_dropped(reader, start, inner, close):
                     return inner, inner
                 return close, after
             at = after
 
-    def _is_dropped(self, text: str, start: int, inner: int, close: int) -> bool:
+    def _is_dropped(self, reader: Reader, start: int, inner: int, close: int) -> bool:
         """Whether the closer of a value is missing: then there are more openers than closers before the next."""
-        between = text[start:close]
-        return between.count(VALUE) > between.count(VALUE_CLOSE) and text[inner - 1 : inner] == "\n"
+        text = reader.text
+        # A closer that many keys look for would be counted up to by each of them.
+        reader.steps_left -= (close - start) >> 8
+        if text[inner - 1 : inner] != "\n" or reader.steps_left < 0:
+            return False
+        return text.count(VALUE, start, close) > text.count(VALUE_CLOSE, start, close)
 
     def _finish(self, name: str, arguments: dict[str, Json], end: int) -> tuple[Wanted, int]:
         return Wanted(name, arguments, encode(arguments).decode()), end

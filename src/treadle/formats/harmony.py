@@ -13,11 +13,11 @@ START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _STOPS = (*_ENDS, START, CHANNEL)
 _STOP = re.compile("|".join(map(re.escape, _STOPS)))
-_NAME = re.compile(r"[\w.\-]+")
-_RECIPIENT = re.compile(r"to=([^\s<]+)")
-_CHANNEL = re.compile(r"<\|channel\|>\s*([a-zA-Z]+)")
-_STRIPPED = re.compile(r"(?:^|assistant)\s*commentary to=functions\.([\w.\-]+)")
-_BUILT_IN = re.compile(r"python|browser(?:\..*)?|container(?:\..*)?")
+_NAME = re.compile(r"[\w.\-]++")
+_RECIPIENT = re.compile(r"to=([^\s<]++)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*+([a-zA-Z]++)")
+_STRIPPED = re.compile(r"(?:^|assistant)\s*+commentary to=functions\.([\w.\-]++)")
+_BUILT_IN = re.compile(r"python|browser(?:\..*+)?|container(?:\..*+)?")
 
 
 def _find_stop(text: str, position: int) -> int:

@@ -6,6 +6,7 @@ keys are a fault, since one of them would be lost.
 """
 
 import json
+import math
 import re
 from typing import Any, NoReturn
 
@@ -106,7 +107,15 @@ def _build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return built
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_build, parse_constant=_refuse_constant)
+def to_float(text: str) -> float:
+    """Raises: `ValueError` for what a float can only say as infinite, which no JSON can say at all."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return value
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_build, parse_constant=_refuse_constant, parse_float=to_float)
 _scan_once = _decoder.scan_once  # type: ignore[attr-defined]
 
 UNREAD: Json = object()
@@ -127,6 +136,17 @@ def scan(text: str, start: int) -> tuple[int, Json] | None:
     if text.find("\\u", start, end) != -1 and _SURROGATE.search(text, start, end):
         return None
     return end, value
+
+
+def scan_string(token: str) -> str | None:
+    """What a string says whose escapes mean the same in Python and in JSON; `None` for any other."""
+    if "\\u" in token or "\\/" in token:
+        return None
+    try:
+        value, end = _scan_once(token, 0)
+    except (ValueError, StopIteration):
+        return None
+    return value if end == len(token) else None
 
 
 def after_space(text: str, position: int) -> int:

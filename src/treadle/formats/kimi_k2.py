@@ -1,7 +1,5 @@
 """Kimi K2: a section of calls, each headed by its id, which holds the name."""
 
-import re
-
 from treadle.core.types import Message
 from treadle.formats.base import TaggedFormat
 from treadle.formats.headed import read_headed
@@ -12,7 +10,6 @@ from treadle.formats.rendering import think, write_arguments
 BEGIN, END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CALL, CALL_END, ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"
 _SINGULAR = ("<|tool_call_section_begin|>", "<|tool_call_section_end|>")
-_ID = re.compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?")
 
 
 class KimiK2(TaggedFormat):
@@ -32,15 +29,11 @@ class KimiK2(TaggedFormat):
         while text.startswith(CALL, position):
             position = after_space(text, position + len(CALL))
         at = reader.find(ARGUMENTS, position)
-        head = text[position : at if at != -1 else position + 256]
-        if at == -1 or len(head) > 256 or "<|" in head or "{" in head:
+        head = text[position : min(at, position + 256) if at != -1 else position + 256]
+        if at == -1 or at - position > 256 or "<|" in head or "{" in head:
             return read_headed(reader, start, position, "", (CALL_END,), (CALL, END))
         call_id = head.strip()
-        match = _ID.fullmatch(call_id)
-        # A bare number says nothing of the tool.
-        name = "" if match is None or call_id.isdigit() else match["name"]
-        if name == "functions":
-            name = ""
+        name = _name_in(call_id)
         after = at + len(ARGUMENTS)
         return read_headed(reader, start, after, name, (CALL_END,), (CALL, END), call_id=call_id or None)
 
@@ -48,10 +41,7 @@ class KimiK2(TaggedFormat):
         """See `Format.render`."""
         calls = []
         for index, call in enumerate(message.tool_calls):
-            match = _ID.fullmatch(call.call_id)
-            is_ours = (
-                match is not None and match["name"] == call.name and call.call_id.startswith("functions.")
-            )
+            is_ours = call.call_id.startswith("functions.") and _name_in(call.call_id) == call.name
             call_id = call.call_id if is_ours else f"functions.{call.name}:{index}"
             calls.append(f"{CALL}{call_id}{ARGUMENTS}{write_arguments(call)}{CALL_END}")
         section = f"{BEGIN}{''.join(calls)}{END}" if calls else ""
@@ -60,3 +50,11 @@ class KimiK2(TaggedFormat):
     def render_result(self, content: str, name: str, call_id: str | None) -> str:
         """See `Format.render_result`."""
         return f"## Return of {call_id or f'functions.{name}:0'}\n{content}"
+
+
+def _name_in(call_id: str) -> str:
+    """The tool that an id as `functions.name:0` names; empty if it names none, as a bare number."""
+    name, colon, number = call_id.removeprefix("functions.").rpartition(":")
+    if not colon or not number.isdecimal():
+        name = call_id.removeprefix("functions.")
+    return "" if call_id.isdigit() or name == "functions" or "\n" in name else name

@@ -3,26 +3,33 @@
 import re
 
 from treadle.core.types import Json
-from treadle.formats.json_body import MAX_DEPTH, after_space
+from treadle.formats.json_body import MAX_DEPTH, after_space, scan, scan_string, to_float
 
 _STRING = re.compile(
     r"[fF]?(?:\"\"\"(?:[^\\\"]++|\\.|\"(?!\"\"))*+\"\"\"|'''(?:[^\\']++|\\.|'(?!''))*+'''"
     r"|\"[^\\\"]*+(?:\\.[^\\\"]*+)*+\"|'[^\\']*+(?:\\.[^\\']*+)*+')",
     re.DOTALL,
 )
-_NUMBER = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?![\w.])")
-_WORD = re.compile(r"[A-Za-z_]\w*")
-NAME = re.compile(r"[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*")
-_KEY = re.compile(r"([A-Za-z_]\w*)[ \t\r\n]*+=[ \t\r\n]*+")
+_NUMBER = re.compile(r"[+-]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+(?![\w.])")
+_WORD = re.compile(r"[A-Za-z_]\w*+")
+NAME = re.compile(r"[A-Za-z_][\w\-]*+(?:\.[A-Za-z_][\w\-]*+)*+")
+_HEAD = re.compile(rf"({NAME.pattern})[ \t\r\n]*+\([ \t\r\n]*+")
+_KEY = re.compile(r"([A-Za-z_]\w*+)[ \t\r\n]*+=[ \t\r\n]*+")
 _PLAIN = (
     r"(?:\"([^\"\\]*+)\"|'([^'\\]*+)'|([+-]?\d{1,18})(?![\w.])|(True|False|None|true|false|null)(?!\w))"
     r"[ \t\r\n]*+(?:,[ \t\r\n]*+|(?=[)}]))"
 )
-"""A value with nothing unusual about it, and what is behind it."""
-_ARGUMENT = re.compile(rf"([A-Za-z_]\w*)[ \t\r\n]*+=[ \t\r\n]*+{_PLAIN}")
+"""A value with nothing unusual about it, and what is behind it; its groups are texts, but for those below."""
+_INTEGER, _WORDS_AT = 4, 5
+_ARGUMENT = re.compile(rf"([A-Za-z_]\w*+)[ \t\r\n]*+=[ \t\r\n]*+{_PLAIN}")
 _ENTRY = re.compile(rf"('[^'\\]*+'|\"[^\"\\]*+\")[ \t\r\n]*+:[ \t\r\n]*+{_PLAIN}")
+_JSON_LIKE = re.compile(
+    r"(?:[\[\]{}:,0-9.+\- \t\r\n]++|'[^'\"\\]*+'|\"[^\"'\\]*+\"|True(?!\w)|False(?!\w)|None(?!\w)|[eE][+-]?+\d)*+"
+)
+"""Lists and dicts that are JSON but for the quotes and the words."""
 _BEHIND = re.compile(r"[ \t\r\n]*+(?:(,)[ \t\r\n]*+)?")
 _SIMPLE_ESCAPES = re.compile(r"[^\\]*+(?:\\[ntr\\'\"][^\\]*+)*+")
+_NESTED = frozenset("[{")
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 _ESCAPE = re.compile(r"\\(\r?\n|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _SIMPLE = {
@@ -50,17 +57,19 @@ class BadLiteral(Exception):  # noqa: N818
 
 def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
     """A call at `position`: its name, its arguments and where it ends. Raises: `BadLiteral`."""
-    head = NAME.match(text, position)
+    head = _HEAD.match(text, position)
     if head is None:
-        raise BadLiteral("there is no name of a function", position)
-    at = after_space(text, head.end())
-    if text[at : at + 1] != "(":
-        raise BadLiteral("a name without a call", at)
+        alone = NAME.match(text, position)
+        if alone is None:
+            raise BadLiteral("there is no name of a function", position)
+        raise BadLiteral("a name without a call", after_space(text, alone.end()))
     arguments: dict[str, Json] = {}
-    at = after_space(text, at + 1)
+    at = head.end()
     while not text.startswith(")", at):
-        if (plain := _ARGUMENT.match(text, at)) is not None and plain[1] not in arguments:
-            arguments[plain[1]], at = _read_plain(plain), plain.end()
+        plain = _ARGUMENT.match(text, at)
+        if plain is not None and (name := plain[1]) not in arguments:
+            arguments[name] = _read_plain(plain)
+            at = plain.end()
             continue
         key = _KEY.match(text, at)
         if key is None:
@@ -76,11 +85,13 @@ def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
             raise BadLiteral(
                 f"{text[at : at + 1]!r} cannot stand there" if at < len(text) else "it is cut off", at
             )
-    return head[0], arguments, at + 1
+    return head[1], arguments, at + 1
 
 
 def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
     """The literal at `position`, and where it ends. Raises: `BadLiteral`; nothing is ever computed."""
+    if not depth and text[position : position + 1] in _NESTED and (found := _read_as_json(text, position)):
+        return found
     if depth > MAX_DEPTH // 4:
         raise BadLiteral("it is nested too deeply", position)
     char = text[position : position + 1]
@@ -98,7 +109,10 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
         word = match[0]
         if len(word) > 4000:
             raise BadLiteral("a number of too many digits", position)
-        return (int(word) if word.lstrip("+-").isdigit() else float(word)), match.end()
+        try:
+            return (int(word) if word.lstrip("+-").isdigit() else to_float(word)), match.end()
+        except ValueError as error:
+            raise BadLiteral(str(error), position) from None
     if (match := _WORD.match(text, position)) and match[0] in _WORDS:
         return _WORDS[match[0]], match.end()
     reason = "it is cut off" if position >= len(text) else f"{text[position : position + 20]!r} is no literal"
@@ -106,11 +120,30 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
 
 
 def _read_plain(match: re.Match[str]) -> Json:
-    _, double, single, number, word = match.groups()
-    text = double if double is not None else single
-    if text is not None:
-        return text
-    return int(number) if number is not None else _WORDS[word]
+    kind = match.lastindex
+    value = match[kind]  # type: ignore[index]
+    if kind == _INTEGER:
+        return int(value)
+    return _WORDS[value] if kind == _WORDS_AT else value
+
+
+def _read_as_json(text: str, position: int) -> tuple[Json, int] | None:
+    """The same for a list or a dict that is JSON but for its quotes and words; `None` for all else."""
+    run = _JSON_LIKE.match(text, position)[0]  # type: ignore[index]
+    if run.count("[") + run.count("{") > MAX_DEPTH // 4:
+        return None
+    if "True" in run or "False" in run or "None" in run:
+        parts = run.replace('"', "'").split("'")
+        # Every other part is a string. The words are as long as JSON's.
+        parts[::2] = [
+            part.replace("True", "true").replace("False", "false").replace("None", "null")
+            for part in parts[::2]
+        ]
+        run = '"'.join(parts)
+    else:
+        run = run.replace("'", '"')
+    found = scan(run, 0)
+    return None if found is None else (found[1], position + found[0])
 
 
 def _end_of_string(text: str, position: int, quote: str) -> int | None:
@@ -194,6 +227,8 @@ def _read_string(token: str, position: int) -> str:
     body = token[size:-size]
     if "\\" not in body:
         return body
+    if size == 1 and (token[0] == '"' or '"' not in body) and (text := scan_string(f'"{body}"')) is not None:
+        return text
     if _SIMPLE_ESCAPES.fullmatch(body):
         return body.encode("latin-1", "backslashreplace").decode("unicode_escape")
     return _ESCAPE.sub(unescape, body)

@@ -14,7 +14,7 @@ from treadle.formats.rendering import arguments_of, encode, think, write_argumen
 
 TAG = "<|python_tag|>"
 ENDS = ("<|eom_id|>", "<|eot_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>")
-_FUNCTION = re.compile(r"<function=([^<>\n]+?)>")
+_FUNCTION = re.compile(r"<function=([^<>\n]++)>")
 
 
 class Llama3Json(TaggedFormat):
@@ -67,7 +67,7 @@ class Llama3Json(TaggedFormat):
                 if (
                     semicolon != -1
                     and semicolon < end
-                    and text[after_space(text, semicolon + 1) :][:1] == "{"
+                    and text.startswith("{", after_space(text, semicolon + 1))
                 ):
                     end = semicolon
                 reader.add_error(f"not valid JSON: {error}", begin, end, name_of(text[at:end]))
@@ -140,8 +140,8 @@ def _is_call(value: object) -> bool:
 
 START, END = "<|python_start|>", "<|python_end|>"
 LIQUID, LIQUID_END = "<|tool_call_start|>", "<|tool_call_end|>"
-_GATE = re.compile(r"\[\s*[A-Za-z_][\w.\-]*\s*\(")
-_NEXT = re.compile(r"\)\s*,\s*(?=[A-Za-z_][\w.\-]*\s*\()")
+_GATE = re.compile(r"\[\s*+[A-Za-z_][\w.\-]*+\s*+\(")
+_NEXT = re.compile(r"\)\s*+,\s*+(?=[A-Za-z_][\w.\-]*+\s*+\()")
 
 
 class Llama3Pythonic(TaggedFormat):
@@ -184,12 +184,12 @@ class Llama3Pythonic(TaggedFormat):
                 if after < len(text) and text[after] not in ",]":
                     raise literals.BadLiteral(f"{text[after]!r} cannot stand there", after)
             except literals.BadLiteral as error:
-                match = _NEXT.search(text, max(error.position - 1, at))
                 stops = [
                     found for item in (*self.noise, *self.openers) if (found := reader.find(item, at)) != -1
                 ]
                 stop = min(stops, default=len(text))
-                if match is None or match.end() > stop:
+                match = _NEXT.search(text, max(error.position - 1, at), stop)
+                if match is None:
                     reader.add_error(error.reason, begin, stop, _name_at(text, at))
                     return stop
                 reader.add_error(error.reason, begin, match.end(), _name_at(text, at))

@@ -15,9 +15,9 @@ M1, M1_CLOSE = "<tool_calls>", "</tool_calls>"
 M2, M2_CLOSE = "<minimax:tool_call>", "</minimax:tool_call>"
 INVOKE = "<invoke"
 ELEMENTS = make_elements(
-    re.compile(r"<invoke\s+name=(?P<name>\"[^\"\n]+\"|'[^'\n]+'|[^\s\"'<>]+)\s*>"),
+    re.compile(r"<invoke\s++name=(?P<name>\"[^\"\n]++\"|'[^'\n]++'|[^\s\"'<>]++)\s*+>"),
     "</invoke>",
-    re.compile(r"<parameter\s+name=(?P<key>\"[^\"\n]+\"|'[^'\n]+'|[^\s\"'<>]+)\s*>"),
+    re.compile(r"<parameter\s++name=(?P<key>\"[^\"\n]++\"|'[^'\n]++'|[^\s\"'<>]++)\s*+>"),
     "<parameter",
     "</parameter>",
     trims_newline=False,

@@ -14,7 +14,7 @@ from treadle.formats.rendering import write_arguments
 
 MARK, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _HEAD = re.compile(
-    r"\s*([^\s\[\]{}\"<>`|]+?)\s*(?:\[CALL_ID\]\s*([^\s\[\]{}\"<>`|]+?)\s*)?(?:\[ARGS\]|(?=\{))"
+    r"\s*+([^\s\[\]{}\"<>`|]++)\s*+(?:\[CALL_ID\]\s*+([^\s\[\]{}\"<>`|]++)\s*+)?+(?:\[ARGS\]|(?=\{))"
 )
 
 

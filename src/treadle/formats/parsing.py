@@ -177,7 +177,7 @@ def parse(
     found = find_format(format)
     reader = Reader(schemas_of(tools), begins_in_reasoning=begins_in_reasoning)
     reader.text, reader.is_whole = text, True
-    for _ in found.read(reader):
+    for _ in found.read_all(reader):
         raise AssertionError("a text that is whole needs no more")
     return reader.result()
 
@@ -197,7 +197,7 @@ class IncrementalParser:
         """Raises: `ConfigError` for an unknown format, or if nothing tells which one `auto` is."""
         name = detect(model, chat_template=chat_template) if format == AUTO else format
         self._reader = Reader(schemas_of(tools), begins_in_reasoning=begins_in_reasoning)
-        self._steps = find_format(name).read(self._reader)
+        self._steps = find_format(name).read_all(self._reader)
         self._unread: list[str] = []
         self._is_over = False
         self._result: Parsed | None = None
@@ -263,7 +263,7 @@ def _check(found: Format, message: Message, text: str, schemas: Schemas) -> None
     """Raises: `FormatError` if reading `text` gives something else."""
     reader = Reader(schemas)
     reader.text, reader.is_whole = text, True
-    for _ in found.read(reader):
+    for _ in found.read_all(reader):
         raise AssertionError("a text that is whole needs no more")
     back = reader.result()
     calls = [(call.name, arguments_of(call)) for call in message.tool_calls]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from treadle.core.types import Json
 from treadle.formats.calls import NoCall, Wanted
-from treadle.formats.json_body import UNREAD, end_of_json, scan
+from treadle.formats.json_body import UNREAD, after_space, end_of_json, scan
 from treadle.formats.types import (
     ContentPiece,
     Parsed,
@@ -23,9 +23,20 @@ from treadle.formats.types import (
     Schemas,
 )
 
+MAX_ERRORS = 1000
+"""In one text. What comes after so many is not read, and is one error more."""
+
 Steps: TypeAlias = Generator[None, None, None]
 StepsTo: TypeAlias = Generator[None, None, int]
 """Ends with the position up to which the text was read."""
+
+
+class TooManyErrors(Exception):  # noqa: N818
+    """Nothing of the text is to be read from `position` on."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
 
 
 class Reader:
@@ -91,8 +102,17 @@ class Reader:
         self.note(reason, start, end, name)
 
     def note(self, reason: str, start: int, end: int, name: str | None = None) -> None:
-        """Something that looks like a call, and is taken for text."""
+        """Something that looks like a call, and is taken for text. Raises: `TooManyErrors`."""
+        if len(self.errors) >= MAX_ERRORS:
+            raise TooManyErrors(start)
         error = ParseError(start, reason, self.text[start:end], name)
+        self.errors.append(error)
+        self.pieces.append(error)
+
+    def give_up(self, start: int) -> None:
+        """What stands from `start` on is not read."""
+        reason = f"it comes after {MAX_ERRORS} other errors, and is not read"
+        error = ParseError(start, reason, self.text[start:])
         self.errors.append(error)
         self.pieces.append(error)
 
@@ -266,6 +286,11 @@ class Scanner:
             return None
         return marker, limit
 
+    def marker_at(self, text: str, at: int) -> tuple[str, int] | None:
+        """The marker behind the white space at `at`, and where it stands."""
+        match = self._words.match(text, after_space(text, at))
+        return None if match is None else (match[0], match.start())
+
     def _may_grow(self, match: re.Match[str]) -> bool:
         """Whether more text may make another marker, or a longer run, of it."""
         return match.lastgroup is not None or match[0] in self._starts
@@ -349,7 +374,7 @@ class Scanner:
 
 _OUTSIDE = re.compile(r"(?:[^`~]++|~(?!~~)|`[^`\n]++`(?!`))*+")
 """Text after which no code is open: what code there is in it is short, and closed."""
-_RUN = re.compile("`+")
+_RUN = re.compile("`++")
 
 
 class Found(Struct, frozen=True):

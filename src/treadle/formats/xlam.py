@@ -69,9 +69,12 @@ class Xlam(Format):
     def _take_items(self, reader: Reader, items: list[Json], raws: list[str], begin: int, end: int) -> bool:
         if not any(isinstance(item, dict) and _is_call(item) for item in items):
             return False
+        seen = begin
         for item, raw in zip(items, raws, strict=True):
-            at = reader.text.find(raw, begin, end)
+            at = reader.text.find(raw, seen, end)
             first, last = (at, at + len(raw)) if at != -1 else (begin, end)
+            # Equal calls stand at places of their own.
+            seen = max(seen, last) if at != -1 else end
             try:
                 wanted = to_call(item, raw)
             except NoCall as error:

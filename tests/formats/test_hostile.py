@@ -1,0 +1,158 @@
+"""Texts that are made to hang, crash or confuse a parser."""
+
+import contextlib
+import importlib
+import os
+import pkgutil
+import re
+import signal
+from re import _constants as constants
+from re import _parser as parser
+
+import pytest
+from tests.formats.test_properties import TAGS
+
+from treadle import formats
+from treadle.formats import FORMATS, IncrementalParser, parse
+from treadle.formats.base import TaggedFormat
+
+FULL = bool(os.environ.get("TREADLE_FULL"))
+
+
+def loops(tree):
+    """Every repetition of a regular expression that may give back what it took."""
+    for kind, inner in tree:
+        if kind in (constants.MAX_REPEAT, constants.MIN_REPEAT):
+            if inner[1] == constants.MAXREPEAT:
+                yield inner
+            yield from loops(inner[2])
+        elif kind is constants.POSSESSIVE_REPEAT:
+            yield from loops(inner[2])
+        elif kind is constants.SUBPATTERN:
+            yield from loops(inner[3])
+        elif kind is constants.BRANCH:
+            for branch in inner[1]:
+                yield from loops(branch)
+        elif kind in (constants.ASSERT, constants.ASSERT_NOT):
+            yield from loops(inner[1])
+
+
+def test_no_regular_expression_tries_again():
+    """Two repetitions side by side that may both take a blank take the square of their time for many blanks."""
+    seen = 0
+    for module in pkgutil.iter_modules(formats.__path__):
+        found = vars(importlib.import_module(f"treadle.formats.{module.name}")).items()
+        for name, pattern in found:
+            if isinstance(pattern, re.Pattern):
+                seen += 1
+                tree = parser.parse(pattern.pattern, pattern.flags)
+                assert not list(loops(tree)), f"{module.name}.{name}"
+    assert seen > 20
+    assert list(loops(parser.parse(r"\s*a")))
+
+
+SWEPT = sorted(
+    {word[:size] for word in TAGS for size in (1, 2, len(word) - 1, len(word)) if size}
+    | {"\t", "\xa0", "a", "="}
+)
+"""What hostile texts are made of: marks, whole and cut off."""
+SIZE, BEARABLE = 30_000, 3
+"""Characters, and seconds of this process: a hundred times of what is needed."""
+
+
+@contextlib.contextmanager
+def no_longer_than(seconds, what):
+    """A parser that hangs is told of, with its text."""
+
+    def stop(*_):
+        raise AssertionError(f"it hangs: {what}")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_repeated_without_end_is_read_to_its_end(name):
+    """Each mark again and again, behind each mark; in the full form behind each two."""
+    units = SWEPT if FULL else SWEPT[::3]
+    for begin in ["", *SWEPT]:
+        for unit in units:
+            text = begin + unit * (SIZE // 10 // len(unit))
+            with no_longer_than(BEARABLE, (name, begin, unit)):
+                found = parse(text, name)
+            assert all(error.raw for error in found.errors), (begin, unit)
+    for begin in ("", *FORMATS[name].openers) if isinstance(FORMATS[name], TaggedFormat) else ("",):
+        for unit in SWEPT:
+            with no_longer_than(BEARABLE, (name, begin, unit)):
+                parse(begin + unit * (SIZE // len(unit)), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "opener"),
+    [("qwen3_coder", "<function="), ("minimax", "<invoke "), ("deepseek_v32", "<｜DSML｜invoke ")],
+)
+def test_an_opener_that_is_cut_off_is_one_error(name, opener):
+    with no_longer_than(BEARABLE, opener):
+        found = parse(f"Well. {opener}aaa", name)
+    assert (found.content, found.tool_calls) == ("Well. ", ())
+    assert [error.raw for error in found.errors] == [f"{opener}aaa"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_blanks_without_end_are_text(name):
+    for text in (" " * 200_000, "\n" * 200_000 + "x", " \n\t" * 60_000 + "<function="):
+        with no_longer_than(BEARABLE, name):
+            assert parse(text, name).tool_calls == ()
+
+
+def test_after_a_thousand_errors_nothing_is_read_and_that_is_said():
+    broken, good = "<tool_call>{</tool_call>", '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    text = good + broken * 1500 + good
+    found = parse(text, "hermes")
+    assert [call.name for call in found.tool_calls] == ["f"]
+    assert len(found.errors) == 1001
+    last = found.errors[-1]
+    assert "after 1000 other errors" in last.reason
+    assert text[last.position :] == last.raw
+    assert "".join(error.raw for error in found.errors) == broken * 1500 + good
+    stream = IncrementalParser("hermes")
+    for at in range(0, len(text), 1000):
+        stream.feed(text[at : at + 1000])
+    assert stream.close() == found
+    fewer = parse(good + broken * 900 + good, "hermes")
+    assert (len(fewer.tool_calls), len(fewer.errors)) == (2, 900)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("llama3_pythonic", "[f(a=VALUE)]"),
+        ("llama3_pythonic", "[f(a=[VALUE])]"),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": VALUE}}</tool_call>'),
+        ("qwen3_coder", "<tool_call><function=f><parameter=a>VALUE</parameter></function></tool_call>"),
+        ("glm45", "<tool_call>f<arg_key>a</arg_key><arg_value>VALUE</arg_value></tool_call>"),
+    ],
+)
+def test_a_number_that_would_be_infinite_is_an_error(name, text):
+    tools = [{"name": "f", "parameters": {"properties": {"a": {"type": ["number", "array"]}}}}]
+    for value in ("1e999", "-1e999"):
+        found = parse(text.replace("VALUE", value), name, tools)
+        assert found.tool_calls == ()
+        assert "too large" in found.errors[0].reason
+    assert parse(text.replace("VALUE", "1e300"), name, tools).errors == ()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_hundred_thousand_deep_is_an_error_or_text(name):
+    for body in ("[" * 100_000, '{"a":' * 100_000):
+        for text in (
+            body,
+            f'<tool_call>{{"name": "f", "arguments": {{"a": {body}',
+            f"[TOOL_CALLS]f[ARGS]{body}",
+        ):
+            assert parse(text, name).tool_calls == ()
