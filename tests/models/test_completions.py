@@ -113,6 +113,31 @@ async def test_a_schema_is_decoded_in():
     assert request.json()["prompt"] == CHATML
 
 
+def test_the_fast_way_says_what_the_other_says():
+    made, _ = make(answer())
+    details = {
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    raws = [
+        answer(),
+        answer(text="", logprobs=None, stop_reason=None),
+        answer() | {"usage": None},
+        answer() | {"usage": {"prompt_tokens": 7, "completion_tokens": 3, **details}},
+    ]
+    for raw in raws:
+        fast = made._read_plain(json.dumps(raw).encode())
+        assert fast is not None
+        assert fast == made.read(raw)
+    for raw in (
+        answer(finish="length"),
+        answer() | {"weight": 1},
+        answer(token_ids=[1]),
+        answer() | {"error": {}},
+    ):
+        assert made._read_plain(json.dumps(raw).encode()) is None
+
+
 async def test_an_answer():
     completion, _ = await ask(answer(system_fingerprint="f", stop_reason=7))
     assert completion.message == Message(Role.ASSISTANT, " Sunny.")

@@ -106,6 +106,8 @@ class TaggedFormat(Format):
 
     def _read_thinking(self, reader: Reader) -> StepsTo:
         """Read the thinking that the text begins with, if it does; where it ends."""
+        if reader.is_whole and not reader.text.startswith(tuple(self._opens), after_space(reader.text, 0)):
+            return 0
         start = yield from skip_space(reader, 0)
         for opener in self._opens:
             if (yield from starts_with(reader, opener, start)):

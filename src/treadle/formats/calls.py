@@ -65,6 +65,11 @@ def read_call(body: str, value: Json = UNREAD) -> Wanted:
 
 def to_call(value: Json, body: str) -> Wanted:
     """The call that `value`, which is what `body` says, stands for. Raises: `NoCall`."""
+    if type(value) is dict and len(value) == 2 and (head := _HEAD.match(body)) is not None:
+        name, arguments = value.values()
+        if name and type(arguments) is dict:
+            # With nothing else in the object, the arguments are all the rest of it.
+            return Wanted(name, arguments, body[head.end() : body.rindex("}")].strip(_SPACE))
     if not isinstance(value, dict):
         raise NoCall(f"a call is an object, and this is {_kind(value)}")
     inner = value.get("function")
@@ -79,10 +84,7 @@ def to_call(value: Json, body: str) -> Wanted:
         raise NoCall("there are no arguments", name)
     if len(keys) > 1 and value[keys[0]] != value[keys[1]]:
         raise NoCall("there are both arguments and parameters, and they differ", name)
-    head = _HEAD.match(body) if len(value) == 2 else None
-    # With nothing else in the object, the arguments are all the rest of it.
-    raw = body[head.end() :].rstrip(_SPACE)[:-1] if head is not None else raw_fields(body)[keys[0]]
-    arguments, text = read_arguments(raw, name, value[keys[0]])
+    arguments, text = read_arguments(raw_fields(body)[keys[0]], name, value[keys[0]])
     return Wanted(name, arguments, text, _id_of(value))
 
 

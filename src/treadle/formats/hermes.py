@@ -136,7 +136,10 @@ def _take_value(reader: Reader, body: str, value: Json, start: int, end: int) ->
         reader.add_error(f"not valid JSON: {error}", start, end, name_of(body))
         return
     if not isinstance(value, list):
-        reader.attempt(lambda: to_call(value, body), start, end)
+        try:
+            reader.add_call(to_call(value, body), start, end)
+        except NoCall as error:
+            reader.add_error(error.reason, start, end, error.name)
         return
     if not value:
         reader.add_error("an empty list of calls", start, end)

@@ -18,6 +18,7 @@ MAX_DEPTH = 512
 """Objects and arrays within each other; what is deeper is a fault."""
 _WORDS = re.compile(r"[ \t\r\n0-9+\-.:,truefalsnE]*+")
 _STRING = re.compile(r"[^\"\\\x00-\x1f]*+(?:\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})[^\"\\\x00-\x1f]*+)*+")
+_SHARED_ESCAPES = re.compile(r"[^\\]*+(?:\\[ntr\\\"][^\\]*+)*+")
 _HALF_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 SPACE = re.compile(r"[ \t\r\n]*+")
@@ -133,14 +134,19 @@ def scan(text: str, start: int) -> tuple[int, Json] | None:
         return None
     if end - start > MAX_DEPTH and text.count("{", start, end) + text.count("[", start, end) > MAX_DEPTH:
         return None
-    if text.find("\\u", start, end) != -1 and _SURROGATE.search(text, start, end):
+    # The first look is by far the fastest, and most often all.
+    if (
+        text.find("\\", start, end) != -1
+        and text.find("\\u", start, end) != -1
+        and _SURROGATE.search(text, start, end)
+    ):
         return None
     return end, value
 
 
 def scan_string(token: str) -> str | None:
     """What a string says whose escapes mean the same in Python and in JSON; `None` for any other."""
-    if "\\u" in token or "\\/" in token:
+    if _SHARED_ESCAPES.fullmatch(token) is None:
         return None
     try:
         value, end = _scan_once(token, 0)

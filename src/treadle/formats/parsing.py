@@ -202,6 +202,11 @@ class IncrementalParser:
         self._is_over = False
         self._result: Parsed | None = None
 
+    @property
+    def text(self) -> str:
+        """All that was fed, once it is closed."""
+        return self._reader.text
+
     def feed(self, chunk: str) -> list[Piece]:
         """What has become certain with `chunk`: pieces of content and thinking, calls, errors."""
         if self._result is not None:

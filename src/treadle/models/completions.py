@@ -24,6 +24,7 @@ from treadle.core.types import (
     Role,
     TokenRecord,
 )
+from treadle.models.completions_plain import CompletionsReader
 from treadle.models.http_model import HttpModel, OnDelta, join_url
 from treadle.models.openai_chat_read import read_ids, read_usage
 from treadle.models.prompt import find_template
@@ -58,6 +59,7 @@ class CompletionsModel(HttpModel):
         self._begin = _encode_inner(found.begin)
         self._answer = _encode_inner(found.answer)
         self._encode_message = _encoder_for(template)
+        self._plain = CompletionsReader(self.settings, self._price)
         settings = self.settings
         fields = {
             "model": model,
@@ -104,6 +106,9 @@ class CompletionsModel(HttpModel):
         """The prompt that would be sent."""
         found = find_template(self._template)
         return found.begin + "".join(found.write(message) for message in messages) + found.answer
+
+    def _read_plain(self, body: bytes) -> Completion | None:
+        return self._plain.read(body)
 
     def _read(self, raw: Json) -> Completion:
         choice = raw["choices"][0]

@@ -88,20 +88,27 @@ class FormatModel(Wrapper):
             on_failure = reader.forget_before(watch.on_failure, lambda: self._parser(request))
             heard = Watch(reader.add, on_failure, watch.on_rate_limits)
             completion = await self.inner.infer(spoken, heard)
-            reader.close()
-        return self._read(completion, request)
+            parsed = reader.close()
+            if reader.text == completion.message.content:
+                return self._read(completion, parsed)
+        parsed = parse(
+            completion.message.content,
+            self.format,
+            request.tools,
+            begins_in_reasoning=self._begins_in_reasoning,
+        )
+        return self._read(completion, parsed)
 
     def _parser(self, request: Request) -> IncrementalParser:
         return IncrementalParser(self.format, request.tools, begins_in_reasoning=self._begins_in_reasoning)
 
-    def _read(self, completion: Completion, request: Request) -> Completion:
+    def _read(self, completion: Completion, parsed: Parsed) -> Completion:
         message = completion.message
-        parsed = parse(
-            message.content, self.format, request.tools, begins_in_reasoning=self._begins_in_reasoning
-        )
         calls = _calls_of(parsed)
         opaque = {**(message.opaque or {}), KEY: {"text": message.content}}
-        reasoning = "\n".join(part for part in (message.reasoning, parsed.reasoning) if part) or None
+        reasoning = parsed.reasoning
+        if message.reasoning:
+            reasoning = f"{message.reasoning}\n{reasoning}" if reasoning else message.reasoning
         read = replace(
             message,
             content=parsed.content,
@@ -173,8 +180,10 @@ class _Writer:
         return Message(Role.ASSISTANT, render(message, self._format))
 
 
-def _calls_of(parsed: Parsed) -> Iterable[ToolCall]:
+def _calls_of(parsed: Parsed) -> list[ToolCall]:
     """Calls, good and bad, in the order in which they stand. The text of a bad one is its arguments."""
+    if not parsed.errors:
+        return [ToolCall(call.call_id or "", call.name, call.arguments_text) for call in parsed.tool_calls]
     found: list[tuple[int, ToolCall]] = [
         (call.position, ToolCall(call.call_id or "", call.name, call.arguments_text))
         for call in parsed.tool_calls
@@ -185,7 +194,7 @@ def _calls_of(parsed: Parsed) -> Iterable[ToolCall]:
         # What may be meant as text stays text.
         if error.raw not in parsed.content and error.raw not in (parsed.reasoning or "")
     ]
-    return tuple([call for _, call in sorted(found, key=lambda item: item[0])])
+    return [call for _, call in sorted(found, key=lambda item: item[0])]
 
 
 class _Reader:
@@ -203,10 +212,16 @@ class _Reader:
         else:
             self._on_delta(delta)
 
-    def close(self) -> None:
+    @property
+    def text(self) -> str:
+        """All that came."""
+        return self._parser.text
+
+    def close(self) -> Parsed:
         """The text is whole."""
-        self._parser.close()
+        parsed = self._parser.close()
         self._tell(self._parser.pieces)
+        return parsed
 
     def forget_before(
         self,

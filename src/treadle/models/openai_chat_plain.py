@@ -49,7 +49,9 @@ class _OutputDetails(Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct, gc=False):
+class PlainUsage(Struct, gc=False):
+    """What chat completions and completions say of tokens."""
+
     prompt_tokens: int
     completion_tokens: int
     prompt_tokens_details: _InputDetails | None = None
@@ -64,7 +66,7 @@ class _Answer(Struct, forbid_unknown_fields=True, gc=False):
     object: str | None = None
     created: int | None = None
     model: str | None = None
-    usage: _Usage | None = None
+    usage: PlainUsage | None = None
     error: None = None
     service_tier: None = None
     system_fingerprint: None = None
@@ -86,13 +88,14 @@ class ChatReader(PlainReader):
         ]
         if (choice.finish_reason == "tool_calls") != bool(calls):
             return None
-        usage = None if answer.usage is None else _to_usage(answer.usage)
+        usage = None if answer.usage is None else to_usage(answer.usage)
         return self._complete(
             raw.content or "", calls, usage, answer.model, answer.id, raw.reasoning_content or None
         )
 
 
-def _to_usage(raw: _Usage) -> Usage:
+def to_usage(raw: PlainUsage) -> Usage:
+    """The same as we have it."""
     before, after = raw.prompt_tokens_details, raw.completion_tokens_details
     return Usage(
         raw.prompt_tokens,

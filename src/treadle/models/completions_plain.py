@@ -1,0 +1,43 @@
+"""The plain answers of completions; see `plain`."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from treadle.core.types import Completion
+from treadle.models.openai_chat_plain import PlainUsage, to_usage
+from treadle.models.plain import PlainReader
+
+
+class _Choice(Struct, forbid_unknown_fields=True, gc=False):
+    text: str
+    finish_reason: Literal["stop"]
+    index: int = 0
+    logprobs: None = None
+    token_ids: None = None
+    prompt_token_ids: None = None
+    prompt_logprobs: None = None
+    stop_reason: None = None
+
+
+class _Answer(Struct, forbid_unknown_fields=True, gc=False):
+    choices: tuple[_Choice]
+    id: str | None = None
+    object: str | None = None
+    created: int | None = None
+    model: str | None = None
+    usage: PlainUsage | None = None
+    error: None = None
+    service_tier: None = None
+    system_fingerprint: None = None
+    kv_transfer_params: None = None
+
+
+class CompletionsReader(PlainReader):
+    """See `PlainReader`."""
+
+    ANSWER = _Answer
+
+    def _read(self, answer: _Answer) -> Completion:
+        usage = None if answer.usage is None else to_usage(answer.usage)
+        return self._complete(answer.choices[0].text, [], usage, answer.model, answer.id)
