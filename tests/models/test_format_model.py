@@ -172,6 +172,31 @@ async def test_over_a_completions_server_the_prompt_is_the_transcript():
     )
 
 
+@pytest.mark.parametrize("format", ["qwen3_coder", "glm45", "minimax", "deepseek_v32"])
+async def test_a_call_that_the_limit_cut_off_is_not_run(format):
+    """The arguments that came are whole, and more might have come. Where the model ended by itself, none would."""
+    from treadle.core.types import Message, ToolCall
+
+    whole = render(
+        Message(Role.ASSISTANT, "", (ToolCall("", "add", '{"a": 1, "b": 2}'),)), format, [add.spec]
+    )
+    closers = ("</function>", "</tool_call>", "</invoke>", "</｜DSML｜invoke>")
+    text = whole[: min(at for item in closers if (at := whole.find(item)) != -1)]
+    for finish, kind in (("length", ToolErrorKind.TRUNCATED), ("stop", None)):
+        answers = [(text, finish), ("3", "stop")]
+
+        def serve(request, answers=answers):
+            said, reason = answers.pop(0)
+            return HttpResponse({"choices": [{"index": 0, "text": said, "finish_reason": reason}]})
+
+        made = model(
+            "completions:m", base_url="http://h/v1", format=format, transport=InProcessTransport(serve)
+        )
+        done = await Agent(made, tools=[add], journal=MemoryJournal()).run("1 + 2?")
+        assert [result.error_kind for result in done.results] == [kind]
+    assert [call.is_closed for call in parse(text, format).tool_calls] == [False]
+
+
 def test_formats_are_known():
     inner = ScriptedModel([], name="openai:gpt-x")
     with pytest.raises(ConfigError, match="there is no format 'hermes2'; did you mean 'hermes'"):

@@ -260,7 +260,7 @@ class TaggedFormat(Format):
         reader.add_reasoning(reader.text[emitted:first].rstrip())
         for call in inner.calls:
             if call.position >= first:
-                wanted = Wanted(call.name, call.arguments, call.arguments_text, call.call_id)
+                wanted = Wanted(call.name, call.arguments, call.arguments_text, call.call_id, call.is_closed)
                 reader.add_call(wanted, call.position, call.position + len(call.raw))
         return end
         yield

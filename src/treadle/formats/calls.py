@@ -23,6 +23,7 @@ class Wanted(Struct, frozen=True):
     text: str
     """The arguments as the model wrote them."""
     call_id: str | None = None
+    is_closed: bool = True
 
 
 class NoCall(Exception):  # noqa: N818

@@ -16,7 +16,7 @@ from treadle.formats.json_body import after_space
 from treadle.formats.reader import Reader
 from treadle.formats.rendering import encode
 from treadle.formats.types import Schemas
-from treadle.formats.values import read_value, types_of
+from treadle.formats.values import TEXT, read_value, types_of
 
 
 class Elements(Struct, frozen=True):
@@ -59,6 +59,7 @@ def make_elements(
     return Elements(function, *closers, trims_newline, is_typed, plain)
 
 
+_QUOTES = frozenset("\"'")
 CODER = make_elements(
     re.compile(r"<function=(?P<name>[^<>\n]++)(?:\s*+>|(?=\n|<parameter=))"),
     "</function>",
@@ -104,10 +105,11 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
     if head is None:
         return position, None, "there is no name of a function", None
     name = head["name"].strip()
-    if name[:1] in "\"'" and name[-1:] == name[:1]:
+    if name[:1] in _QUOTES and name[-1:] == name[:1]:
         name = name[1:-1]
     arguments: dict[str, Json] = {}
     at = head.end()
+    is_closed = True
     while True:
         plain = parameter = elements.plain.match(text, at)
         if parameter is None:
@@ -118,6 +120,7 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
             if at == len(text):
                 if not arguments:
                     return at, None, "it is cut off", name
+                is_closed = False
                 break
             parameter = elements.parameter.match(text, at)
         if parameter is None:
@@ -125,7 +128,7 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
                 break
             return at, None, "there is something other than a parameter in it", name
         key = parameter["key"].strip()
-        if key[:1] in "\"'" and key[-1:] == key[:1]:
+        if key[:1] in _QUOTES and key[-1:] == key[:1]:
             key = key[1:-1]
         if plain is not None:
             value, at = plain["value"], plain.end()
@@ -138,13 +141,16 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
             return at, None, f"the parameter {key!r} is there twice", name
         if elements.trims_newline:
             value = value.removeprefix("\n").removesuffix("\n")
+        if not elements.is_typed and reader.schemas.types.get((name, key)) is TEXT:
+            arguments[key] = value
+            continue
         try:
             arguments[key] = _convert(elements, reader.schemas, parameter, value, name, key)
         except NoCall as error:
             # The rest is read all the same, to know where it ends.
             stop = reader.find(elements.function_close, at)
             return (stop if stop != -1 else at), None, error.reason, name
-    return at, Wanted(name, arguments, encode(arguments).decode()), "", name
+    return at, Wanted(name, arguments, encode(arguments).decode(), None, is_closed), "", name
 
 
 def _convert(

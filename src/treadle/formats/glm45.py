@@ -73,7 +73,7 @@ class Glm45(TaggedFormat):
             if at == len(text) or (text.startswith(OPEN, at) and arguments):
                 if not arguments:
                     raise _Fault("it is cut off", at, name)
-                return self._finish(name, arguments, at)
+                return self._finish(name, arguments, at, is_closed=at < len(text))
             if not text.startswith(KEY, at):
                 raise _Fault("there is something other than a key in it", at, name)
             key_end = reader.find(KEY_CLOSE, at)
@@ -137,8 +137,10 @@ class Glm45(TaggedFormat):
             return False
         return text.count(VALUE, start, close) > text.count(VALUE_CLOSE, start, close)
 
-    def _finish(self, name: str, arguments: dict[str, Json], end: int) -> tuple[Wanted, int]:
-        return Wanted(name, arguments, encode(arguments).decode()), end
+    def _finish(
+        self, name: str, arguments: dict[str, Json], end: int, *, is_closed: bool = True
+    ) -> tuple[Wanted, int]:
+        return Wanted(name, arguments, encode(arguments).decode(), None, is_closed), end
 
     def render(self, message: Message) -> str:
         """See `Format.render`."""

@@ -92,7 +92,9 @@ class Reader:
         """A call that stands at `start`."""
         self.content.end_piece()
         raw = self.text[start:end]
-        call = ParsedCall(wanted.name, wanted.arguments, raw, wanted.text, wanted.call_id, start)
+        call = ParsedCall(
+            wanted.name, wanted.arguments, raw, wanted.text, wanted.call_id, start, wanted.is_closed
+        )
         self.calls.append(call)
         self.pieces.append(call)
 

@@ -23,6 +23,8 @@ class ParsedCall(Struct, frozen=True):
     """Where the format has ids."""
     position: int = 0
     """Of `raw` in the text, in characters."""
+    is_closed: bool = True
+    """`False`: the text ended where more arguments could have come. It may have been cut off."""
 
 
 class ParseError(Struct, frozen=True):

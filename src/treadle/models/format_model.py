@@ -104,7 +104,7 @@ class FormatModel(Wrapper):
 
     def _read(self, completion: Completion, parsed: Parsed) -> Completion:
         message = completion.message
-        calls = _calls_of(parsed)
+        calls = _calls_of(parsed, is_cut=completion.finish_reason is FinishReason.LENGTH)
         opaque = {**(message.opaque or {}), KEY: {"text": message.content}}
         reasoning = parsed.reasoning
         if message.reasoning:
@@ -180,14 +180,20 @@ class _Writer:
         return Message(Role.ASSISTANT, render(message, self._format))
 
 
-def _calls_of(parsed: Parsed) -> list[ToolCall]:
-    """Calls, good and bad, in the order in which they stand. The text of a bad one is its arguments."""
-    if not parsed.errors:
-        return [ToolCall(call.call_id or "", call.name, call.arguments_text) for call in parsed.tool_calls]
-    found: list[tuple[int, ToolCall]] = [
-        (call.position, ToolCall(call.call_id or "", call.name, call.arguments_text))
+def _calls_of(parsed: Parsed, *, is_cut: bool) -> list[ToolCall]:
+    """Calls, good and bad, in the order in which they stand. The text of a bad one is its arguments.
+
+    Where the answer was cut off by its limit, a call that did not end is a bad one.
+    """
+    calls = [
+        ToolCall(
+            call.call_id or "", call.name, call.raw if is_cut and not call.is_closed else call.arguments_text
+        )
         for call in parsed.tool_calls
     ]
+    if not parsed.errors:
+        return calls
+    found = [(call.position, made) for call, made in zip(parsed.tool_calls, calls, strict=True)]
     found += [
         (error.position, ToolCall("", error.name or UNREADABLE, error.raw))
         for error in parsed.errors
