@@ -146,6 +146,25 @@ def split(text, number):
         text = text[size:]
 
 
+def test_a_message_may_be_as_openai_has_it():
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    message = Message(Role.ASSISTANT, "So.", (ToolCall("c", "f", '{"a": 1}'),), reasoning="Hm.")
+    raw = {"role": "assistant", "content": "So.", "reasoning_content": "Hm.", "tool_calls": [call]}
+    flat = {"content": "So.", "reasoning": "Hm.", "tool_calls": [{"name": "f", "arguments": {"a": 1}}]}
+    assert render(raw, "hermes") == render(flat, "hermes") == render(message, "hermes")
+    assert render(parse(render(raw, "hermes"), "hermes"), "hermes") == render(message, "hermes")
+    assert render({"content": None}, "hermes") == ""
+    for bad in (
+        {"tool_calls": [{"name": 1, "arguments": {}}]},
+        {"tool_calls": [1]},
+        {"tool_calls": [{"name": "f"}]},
+    ):
+        with pytest.raises(FormatError, match="no message of an assistant"):
+            render(bad, "hermes")
+    with pytest.raises(FormatError, match="give `tools`"):
+        render(flat, "glm45")
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @QUICK
 @given(text=texts, number=st.integers(0, 1000))

@@ -2,7 +2,10 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from treadle.core.errors import ConfigError, FormatError
 from treadle.core.types import Message, Role, ToolCall
@@ -20,7 +23,7 @@ from treadle.formats.mistral import Mistral
 from treadle.formats.qwen3_coder import Qwen3Coder
 from treadle.formats.reader import Reader
 from treadle.formats.rendering import arguments_of
-from treadle.formats.types import Parsed, Piece, Schemas, ToolLike, schemas_of
+from treadle.formats.types import Parsed, Piece, Schemas, ToolLike, schemas_of, to_json
 from treadle.formats.xlam import Xlam
 
 FORMATS: dict[str, Format] = {
@@ -246,14 +249,21 @@ class IncrementalParser:
         return taken
 
 
-def render(message: Message | Parsed, format: str, tools: Iterable[ToolLike] | None = None) -> str:
+def render(
+    message: Message | Parsed | Mapping[str, Any], format: str, tools: Iterable[ToolLike] | None = None
+) -> str:
     """The text that a model of the format would have written; `parse` with the same tools gives `message` again.
+
+    A message may be ours, what `parse` gave, or a mapping as OpenAI has it.
 
     Raises: `FormatError` for what the format cannot carry, as a value that holds the mark that ends values.
     """
     found = find_format(format)
     schemas = schemas_of(tools)
-    whole = message if isinstance(message, Message) else _to_message(message)
+    if isinstance(message, Message):
+        whole = message
+    else:
+        whole = _to_message(message) if isinstance(message, Parsed) else _read_message(message)
     text = found.render(whole)
     _check(found, whole, text, schemas)
     return text
@@ -262,6 +272,22 @@ def render(message: Message | Parsed, format: str, tools: Iterable[ToolLike] | N
 def _to_message(parsed: Parsed) -> Message:
     calls = [ToolCall(call.call_id or "", call.name, call.arguments_text) for call in parsed.tool_calls]
     return Message(Role.ASSISTANT, parsed.content, tuple(calls), reasoning=parsed.reasoning)
+
+
+def _read_message(raw: Mapping[str, Any]) -> Message:
+    """Raises: `FormatError` for what is no message."""
+    try:
+        calls = []
+        for call in raw.get("tool_calls") or ():
+            inner = call.get("function", call)
+            arguments = inner["arguments"]
+            text = arguments if isinstance(arguments, str) else to_json(arguments)
+            calls.append(ToolCall(call.get("id") or "", inner["name"], text))
+        reasoning = raw.get("reasoning_content") or raw.get("reasoning")
+        read = Message(Role.ASSISTANT, raw.get("content") or "", tuple(calls), reasoning=reasoning)
+        return msgspec.convert(msgspec.to_builtins(read), Message)
+    except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise FormatError(f"it is no message of an assistant: {error!r}") from None
 
 
 def _check(found: Format, message: Message, text: str, schemas: Schemas) -> None:
@@ -280,6 +306,8 @@ def _check(found: Format, message: Message, text: str, schemas: Schemas) -> None
     elif calls != got or repr(calls) != repr(got):
         name = next(one[0] for one, other in zip(calls, got, strict=True) if repr(one) != repr(other))
         what = f"a name or an argument of {name!r} that does not come back as it was"
+        if name not in schemas:
+            what += "; give `tools`, whose schemas tell the types of values"
     elif back.content != message.content:
         what = "the content, which does not come back as it was"
     elif (back.reasoning or "") != (message.reasoning or ""):
