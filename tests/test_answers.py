@@ -1,5 +1,7 @@
 """Answers that must fit a schema: each way of asking, what breaks it, and how often it may."""
 
+import json
+
 import msgspec
 import pytest
 from pydantic import BaseModel
@@ -54,6 +56,13 @@ async def test_an_answer_in_the_schema(mode, text):
     assert (said.role is Role.SYSTEM and '"people"' in said.content) is (mode == "text")
     assert run.events[0].body.output.schema["additionalProperties"] is False
     await replays(agent, run)
+
+
+async def test_a_fence_around_an_answer_that_holds_fences():
+    said = json.dumps({"name": "```py\n1\n```", "people": 1})
+    agent, _ = make([f"```json\n{said}\n```"], "text")
+    run = await agent.run("Tell of code.")
+    assert (run.stop_reason, run.output, run.spent.rejected_answers) == (StopReason.COMPLETED, said, 0)
 
 
 async def test_without_other_tools_the_answer_tool_is_forced():

@@ -48,6 +48,7 @@ def check_answer(state: State, action: CheckAnswer) -> tuple[DurableBody, ...]:
 def strip_answer(text: str) -> str:
     """An answer without white space and the one code fence that may stand around all of it."""
     text = text.strip()
-    if not text.startswith("```") or not text.endswith("```") or text.count("```") != 2:
-        return text
-    return text[3:-3].partition("\n")[2].strip()
+    first, _, rest = text.partition("\n")
+    # Further fences are in its texts: if it is no JSON then, it is none with the fence either.
+    is_fenced = first.startswith("```") and "`" not in first[3:] and rest.endswith("```")
+    return rest[:-3].strip() if is_fenced else text
