@@ -62,7 +62,7 @@ async def test_a_fence_around_an_answer_that_holds_fences():
     said = json.dumps({"name": "```py\n1\n```", "people": 1})
     agent, _ = make([f"```json\n{said}\n```"], "text")
     run = await agent.run("Tell of code.")
-    assert (run.stop_reason, run.output, run.spent.rejected_answers) == (StopReason.COMPLETED, said, 0)
+    assert (run.stop_reason, run.output, run.steps) == (StopReason.COMPLETED, said, 1)
 
 
 async def test_without_other_tools_the_answer_tool_is_forced():
