@@ -6,24 +6,20 @@ from treadle.core.types import Message
 from treadle.formats.base import Format
 from treadle.formats.calls import NoCall, Wanted, read_arguments
 from treadle.formats.json_body import UNREAD, BadJson, after_space
-from treadle.formats.reader import Reader, Steps, wait_for_all
+from treadle.formats.reader import Reader, Scanner, Steps, wait_for_all
 from treadle.formats.rendering import write_arguments
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _STOPS = (*_ENDS, START, CHANNEL)
-_STOP = re.compile("|".join(map(re.escape, _STOPS)))
+_TURN = f"<|end|>{START}assistant"
+_HEADER = re.compile(r"\s*+(?:assistant)?+\s*+(?:to=[^\s<]++)?+\s*+")
+"""What may stand before the first mark of a message, whose beginning is in the prompt."""
 _NAME = re.compile(r"[\w.\-]++")
 _RECIPIENT = re.compile(r"to=([^\s<]++)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*+([a-zA-Z]++)")
 _STRIPPED = re.compile(r"(?:^|assistant)\s*+commentary to=functions\.([\w.\-]++)")
 _BUILT_IN = re.compile(r"python|browser(?:\..*+)?|container(?:\..*+)?")
-
-
-def _find_stop(text: str, position: int) -> int:
-    """Where the next message begins, or this one ends."""
-    match = _STOP.search(text, position)
-    return len(text) if match is None else match.start()
 
 
 class Harmony(Format):
@@ -32,6 +28,12 @@ class Harmony(Format):
     name = "harmony"
     reasoning = ()
     may_begin_in_reasoning = False
+
+    def __init__(self) -> None:
+        # Marks that are quoted in code are text; but the end of a message ends its code too.
+        self._marks = Scanner((MESSAGE, *_STOPS), ends_open_code=True)
+        self._stops = Scanner(_STOPS, ends_open_code=True)
+        self._bare_stops = Scanner(_STOPS, has_code=False)
 
     def read(self, reader: Reader) -> Steps:
         """See `Format.read`."""
@@ -42,19 +44,40 @@ class Harmony(Format):
             return
         position = 0
         while position < len(text):
+            position = self._read_between(reader, position)
+            if position == len(text):
+                return
             message = reader.find(MESSAGE, position)
             if message == -1:
                 self._read_rest(reader, position)
                 return
-            header = text[position:message]
-            body = message + len(MESSAGE)
-            end = self._read_message(reader, header, position, body)
+            begin = text.rfind(START, position, message)
+            if begin > position and _RECIPIENT.search(text, position, begin):
+                reader.add_error("it is cut off", position, begin)
+            position = max(begin, position)
+            position = self._read_message(reader, text[position:message], position, message + len(MESSAGE))
             # One end mark follows, or the next message.
-            position = end
-            for mark in _ENDS:
-                if text.startswith(mark, position):
-                    position += len(mark)
-                    break
+            position = self._skip_end(text, position)
+
+    def _read_between(self, reader: Reader, position: int) -> int:
+        """What stands outside of all messages, which is just said; where the next one begins."""
+        text = reader.text
+        while True:
+            found = self._marks.find(reader, position)
+            lead = text[position : found.position]
+            is_begun = found.marker and found.marker not in _ENDS
+            if is_begun and _HEADER.fullmatch(lead):
+                return position
+            reader.content.add(lead)
+            position = self._skip_end(text, found.position)
+            if is_begun or not found.marker:
+                return position
+
+    def _skip_end(self, text: str, position: int) -> int:
+        for mark in _ENDS:
+            if text.startswith(mark, position):
+                return position + len(mark)
+        return position
 
     def _read_plain(self, reader: Reader) -> None:
         """A text without any message: an answer whose marks were stripped, or a header that was cut off."""
@@ -86,7 +109,11 @@ class Harmony(Format):
             is_ours = recipient[1].startswith("functions.") or name in reader.schemas or not reader.schemas
             if is_ours and name != "assistant":
                 return self._take(reader, name, start, body)
-        end = _find_stop(text, body)
+        end = self._stops.find(reader, body).position
+        # A tick that was left open does not hide the next message.
+        turn = reader.find(_TURN, body)
+        if -1 < turn < end:
+            end = turn
         said = text[body:end]
         if kind == "analysis" or (recipient is not None and kind != "final"):
             reader.add_reasoning(("\n" if reader.reasoning else "") + said)
@@ -100,11 +127,11 @@ class Harmony(Format):
         text = reader.text
         at = after_space(text, body)
         if not name or not _NAME.fullmatch(name):
-            end = _find_stop(text, body)
+            end = self._bare_stops.find(reader, body).position
             reader.add_error(f"{name[:40]!r} is no name of a function", start, end)
             return end
         if text[at : at + 1] not in ("{", '"'):
-            end = _find_stop(text, body)
+            end = self._bare_stops.find(reader, body).position
             reason = "it is cut off" if at == len(text) else "the arguments are no JSON object"
             reader.add_error(reason, start, end, name)
             return end
@@ -112,17 +139,17 @@ class Harmony(Format):
             if text[at] == "{":
                 last, value = reader.end_and_value(at)
             else:
-                last, value = _find_stop(text, body), UNREAD
+                last, value = self._bare_stops.find(reader, body).position, UNREAD
             after = after_space(text, last)
             if after < len(text) and not text.startswith(_STOPS, after):
                 raise NoCall("there is more than JSON in it", name)
             arguments, words = read_arguments(text[at:last], name, value)
         except BadJson as error:
-            stop = _find_stop(text, error.position)
+            stop = self._bare_stops.find(reader, error.position).position
             reader.add_error(f"the arguments are not valid JSON: {error.reason}", start, stop, name)
             return stop
         except NoCall as error:
-            end = _find_stop(text, body)
+            end = self._bare_stops.find(reader, body).position
             reader.add_error(error.reason, start, end, name)
             return end
         close = next((mark for mark in _ENDS if text.startswith(mark, after)), "")

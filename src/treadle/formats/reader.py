@@ -221,8 +221,12 @@ class Content:
 class Scanner:
     """Finds what is not just text: markers, and code, in which there are none."""
 
-    def __init__(self, markers: tuple[str, ...], *, has_code: bool = True) -> None:
+    def __init__(
+        self, markers: tuple[str, ...], *, has_code: bool = True, ends_open_code: bool = False
+    ) -> None:
+        """With `ends_open_code` a block that is never closed hides nothing; else it hides all to the end."""
         self.markers = markers
+        self._ends_open_code = ends_open_code
         words = [re.escape(item) for item in sorted(markers, key=len, reverse=True)]
         code = [r"(?:\A|(?<=\n)) {0,3}(?P<fence>`{3,}|~{3,})", "(?P<span>`+)"] if has_code else []
         self._pattern = re.compile("|".join([*words, *code]))
@@ -267,6 +271,19 @@ class Scanner:
                 at = yield from self._skip_block(reader, begin, run)
             else:
                 at = yield from self._skip_span(reader, begin, len(run))
+
+    def find(self, reader: Reader, at: int) -> "Found":
+        """The next marker of a whole text."""
+        plain = self.find_plain(reader, at)
+        if plain is not None:
+            return Found(*plain)
+        steps = self.next(reader, at, lambda _: None)
+        try:
+            next(steps)
+        except StopIteration as stop:
+            found: Found = stop.value
+            return found
+        raise AssertionError("a text that is whole needs no more")
 
     def find_plain(self, reader: Reader, at: int) -> tuple[str, int] | None:
         """The next marker of a whole text, and where it stands; `None` if there may be code before it."""
@@ -348,6 +365,9 @@ class Scanner:
         char, size = run[0], len(run)
         line = at
         while True:
+            if self._ends_open_code:
+                # Each of many that are never closed looks for its end.
+                reader.steps_left -= 1
             newline = reader.find("\n", line)
             if newline == -1 and not reader.is_whole:
                 yield
@@ -364,6 +384,8 @@ class Scanner:
             elif len(whole) - len(whole.lstrip(" ")) <= 3 and len(body) >= size and not body.strip(char):
                 return end
             line = end
+            if self._ends_open_code and (newline == -1 or reader.steps_left < 0):
+                return reader.text.index(run, at) + size
             if newline == -1:
                 self._note_hidden(reader, at, end)
                 return end
