@@ -7,12 +7,12 @@ from treadle.formats.base import TaggedFormat
 from treadle.formats.calls import Wanted
 from treadle.formats.headed import read_headed
 from treadle.formats.json_body import after_space
-from treadle.formats.reader import Found, Reader, Steps, wait_for_all
+from treadle.formats.reader import Found, Reader, Scanner, Steps, wait_for_all
 from treadle.formats.rendering import encode, write_arguments
 
 MARK = ">>>"
 _RECIPIENT = re.compile(r"\s*+(?:>>>\s*+)?+([A-Za-z_][\w.\-]*+)[ \t]*+\n")
-_NEXT = re.compile(r">>>\s*+([A-Za-z_][\w.\-]*+)[ \t]*+\n")
+_NEXT = re.compile(r">>>([A-Za-z_][\w.\-]*+)[ \t]*+\n")
 _FUNCTION = re.compile(r"<function=([^<>\n({]++)(?:>|\()")
 _ENDS = ("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>")
 
@@ -26,6 +26,12 @@ class Functionary(TaggedFormat):
     openers = ("<function=", "<|python_tag|>")
     ends = _ENDS
 
+    def __init__(self) -> None:
+        super().__init__()
+        # What is quoted in code that is closed is text.
+        self._marks = Scanner((MARK,), ends_open_code=True)
+        self._bare_marks = Scanner((MARK,), has_code=False)
+
     def read(self, reader: Reader) -> Steps:
         """See `Format.read`."""
         yield from wait_for_all(reader)
@@ -36,23 +42,34 @@ class Functionary(TaggedFormat):
         yield from self._read_content(reader, 0)
 
     def _is_recipient(self, reader: Reader, head: re.Match[str]) -> bool:
-        """Whether a text begins with whom it is for, and not with a word on a line."""
-        name, text = head[1], reader.text
-        after = after_space(text, head.end())
+        """Whether a line says whom the next lines are for, and is not just a word."""
+        name = head[1]
+        is_marked = MARK in head[0]
         return (
             name in ("all", "python")
             or name in reader.schemas
-            or text.lstrip().startswith(MARK)
-            or text[after : after + 1] == "{"
+            or (is_marked and (not reader.schemas or not head.start()))
+            or reader.text.startswith("{", after_space(reader.text, head.end()))
         )
+
+    def _next(self, reader: Reader, position: int, marks: Scanner) -> re.Match[str] | None:
+        """The next recipient."""
+        while True:
+            found = marks.find(reader, position)
+            if not found.marker:
+                return None
+            head = _NEXT.match(reader.text, found.position)
+            if head is not None and self._is_recipient(reader, head):
+                return head
+            position = found.position + 1
 
     def _read_recipients(self, reader: Reader, head: re.Match[str] | None) -> None:
         text = reader.text
         while head is not None:
             name, start, position = head[1], head.start(), head.end()
-            follower = _NEXT.search(text, position)
-            limit = follower.start() if follower is not None else len(text)
             if name == "all":
+                follower = self._next(reader, position, self._marks)
+                limit = follower.start() if follower is not None else len(text)
                 said = text[position:limit]
                 for item in _ENDS:
                     said = said.removesuffix(item)
@@ -62,11 +79,13 @@ class Functionary(TaggedFormat):
                 head = follower
                 continue
             if name == "python" and not text.startswith("{", after_space(text, position)):
+                follower = self._next(reader, position, self._bare_marks)
+                limit = follower.start() if follower is not None else len(text)
                 self._take_code(reader, name, start, position, limit)
                 head = follower
                 continue
             last = read_headed(reader, start, position, name, (), (MARK, *_ENDS))
-            head = _NEXT.search(text, last)
+            head = self._next(reader, last, self._marks)
             rest = text[last : head.start() if head is not None else len(text)]
             for item in _ENDS:
                 rest = rest.replace(item, "")
