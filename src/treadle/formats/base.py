@@ -240,7 +240,8 @@ class TaggedFormat(Format):
         return (yield from self._end_unclosed(reader, first, emitted))
 
     def _first_opener(self, reader: Reader, start: int) -> int | None:
-        found = [position for item in self.openers if (position := reader.text.find(item, start)) != -1]
+        marks = (*self.openers, *self.sections)
+        found = [position for item in marks if (position := reader.text.find(item, start)) != -1]
         return min(found) if found else None
 
     def _end_unclosed(self, reader: Reader, start: int, emitted: int) -> StepsTo:
@@ -257,7 +258,11 @@ class TaggedFormat(Format):
             return end
             yield
         first, inner = calls
-        reader.add_reasoning(reader.text[emitted:first].rstrip())
+        said = reader.text[emitted:first].rstrip()
+        while said.endswith(self.sections or ("\0",)):
+            mark = next(item for item in self.sections if said.endswith(item))
+            said = said.removesuffix(mark).rstrip()
+        reader.add_reasoning(said)
         for call in inner.calls:
             if call.position >= first:
                 wanted = Wanted(call.name, call.arguments, call.arguments_text, call.call_id, call.is_closed)
@@ -280,12 +285,12 @@ class TaggedFormat(Format):
         if not inner.calls:
             return None
         # Those that stand after the last thing that is no call.
-        tail: list[int] = []
+        begin = None
         for piece in reversed(inner.pieces):
             if not isinstance(piece, ParsedCall):
                 break
-            tail.append(piece.position)
-        return (min(tail), inner) if tail else None
+            begin = piece.position
+        return None if begin is None else (begin, inner)
 
 
 def skip_space_and(reader: Reader, position: int, what: str) -> StepsTo:

@@ -51,13 +51,22 @@ class Harmony(Format):
             if message == -1:
                 self._read_rest(reader, position)
                 return
-            begin = text.rfind(START, position, message)
-            if begin > position and _RECIPIENT.search(text, position, begin):
+            begin = self._last_header(text, position, message)
+            if _RECIPIENT.search(text, position, begin):
                 reader.add_error("it is cut off", position, begin)
-            position = max(begin, position)
+            position = begin
             position = self._read_message(reader, text[position:message], position, message + len(MESSAGE))
             # One end mark follows, or the next message.
             position = self._skip_end(text, position)
+
+    def _last_header(self, text: str, start: int, end: int) -> int:
+        """Where the header before a message begins, if others that have none stand before it."""
+        begin = max(text.rfind(START, start, end), start)
+        recipients = [match.start() for match in _RECIPIENT.finditer(text, begin, end)]
+        if len(recipients) > 1 and text.count(CHANNEL, begin, end) > 1:
+            # One header may name its channel twice, or whom it is for, but not both.
+            begin = max(text.rfind(CHANNEL, begin, recipients[-1]), begin)
+        return begin
 
     def _read_between(self, reader: Reader, position: int) -> int:
         """What stands outside of all messages, which is just said; where the next one begins."""

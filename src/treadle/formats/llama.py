@@ -159,8 +159,10 @@ class Llama3Pythonic(TaggedFormat):
         start = yield from skip_space(reader, position)
         if reader.text[start : start + 1] == "[":
             yield from wait_for_all(reader)
-            if _GATE.match(reader.text, start):
+            # Some write a list for each call.
+            while _GATE.match(reader.text, start):
                 position = self._take_list(reader, start, start)
+                start = after_space(reader.text, position)
         yield from self._read_content(reader, position)
 
     def take(self, reader: Reader, found: Found) -> int:
