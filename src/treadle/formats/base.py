@@ -70,7 +70,7 @@ class TaggedFormat(Format):
     def __init__(self) -> None:
         tags = tuple([tag for pair in self.reasoning for tag in pair])
         self._content = Scanner((*self.openers, *self.noise, *tags, *self.ends))
-        self._longest_tag = max([len(item) for item in (*self.openers, *tags)], default=0)
+        self._longest_tag = max([len(item) for item in (*self.openers, *self.sections, *tags)], default=0)
         self._closers = {close for _, close in self.reasoning}
         self._opens = dict(self.reasoning)
         self._calls = frozenset((*self.openers, *self.noise)) - {*self._opens, *self._closers, *self.ends}
