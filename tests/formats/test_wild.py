@@ -745,6 +745,8 @@ CASES = [
         None,
         [],
     ),
+    ("llama3_pythonic", "[f(a=1), ", [("f", {"a": 1})], "", None, []),
+    ("llama3_pythonic", "<|python_start|>[f(a=1),<|python_end|>", [("f", {"a": 1})], "", None, []),
     ("llama3_pythonic", "[f(a=1)]\n[f(a=2)]", [("f", {"a": 1}), ("f", {"a": 2})], "", None, []),
     (
         "kimi_k2",

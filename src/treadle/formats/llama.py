@@ -205,6 +205,9 @@ class Llama3Pythonic(TaggedFormat):
             begin = at = after_space(text, after + 1)
             if text[at : at + 1] == "]":
                 return at + 1
+            if at == len(text) or text.startswith((*self.noise, *self.openers, *self.ends), at):
+                # Nothing of a next call has come.
+                return at
 
     def render(self, message: Message) -> str:
         """See `Format.render`."""
