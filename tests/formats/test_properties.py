@@ -146,6 +146,47 @@ def split(text, number):
         text = text[size:]
 
 
+TWO_TOOLS = [
+    {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}, "s": {"type": "string"}}}},
+    {"name": "g", "parameters": {"properties": {"b": {"type": "integer"}, "t": {"type": "string"}}}},
+]
+
+
+def one_call(name, arguments):
+    return Message(Role.ASSISTANT, "", (ToolCall("", name, json.dumps(arguments)),))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_value_may_quote_whole_calls_of_its_own_format(name):
+    quoted = render(one_call("g", {"b": 2, "t": "z"}), name, TWO_TOOLS)
+    for text in (
+        quoted,
+        f"\n{quoted}\n",
+        f"So:\n{quoted}\nThat is it.",
+        f"So:\n{quoted}\nOr:\n{quoted}\nThat is it.",
+        f"It is {quoted} here.",
+    ):
+        for arguments in ({"s": text}, {"a": 1, "s": text}, {"s": text, "a": 1}):
+            # It refuses what does not come back.
+            said = render(one_call("f", arguments), name, TWO_TOOLS)
+            assert [call.arguments for call in parse(said, name, TWO_TOOLS).tool_calls] == [arguments]
+
+
+BARE = ("llama3_json", "llama3_pythonic", "xlam", "functionary")
+"""Nothing marks where their second call begins."""
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in BARE])
+def test_a_call_that_breaks_off_anywhere_takes_no_other_with_it(name):
+    first = render(one_call("f", {"a": 1, "s": "x y"}), name, TWO_TOOLS)
+    second = render(one_call("g", {"b": 2, "t": "z"}), name, TWO_TOOLS)
+    for size in range(1, len(first)):
+        found = parse(f"{first[:size]}\n{second}", name, TWO_TOOLS)
+        *before, last = [(call.name, call.arguments) for call in found.tool_calls]
+        assert last == ("g", {"b": 2, "t": "z"}), first[:size]
+        assert all(call == "f" and {"a": 1, "s": "x y"}.items() >= given.items() for call, given in before)
+
+
 def test_a_message_may_be_as_openai_has_it():
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     message = Message(Role.ASSISTANT, "So.", (ToolCall("c", "f", '{"a": 1}'),), reasoning="Hm.")

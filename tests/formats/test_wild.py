@@ -757,6 +757,15 @@ CASES = [
         "hm",
         [],
     ),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=f>\n<parameter=s>\nSo:\n<tool_call>\n<function=g>\n<parameter=b>\n2\n</parameter>\n"
+        "</function>\n</tool_call>\nThat is it.\n</function>\n</tool_call>",
+        [],
+        "",
+        None,
+        ["the value of 's' is cut off"],
+    ),
     ("harmony", "<|channel|>analysis to=python code<|message|>print(1)<|call|>", [], "", "print(1)", []),
     ("harmony", '<|channel|>analysis to=functions.f code<|message|>{"a":1}', [("f", {"a": 1})], "", None, []),
     ("granite", '<|tool_call|>[{"name":"f","arguments":{"a":1}}]', [("f", {"a": 1})], "", None, []),

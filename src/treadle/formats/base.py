@@ -344,5 +344,6 @@ def resync(reader: Reader, start: int, reached: int, closers: Sequence[str], ope
                 return end
             at = reader.find(closer, end)
     ends = [at + len(item) for item in closers if (at := reader.find(item, reached)) != -1]
-    begins = [at for item in openers if (at := reader.find(item, reached)) != -1]
+    # What cannot be read may be the middle of an opener.
+    begins = [at for item in openers if (at := reader.find(item, max(start, reached - len(item) + 1))) != -1]
     return min(min(ends, default=len(text)), min(begins, default=len(text)))

@@ -72,6 +72,7 @@ class DeepSeekV31(DeepSeekV3):
 _TAG = "｜DSML｜"
 DSML = make_elements(
     re.compile(rf"<{_TAG}(?:invoke|tool)\s++name=\"(?P<name>[^\"\n]++)\"\s*+>"),
+    f"<{_TAG}invoke",
     f"</{_TAG}invoke>",
     re.compile(
         rf"<{_TAG}parameter\s++name=\"(?P<key>[^\"\n]++)\"\s*+(?:string=\"(?P<typed>true|false)\")?+\s*+>"

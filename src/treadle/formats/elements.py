@@ -24,6 +24,8 @@ class Elements(Struct, frozen=True):
 
     function: re.Pattern[str]
     """Opens a function; its group `name`."""
+    function_open: str
+    """What every opener of a function begins with."""
     function_close: str
     parameter: re.Pattern[str]
     """Opens a parameter; its group `key`."""
@@ -40,6 +42,7 @@ class Elements(Struct, frozen=True):
 
 def make_elements(
     function: re.Pattern[str],
+    function_open: str,
     function_close: str,
     parameter: re.Pattern[str],
     parameter_open: str,
@@ -56,12 +59,13 @@ def make_elements(
         rf"(?=[ \t\r\n]*+(?:{behind}))"
     )
     closers = (function_close, parameter, parameter_open, parameter_close)
-    return Elements(function, *closers, trims_newline, is_typed, plain)
+    return Elements(function, function_open, *closers, trims_newline, is_typed, plain)
 
 
 _QUOTES = frozenset("\"'")
 CODER = make_elements(
     re.compile(r"<function=(?P<name>[^<>\n]++)(?:\s*+>|(?=\n|<parameter=))"),
+    "<function=",
     "</function>",
     re.compile(r"<parameter=(?P<key>[^<>\n]++)(?:\s*+>|(?=\n))"),
     "<parameter=",
@@ -83,10 +87,10 @@ def read_function(
     `start` is where its call begins.
     """
     text = reader.text
-    end, wanted, reason, name = _read(elements, reader, position)
+    end, wanted, reason, name = _read(elements, reader, position, openers)
     if wanted is None:
         # Not to its own opener.
-        after = resync(reader, position, max(end, position + 1), closers, openers)
+        after = resync(reader, position + 1, max(end, position + 1), closers, openers)
         reader.add_error(reason, start, after, name)
         return after
     after = after_space(text, end)
@@ -98,7 +102,9 @@ def read_function(
     return end
 
 
-def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wanted | None, str, str | None]:
+def _read(
+    elements: Elements, reader: Reader, position: int, openers: Sequence[str]
+) -> tuple[int, Wanted | None, str, str | None]:
     """Where it ends, the call or `None`, why, and its name."""
     text = reader.text
     head = elements.function.match(text, position)
@@ -133,7 +139,7 @@ def _read(elements: Elements, reader: Reader, position: int) -> tuple[int, Wante
         if plain is not None:
             value, at = plain["value"], plain.end()
         else:
-            value_end, at, is_cut = _find_end(elements, reader, name, parameter.end())
+            value_end, at, is_cut = _find_end(elements, reader, parameter.end(), openers)
             if is_cut:
                 return at, None, f"the value of {key!r} is cut off", name
             value = text[parameter.end() : value_end]
@@ -173,26 +179,38 @@ def _ends_without_closer(reader: Reader, elements: Elements, at: int) -> bool:
     return reader.text.startswith(ends, at)
 
 
-def _find_end(elements: Elements, reader: Reader, name: str, start: int) -> tuple[int, int, bool]:
+def _find_end(
+    elements: Elements, reader: Reader, start: int, openers: Sequence[str]
+) -> tuple[int, int, bool]:
     """Where a value ends, where to go on after it, and whether it was cut off.
 
     Openers and closers within it are paired, so that markup in a value stays there; a closer counts only if a
-    parameter, or the end of the function, is behind it.
+    parameter, or the end of the function, is behind it. Where another call begins that the value does not quote, it
+    was cut off.
     """
     text = reader.text
     opener, closer = elements.parameter_open, elements.parameter_close
     depth, at = 0, start
     first_inner: int | None = None
+    outer_end: int | None = None
     while True:
         reader.steps_left -= 1
         close = reader.find(closer, at)
         begin = reader.find(opener, at)
         if close == -1 or reader.steps_left < 0:
+            if outer_end is not None:
+                return outer_end, outer_end, True
             inner = begin if begin != -1 and _is_at_line_start(text, begin) else None
-            return _unclosed(elements, reader, start, first_inner if first_inner is not None else inner)
+            inner = first_inner if first_inner is not None else inner
+            return _unclosed(elements, reader, start, inner, openers)
         if begin != -1 and begin < close:
             if first_inner is None and _is_at_line_start(text, begin):
                 first_inner = begin
+                call = _next_call(reader, start, begin, openers)
+                if call is not None:
+                    outer_end = _end_around(elements, reader, call)
+                    if outer_end is None and (call == start or _is_at_line_start(text, call)):
+                        return call, call, True
             depth += 1
             at = begin + len(opener)
             continue
@@ -200,9 +218,14 @@ def _find_end(elements: Elements, reader: Reader, name: str, start: int) -> tupl
         behind = after_space(text, after)
         is_last = behind == len(text) or text.startswith((opener, elements.function_close), behind)
         is_last = is_last or text.startswith(("</tool_call>", "</minimax:tool_call>", "</｜DSML｜"), behind)
-        if depth and is_last and _closes_all(elements, reader, first_inner, close, behind):
+        if (
+            depth
+            and is_last
+            and outer_end is None
+            and _closes_all(elements, reader, first_inner, close, behind)
+        ):
             # One closer for two openers: the first was dropped.
-            return _unclosed(elements, reader, start, first_inner)
+            return _unclosed(elements, reader, start, first_inner, openers)
         if depth:
             depth -= 1
             at = after
@@ -226,7 +249,9 @@ def _closes_all(elements: Elements, reader: Reader, inner: int | None, close: in
     )
 
 
-def _unclosed(elements: Elements, reader: Reader, start: int, inner: int | None) -> tuple[int, int, bool]:
+def _unclosed(
+    elements: Elements, reader: Reader, start: int, inner: int | None, openers: Sequence[str]
+) -> tuple[int, int, bool]:
     """The end of a value whose closer is missing: the next parameter, or the end of the function."""
     text = reader.text
     stop = reader.find(elements.function_close, start)
@@ -234,7 +259,40 @@ def _unclosed(elements: Elements, reader: Reader, start: int, inner: int | None)
     if not ends:
         return len(text), len(text), True
     end = min(ends)
+    call = _next_call(reader, start, end, openers)
+    outer_end = None if call is None else _end_around(elements, reader, call)
+    if outer_end is not None:
+        # Nothing tells where a value ends that quotes a call.
+        return outer_end, outer_end, True
+    if call is not None and (call == start or _is_at_line_start(text, call)):
+        return call, call, True
     return end, end, False
+
+
+def _next_call(reader: Reader, start: int, end: int, openers: Sequence[str]) -> int | None:
+    """Where a call begins between two places."""
+    return min([at for item in openers if -1 < (at := reader.find(item, start)) < end], default=None)
+
+
+def _end_around(elements: Elements, reader: Reader, begin: int) -> int | None:
+    """Where the function ends that quotes the call at `begin`; `None` if there is none: that call is meant."""
+    opener, closer = elements.function_open, elements.function_close
+    depth, at = 0, begin
+    while reader.steps_left > 0:
+        reader.steps_left -= 1
+        close = reader.find(closer, at)
+        if close == -1:
+            return None
+        inner = reader.find(opener, at)
+        if -1 < inner < close:
+            depth += 1
+            at = inner + len(opener)
+        elif depth:
+            depth -= 1
+            at = close + len(closer)
+        else:
+            return close
+    return None
 
 
 def _is_at_line_start(text: str, position: int) -> bool:

@@ -81,7 +81,7 @@ class Glm45(TaggedFormat):
                 raise _Fault("a key is cut off", len(text), name)
             key = text[at + len(KEY) : key_end].strip()
             if not key or "<" in key:
-                raise _Fault(f"{key[:40]!r} is no key", key_end, name)
+                raise _Fault(f"{key[:40]!r} is no key", at + len(KEY), name)
             at = key_end + len(KEY_CLOSE)
             while text.startswith(KEY_CLOSE, after_space(text, at)):
                 at = after_space(text, at) + len(KEY_CLOSE)
@@ -122,11 +122,33 @@ class Glm45(TaggedFormat):
             after = close + len(VALUE_CLOSE)
             behind = self._skip(text, after)
             if behind == len(text) or text.startswith((KEY, CLOSE, OPEN), behind):
+                call = self._call_around(reader, start, close)
+                if call is not None:
+                    if not self._is_quoted(reader, call):
+                        raise _Fault(f"the value of {key!r} is cut off", call, name)
+                    at = after
+                    continue
                 inner = reader.find(KEY, start)
                 if inner != -1 and inner < close and self._is_dropped(reader, start, inner, close):
                     return inner, inner
                 return close, after
             at = after
+
+    def _call_around(self, reader: Reader, start: int, close: int) -> int | None:
+        """Where the call begins that the closer at `close` is part of, if it begins within the value."""
+        text = reader.text
+        begin = reader.find(OPEN, start)
+        if begin == -1 or begin > close or text.find(KEY, begin, close) == -1:
+            return None
+        reader.steps_left -= (close - begin) >> 8
+        is_open = text.count(OPEN, begin, close) > text.count(CLOSE, begin, close)
+        return begin if is_open and reader.steps_left > 0 else None
+
+    def _is_quoted(self, reader: Reader, begin: int) -> bool:
+        """Whether the call at `begin` ends before one that is around it."""
+        text = reader.text
+        reader.steps_left -= (len(text) - begin) >> 8
+        return text.count(CLOSE, begin) > text.count(OPEN, begin)
 
     def _is_dropped(self, reader: Reader, start: int, inner: int, close: int) -> bool:
         """Whether the closer of a value is missing: then there are more openers than closers before the next."""

@@ -16,6 +16,7 @@ M2, M2_CLOSE = "<minimax:tool_call>", "</minimax:tool_call>"
 INVOKE = "<invoke"
 ELEMENTS = make_elements(
     re.compile(r"<invoke\s++name=(?P<name>\"[^\"\n]++\"|'[^'\n]++'|[^\s\"'<>]++)\s*+>"),
+    INVOKE,
     "</invoke>",
     re.compile(r"<parameter\s++name=(?P<key>\"[^\"\n]++\"|'[^'\n]++'|[^\s\"'<>]++)\s*+>"),
     "<parameter",
