@@ -103,6 +103,34 @@ def test_an_opener_that_is_cut_off_is_one_error(name, opener):
     assert [error.raw for error in found.errors] == [f"{opener}aaa"]
 
 
+@pytest.mark.parametrize(
+    ("name", "head", "body", "tail"),
+    [
+        ("glm45", "<tool_call>f\n", "<arg_key>k{}</arg_key>\n<arg_value>1</arg_value>\n", "</tool_call>"),
+        ("qwen3_coder", "<function=f>\n", "<parameter=k{}>\n1\n</parameter>\n", "</function>"),
+        ("minimax", '<invoke name="f">', '<parameter name="k{}">1</parameter>', "</invoke>"),
+        (
+            "deepseek_v32",
+            '<｜DSML｜invoke name="f">',
+            '<｜DSML｜parameter name="k{}" string="true">1</｜DSML｜parameter>',
+            "</｜DSML｜invoke>",
+        ),
+        ("llama3_pythonic", "[f(", "k{}='1',", ")]"),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "1"', ',"k{}": "1"', "}}</tool_call>"),
+    ],
+)
+def test_a_call_of_very_many_arguments_is_read_once(name, head, body, tail):
+    count = 20_000
+    text = head + "".join(body.format(number) for number in range(count)) + tail
+    with no_longer_than(BEARABLE, name):
+        (call,) = parse(text, name).tool_calls
+    assert len(call.arguments) >= count
+    # Nor are those whose ends are missing.
+    for broken in (text.replace("</", "<"), text[: -len(tail)], head * 10 + text.replace("1", "\n" + head)):
+        with no_longer_than(BEARABLE, name):
+            parse(broken, name)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_blanks_without_end_are_text(name):
     for text in (" " * 200_000, "\n" * 200_000 + "x", " \n\t" * 60_000 + "<function="):

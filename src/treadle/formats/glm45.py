@@ -60,10 +60,8 @@ class Glm45(TaggedFormat):
             raise _Fault("it is cut off", at, name)
         arguments: dict[str, Json] = {}
         while True:
-            if (pair := _PAIR.match(text, at)) is not None and (key := pair[1].strip()) not in (
-                "",
-                *arguments,
-            ):
+            pair = _PAIR.match(text, at)
+            if pair is not None and (key := pair[1].strip()) and key not in arguments:
                 at = pair.end()
                 arguments[key] = self._convert(reader, pair[2], name, key, at)
                 continue
