@@ -197,6 +197,22 @@ async def test_a_call_that_the_limit_cut_off_is_not_run(format):
     assert [call.is_closed for call in parse(text, format).tool_calls] == [False]
 
 
+async def test_a_model_that_repeats_itself_is_told_once():
+    broken = "<tool_call>{</tool_call>"
+    done, _, _ = await run([broken * 500 + CALL, "It is 3."])
+    assert done.output == "It is 3."
+    results = done.results
+    assert len(results) == 16 + 1 + 1
+    assert [result.content for result in results if not result.is_error] == ["3"]
+    assert "483 more" in str(done.events)
+
+
+async def test_a_broken_call_is_told_of_though_its_text_is_quoted():
+    text = "It begins with `<tool_call>{`.\n<tool_call>{"
+    done, requests, _ = await run([text, "I see."])
+    assert (done.output, len(requests)) == ("I see.", 2)
+
+
 def test_formats_are_known():
     inner = ScriptedModel([], name="openai:gpt-x")
     with pytest.raises(ConfigError, match="there is no format 'hermes2'; did you mean 'hermes'"):

@@ -99,15 +99,17 @@ class Reader:
         self.pieces.append(call)
 
     def add_error(self, reason: str, start: int, end: int, name: str | None = None) -> None:
-        """Something at `start` that is no call."""
+        """Something at `start` that is no call. Raises: `TooManyErrors`."""
         self.content.end_piece()
-        self.note(reason, start, end, name)
+        self._add(ParseError(start, reason, self.text[start:end], name))
 
     def note(self, reason: str, start: int, end: int, name: str | None = None) -> None:
         """Something that looks like a call, and is taken for text. Raises: `TooManyErrors`."""
+        self._add(ParseError(start, reason, self.text[start:end], name, is_text=True))
+
+    def _add(self, error: ParseError) -> None:
         if len(self.errors) >= MAX_ERRORS:
-            raise TooManyErrors(start)
-        error = ParseError(start, reason, self.text[start:end], name)
+            raise TooManyErrors(error.position)
         self.errors.append(error)
         self.pieces.append(error)
 

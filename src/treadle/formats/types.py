@@ -34,9 +34,11 @@ class ParseError(Struct, frozen=True):
     """In the text, in characters."""
     reason: str
     raw: str
-    """The text that it is about. It is in no call; and in the content only where it may be meant as text."""
+    """The text that it is about. It is in no call."""
     name: str | None = None
     """The tool that was meant, where that can be told."""
+    is_text: bool = False
+    """It may be meant as text, and so the content, or the reasoning, holds it too."""
 
 
 class Parsed(Struct, frozen=True):

@@ -44,6 +44,9 @@ KEY = "completions"
 UNREADABLE = "unreadable_call"
 """The name of a call whose name cannot be read either."""
 _MAX_TOOLSETS = 64
+_MAX_BAD_CALLS = 16
+_EXCERPT = 200
+"""Characters."""
 _Write: TypeAlias = Callable[[list[Message], bool], Iterable[Message]]
 
 
@@ -194,12 +197,15 @@ def _calls_of(parsed: Parsed, *, is_cut: bool) -> list[ToolCall]:
     if not parsed.errors:
         return calls
     found = [(call.position, made) for call, made in zip(parsed.tool_calls, calls, strict=True)]
+    # What may be meant as text stays text.
+    bad = [error for error in parsed.errors if not error.is_text]
     found += [
-        (error.position, ToolCall("", error.name or UNREADABLE, error.raw))
-        for error in parsed.errors
-        # What may be meant as text stays text.
-        if error.raw not in parsed.content and error.raw not in (parsed.reasoning or "")
+        (error.position, ToolCall("", error.name or UNREADABLE, error.raw)) for error in bad[:_MAX_BAD_CALLS]
     ]
+    if more := bad[_MAX_BAD_CALLS:]:
+        # A model that repeats itself is told once of the rest.
+        text = f"{more[0].raw[:_EXCERPT]}: this and {len(more) - 1} more"
+        found.append((more[0].position, ToolCall("", more[0].name or UNREADABLE, text)))
     return [call for _, call in sorted(found, key=lambda item: item[0])]
 
 
