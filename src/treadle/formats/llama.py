@@ -140,17 +140,20 @@ def _is_call(value: object) -> bool:
 
 START, END = "<|python_start|>", "<|python_end|>"
 LIQUID, LIQUID_END = "<|tool_call_start|>", "<|tool_call_end|>"
+LINES, LINES_END = "<function_calls>", "</function_calls>"
 _GATE = re.compile(r"\[\s*+[A-Za-z_][\w.\-]*+\s*+\(")
+_BLANKS = re.compile(r"[ \t]*+")
+_CALL = re.compile(r"[A-Za-z_][\w.\-]*+\s*+\(")
 _NEXT = re.compile(r"\)\s*+,\s*+(?=[A-Za-z_][\w.\-]*+\s*+\()")
 
 
 class Llama3Pythonic(TaggedFormat):
-    """A list of calls, with literals as arguments."""
+    """A list of calls, with literals as arguments; OLMo 3 writes one a line, between tags."""
 
     name = "llama3_pythonic"
     may_begin_in_reasoning = False
-    openers = (START, LIQUID, TAG)
-    noise = (END, LIQUID_END)
+    openers = (START, LIQUID, TAG, LINES)
+    noise = (END, LIQUID_END, LINES_END)
     ends = ENDS
 
     def read(self, reader: Reader) -> Steps:
@@ -169,6 +172,8 @@ class Llama3Pythonic(TaggedFormat):
         """See `TaggedFormat.take`."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))
+        if found.marker == LINES and _CALL.match(text, position):
+            return self._take_lines(reader, start, position)
         if not _GATE.match(text, position):
             marks = (*self.noise, *self.openers, *self.ends)
             end = min([at for item in marks if (at := reader.find(item, position)) != -1], default=len(text))
@@ -208,6 +213,26 @@ class Llama3Pythonic(TaggedFormat):
             if at == len(text) or text.startswith((*self.noise, *self.openers, *self.ends), at):
                 # Nothing of a next call has come.
                 return at
+
+    def _take_lines(self, reader: Reader, start: int, position: int) -> int:
+        text, marks = reader.text, (*self.noise, *self.openers, *self.ends)
+        begin, at = start, position
+        while at < len(text) and not text.startswith(marks, at):
+            try:
+                name, arguments, end = literals.read_call(text, at)
+                after = _BLANKS.match(text, end).end()  # type: ignore[union-attr]
+                if after < len(text) and text[after] not in "\r\n" and not text.startswith(marks, after):
+                    raise literals.BadLiteral(f"{text[after]!r} cannot stand there", after)
+            except literals.BadLiteral as error:
+                ends = [
+                    found for item in ("\n", *marks) if (found := reader.find(item, error.position)) != -1
+                ]
+                end = min(ends, default=len(text))
+                reader.add_error(error.reason, begin, end, _name_at(text, at))
+            else:
+                reader.add_call(Wanted(name, arguments, encode(arguments).decode()), begin, end)
+            begin = at = after_space(text, end)
+        return at
 
     def render(self, message: Message) -> str:
         """See `Format.render`."""
