@@ -139,6 +139,8 @@ async def test_a_status_without_a_body_still_says_something():
         ({"retry-after": "0.5"}, 0.5),
         ({"retry-after": "0"}, 0.0),
         ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "7"}, 7),
+        ({"retry-after-ms": "-1", "retry-after": "inf"}, None),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-3"}, None),
         ({"retry-after": "nan"}, None),

@@ -206,18 +206,20 @@ def _status_of(error: dict[str, Json], kind: str) -> int:
 
 def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:
     """How long the headers ask to wait; `None` if they do not say, or say nonsense."""
-    try:
-        if (text := header("retry-after-ms")) is not None:
-            seconds = float(text) / 1000
-        elif (text := header("retry-after")) is None:
-            return None
-        elif text.strip()[:1].isdigit():
-            seconds = float(text)
-        else:
-            seconds = parsedate_to_datetime(text).timestamp() - time.time()
-    except ValueError:
-        return None
-    return max(0.0, seconds) if seconds < float("inf") else None
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        text = header(name)
+        if text is None:
+            continue
+        try:
+            if text.strip()[:1].isdigit():
+                seconds = float(text) * unit
+            else:
+                seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            continue
+        if seconds < float("inf"):
+            return max(0.0, seconds)
+    return None
 
 
 def read_rate_limits(header: Callable[[str], str | None]) -> RateLimits | None:
