@@ -769,6 +769,7 @@ CASES = [
         None,
         ["there is no list of calls in it"],
     ),
+    ("hermes", '<think>\0<tool_call>{"name":"f","arguments":{}}', [("f", {})], "", "\0", []),
     ("llama3_pythonic", "[f(a=1), ", [("f", {"a": 1})], "", None, []),
     ("llama3_pythonic", "<|python_start|>[f(a=1),<|python_end|>", [("f", {"a": 1})], "", None, []),
     ("llama3_pythonic", "[f(a=1)]\n[f(a=2)]", [("f", {"a": 1}), ("f", {"a": 2})], "", None, []),

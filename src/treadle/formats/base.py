@@ -259,8 +259,7 @@ class TaggedFormat(Format):
             yield
         first, inner = calls
         said = reader.text[emitted:first].rstrip()
-        while said.endswith(self.sections or ("\0",)):
-            mark = next(item for item in self.sections if said.endswith(item))
+        while (mark := next(filter(said.endswith, self.sections), None)) is not None:
             said = said.removesuffix(mark).rstrip()
         reader.add_reasoning(said)
         for call in inner.calls:
