@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from treadle.core.types import Completion
-from treadle.models.openai_chat_plain import PlainUsage, to_usage
+from treadle.models.openai_chat_plain import PlainAnswer, to_usage
 from treadle.models.plain import PlainReader
 
 
@@ -20,17 +20,8 @@ class _Choice(Struct, forbid_unknown_fields=True, gc=False):
     stop_reason: None = None
 
 
-class _Answer(Struct, forbid_unknown_fields=True, gc=False):
+class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
     choices: tuple[_Choice]
-    id: str | None = None
-    object: str | None = None
-    created: int | None = None
-    model: str | None = None
-    usage: PlainUsage | None = None
-    error: None = None
-    service_tier: None = None
-    system_fingerprint: None = None
-    kv_transfer_params: None = None
 
 
 class CompletionsReader(PlainReader):

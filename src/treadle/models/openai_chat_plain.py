@@ -60,8 +60,9 @@ class PlainUsage(Struct, gc=False):
     cost: None = None
 
 
-class _Answer(Struct, forbid_unknown_fields=True, gc=False):
-    choices: tuple[_Choice]
+class PlainAnswer(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """What stands beside the choices of chat completions and of completions."""
+
     id: str | None = None
     object: str | None = None
     created: int | None = None
@@ -73,6 +74,10 @@ class _Answer(Struct, forbid_unknown_fields=True, gc=False):
     prompt_logprobs: None = None
     prompt_token_ids: None = None
     kv_transfer_params: None = None
+
+
+class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
+    choices: tuple[_Choice]
 
 
 class ChatReader(PlainReader):
