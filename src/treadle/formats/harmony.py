@@ -71,6 +71,8 @@ class Harmony(Format):
     def _read_between(self, reader: Reader, position: int) -> int:
         """What stands outside of all messages, which is just said; where the next one begins."""
         text = reader.text
+        if text.startswith((START, CHANNEL), position):
+            return position
         while True:
             found = self._marks.find(reader, position)
             lead = text[position : found.position]
