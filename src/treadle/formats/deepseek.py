@@ -17,6 +17,8 @@ FINISH = "<｜end▁of▁sentence｜>"
 _ASCII = {
     item: item.replace("｜", "|").replace("▁", "_") for item in (BEGIN, END, CALL, CALL_END, SEP, FINISH)
 }
+_CLOSERS = (CALL_END, _ASCII[CALL_END])
+_NEXT = (CALL, _ASCII[CALL], END, _ASCII[END])
 _HEAD = re.compile(r"([^\n<{`]*+)(?:<｜tool▁sep｜>|<\|tool_sep\|>)([^\n<{`]*+)")
 
 
@@ -35,7 +37,7 @@ class DeepSeekV3(TaggedFormat):
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))
         head = _HEAD.match(text, position)
-        closers, openers = (CALL_END, _ASCII[CALL_END]), (*self.openers, END, _ASCII[END])
+        closers, openers = _CLOSERS, _NEXT
         if head is None:
             return read_headed(reader, start, position, "", closers, openers)
         first, second = head[1].strip(), head[2].strip()

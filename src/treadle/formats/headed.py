@@ -52,11 +52,13 @@ def read_headed(
     if has_fence and text.startswith("```", after):
         end = after + 3
         after = after_space(text, end)
-    closed = next((closer for closer in closers if text.startswith(closer, after)), None)
-    if closed is not None:
-        end = after + len(closed)
-    elif after < len(text) and (needs_closer or _has_rest(reader, after, closers, openers)):
-        return fail("there is more than JSON in it", after)
+    for closer in closers:
+        if text.startswith(closer, after):
+            end = after + len(closer)
+            break
+    else:
+        if after < len(text) and (needs_closer or _has_rest(reader, after, closers, openers)):
+            return fail("there is more than JSON in it", after)
     try:
         arguments, words = read_arguments(body, name, value)
     except NoCall as error:
