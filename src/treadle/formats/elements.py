@@ -16,7 +16,7 @@ from treadle.formats.json_body import after_space
 from treadle.formats.reader import Reader
 from treadle.formats.rendering import encode
 from treadle.formats.types import Schemas
-from treadle.formats.values import TEXT, read_value, types_of
+from treadle.formats.values import read_value, types_of
 
 
 class Elements(Struct, frozen=True):
@@ -147,9 +147,6 @@ def _read(
             return at, None, f"the parameter {key!r} is there twice", name
         if elements.trims_newline:
             value = value.removeprefix("\n").removesuffix("\n")
-        if not elements.is_typed and reader.schemas.types.get((name, key)) is TEXT:
-            arguments[key] = value
-            continue
         try:
             arguments[key] = _convert(elements, reader.schemas, parameter, value, name, key)
         except NoCall as error:

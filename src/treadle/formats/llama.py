@@ -155,6 +155,8 @@ class Llama3Pythonic(TaggedFormat):
     openers = (START, LIQUID, TAG, LINES)
     noise = (END, LIQUID_END, LINES_END)
     ends = ENDS
+    _marks = (*noise, *openers, *ends)
+    """What no call goes beyond."""
 
     def read(self, reader: Reader) -> Steps:
         """See `Format.read`."""
@@ -175,8 +177,9 @@ class Llama3Pythonic(TaggedFormat):
         if found.marker == LINES and _CALL.match(text, position):
             return self._take_lines(reader, start, position)
         if not _GATE.match(text, position):
-            marks = (*self.noise, *self.openers, *self.ends)
-            end = min([at for item in marks if (at := reader.find(item, position)) != -1], default=len(text))
+            end = min(
+                [at for item in self._marks if (at := reader.find(item, position)) != -1], default=len(text)
+            )
             reader.add_error("there is no list of calls in it", start, end)
             return end
         return self._take_list(reader, start, position)
@@ -210,12 +213,12 @@ class Llama3Pythonic(TaggedFormat):
             begin = at = after_space(text, after + 1)
             if text[at : at + 1] == "]":
                 return at + 1
-            if at == len(text) or text.startswith((*self.noise, *self.openers, *self.ends), at):
+            if at == len(text) or text.startswith(self._marks, at):
                 # Nothing of a next call has come.
                 return at
 
     def _take_lines(self, reader: Reader, start: int, position: int) -> int:
-        text, marks = reader.text, (*self.noise, *self.openers, *self.ends)
+        text, marks = reader.text, self._marks
         begin, at = start, position
         while at < len(text) and not text.startswith(marks, at):
             try:

@@ -21,7 +21,6 @@ def types_of(schemas: Schemas, name: str, key: str) -> frozenset[str]:
         properties = root.get("properties")
         schema = properties.get(key) if isinstance(properties, Mapping) else None
         types = TEXT if schema is None else frozenset(_types_of(schema, root, _MAX_REFS))
-        types = TEXT if types == TEXT else types
         if name in schemas:
             schemas.types[name, key] = types
     return types
