@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from benchmarks.common import Figure, compare, in_turn, journal_path, make_agent, server, timed
 from treadle import Agent, open_journal
-from treadle.models.presets import DIALECTS
+from treadle.models.config.presets import DIALECTS
 
 STEPS = 5
 IN_FLIGHT = 64

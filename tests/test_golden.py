@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from treadle import Policy
 from treadle.core import events as e
 from treadle.core.types import StopReason
-from treadle.replay import Replay, Replayer
+from treadle.loop.replay import Replay, Replayer
 
 GOLDEN = sorted((Path(__file__).parent / "data").glob("*.jsonl"))
 

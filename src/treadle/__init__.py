@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.agent import Agent, RunStream
+    from treadle.agent.agent import Agent, RunStream
+    from treadle.agent.run import Run
+    from treadle.agent.session import Session
     from treadle.core.errors import (
         ConfigError,
         ExportError,
@@ -32,21 +34,19 @@ if TYPE_CHECKING:
         ToolSpec,
         Usage,
     )
-    from treadle.journal.open import open_journal
-    from treadle.models.config import model
-    from treadle.models.price import Price
+    from treadle.journal.registry import open_journal
+    from treadle.loop.replay import Replay
+    from treadle.models.config.build import model
     from treadle.models.scripted import ScriptedModel
-    from treadle.replay import Replay
-    from treadle.run import Run
-    from treadle.session import Session
+    from treadle.models.wire.price import Price
     from treadle.tasks import load_task, task_set
-    from treadle.tools.function import tool
+    from treadle.tools.function.function import tool
     from treadle.tools.protocol import ApprovalRequest, Attachment, Decision, ToolContext, ToolOutput
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Agent": "treadle.agent",
+    "Agent": "treadle.agent.agent",
     "Approval": "treadle.core.policy",
     "ApprovalRequest": "treadle.tools.protocol",
     "Attachment": "treadle.tools.protocol",
@@ -64,18 +64,18 @@ _WHERE = {
     "LeaseLostError": "treadle.core.errors",
     "Message": "treadle.core.types",
     "Policy": "treadle.core.policy",
-    "Price": "treadle.models.price",
+    "Price": "treadle.models.wire.price",
     "ProviderError": "treadle.core.errors",
-    "Replay": "treadle.replay",
+    "Replay": "treadle.loop.replay",
     "ReplayDivergence": "treadle.core.errors",
     "Role": "treadle.core.types",
-    "Run": "treadle.run",
+    "Run": "treadle.agent.run",
     "RunExistsError": "treadle.core.errors",
     "RunNotFoundError": "treadle.core.errors",
-    "RunStream": "treadle.agent",
+    "RunStream": "treadle.agent.agent",
     "SandboxError": "treadle.core.errors",
     "ScriptedModel": "treadle.models.scripted",
-    "Session": "treadle.session",
+    "Session": "treadle.agent.session",
     "StopReason": "treadle.core.types",
     "ToolCall": "treadle.core.types",
     "ToolContext": "treadle.tools.protocol",
@@ -87,10 +87,10 @@ _WHERE = {
     "TreadleError": "treadle.core.errors",
     "Usage": "treadle.core.types",
     "load_task": "treadle.tasks",
-    "model": "treadle.models.config",
-    "open_journal": "treadle.journal.open",
+    "model": "treadle.models.config.build",
+    "open_journal": "treadle.journal.registry",
     "task_set": "treadle.tasks",
-    "tool": "treadle.tools.function",
+    "tool": "treadle.tools.function.function",
 }
 
 __all__ = [
@@ -143,6 +143,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    from treadle.registry import load_name
+    from treadle.core.registry import load_name
 
     return load_name(__name__, name, _WHERE)

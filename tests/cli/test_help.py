@@ -38,7 +38,7 @@ def test_help_loads_nothing_heavy() -> None:
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(eval(run.stderr))
     assert "treadle.cli.run" in loaded
-    heavy = ("treadle.agent", "treadle.core", "treadle.models", "treadle.journal", "treadle.tasks")
+    heavy = ("treadle.agent.agent", "treadle.core", "treadle.models", "treadle.journal", "treadle.tasks")
     assert not [
         name for name in loaded if name.startswith((*heavy, "msgspec", "pydantic", "asyncio", "sqlite3"))
     ]

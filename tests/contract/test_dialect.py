@@ -29,7 +29,7 @@ from treadle.core.log import Log
 from treadle.core.types import FinishReason, Message, Request, Role, StopReason, ToolCall, ToolSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models import HttpTransport, RetryModel, Watch
-from treadle.models.presets import DIALECTS
+from treadle.models.config.presets import DIALECTS
 
 WIRES = {
     item.name: importlib.import_module(f"tests.models.wire.{item.name}")

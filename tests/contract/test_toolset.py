@@ -17,6 +17,7 @@ from tests.tools.web import Asked, serve
 
 from treadle import Agent, Policy, RunNotFoundError, ScriptedModel
 from treadle.core.errors import ServerError
+from treadle.core.registry import load
 from treadle.core.types import (
     Effect,
     Request,
@@ -28,14 +29,13 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.journal.memory import MemoryJournal
+from treadle.loop.perform import read_call, run_tool
 from treadle.models import call
-from treadle.perform import read_call, run_tool
-from treadle.registry import load
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.function import check_tool_name
+from treadle.tools.function.function import check_tool_name
 from treadle.tools.protocol import Scope, Tool, Toolbox, ToolContext
 from treadle.tools.resolve import MAKERS, TOOLSETS, resolve_tools
-from treadle.tools.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker
 from treadle.trajectory.transcript import check_transcript
 
 MCP_SERVER = Path(__file__).parents[1] / "tools" / "mcp" / "sdk_server.py"

@@ -14,7 +14,7 @@ from tests.formats.test_properties import TAGS
 
 from treadle import formats
 from treadle.formats import FORMATS, IncrementalParser, parse
-from treadle.formats.base import TaggedFormat
+from treadle.formats.engine.base import TaggedFormat
 
 FULL = bool(os.environ.get("TREADLE_FULL"))
 

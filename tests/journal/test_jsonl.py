@@ -18,8 +18,8 @@ from treadle.core.policy import Policy
 from treadle.core.types import FileDelta, Message, Role, StopReason
 from treadle.journal.jsonl import export_run, import_lines
 from treadle.journal.memory import MemoryJournal
-from treadle.journal.open import open_journal
 from treadle.journal.protocol import Journal
+from treadle.journal.registry import open_journal
 from treadle.models.scripted import call
 
 Json = Any

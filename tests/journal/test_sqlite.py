@@ -13,7 +13,7 @@ import pytest
 from treadle.core.errors import JournalError, LeaseHeldError, LeaseLostError
 from treadle.core.events import Rewarded, RunFinished, RunPaused
 from treadle.core.types import StopReason
-from treadle.journal.sqlite import SqliteJournal
+from treadle.journal.sqlite.journal import SqliteJournal
 
 PATIENCE_SECONDS = 60
 """After so long a wait counts as one for ever."""
@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 60
 PREAMBLE = """
 import asyncio, os, sys
 from treadle.core.events import Rewarded
-from treadle.journal.open import open_journal
+from treadle.journal.registry import open_journal
 async def keep(journal, run_id, events=1):
     writer = journal.create(run_id)
     for number in range(events):

@@ -15,7 +15,7 @@ import pytest
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.core.policy import Policy
-from treadle.journal.sqlite import SqliteJournal
+from treadle.journal.sqlite.journal import SqliteJournal
 
 PATIENCE_SECONDS = 60
 """After so long a wait counts as one for ever."""
@@ -256,7 +256,7 @@ def test_what_is_queued_when_the_interpreter_ends_is_kept(tmp_path: Path) -> Non
     script = """
         import asyncio, sys
         from treadle.core.events import Rewarded
-        from treadle.journal.open import open_journal
+        from treadle.journal.registry import open_journal
         journal = open_journal(sys.argv[1])
         async def main():
             for number in range(100):
@@ -275,7 +275,7 @@ def test_a_forked_process_is_told_to_open_the_journal_again(tmp_path: Path) -> N
         import asyncio, os, sys
         from treadle.core.errors import JournalError
         from treadle.core.events import Rewarded
-        from treadle.journal.open import open_journal
+        from treadle.journal.registry import open_journal
         journal = open_journal(sys.argv[1])
         async def keep(run_id):
             writer = journal.create(run_id)

@@ -19,7 +19,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models import CompletionsModel, HttpResponse, InProcessTransport, Watch, model
-from treadle.models.prompt import TEMPLATES
+from treadle.models.wire.prompt import TEMPLATES
 
 TRANSCRIPT = Log(
     [

@@ -10,7 +10,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role, ToolCall
 from treadle.models import HttpResponse, InProcessTransport, ModelConfig, Price, Watch, model
-from treadle.models.presets import DIALECTS, PRESETS
+from treadle.models.config.presets import DIALECTS, PRESETS
 from treadle.models.protocol import output_mode_of
 
 VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")

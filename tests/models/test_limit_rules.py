@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.models.limit_rules import Bucket, Concurrency, Pace
+from treadle.models.wrappers.limit_rules import Bucket, Concurrency, Pace
 
 
 @given(

@@ -21,7 +21,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models import HttpResponse, InProcessTransport, OpenAIChatModel, Price, Watch
-from treadle.models.openai_chat import encode_message
+from treadle.models.dialects.openai_chat.request import encode_message
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Zürich", "Bern"]}}}
 TOOLS = (ToolSpec("weather", "Tells the weather.", SCHEMA),)

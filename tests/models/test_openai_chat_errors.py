@@ -16,7 +16,7 @@ from treadle.core.errors import (
     ServerError,
 )
 from treadle.models import HttpResponse, InProcessTransport, OpenAIChatModel, Watch
-from treadle.models.server import retry_after_seconds
+from treadle.models.wire.server import retry_after_seconds
 
 KEY = "sk-proj-0123456789abcdef"
 

@@ -6,7 +6,7 @@ from tests.models.answers import USAGE, answer, error
 
 from treadle.core.types import Settings
 from treadle.models import HttpResponse, InProcessTransport, OpenAIChatModel
-from treadle.models.probe import Prober
+from treadle.models.config.probe import Prober
 
 
 def call(number, city="Oslo"):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.models.sse import SseReader
+from treadle.http.sse import SseReader
 
 
 def read(*chunks: bytes) -> list[bytes]:

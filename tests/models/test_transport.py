@@ -11,7 +11,7 @@ import pytest
 from tests.models.server import RESET, STALL, End, Reply, free_port, serve, stream
 
 from treadle.core.errors import ConfigError, ProviderTimeoutError, TransportError
-from treadle.models.transport import (
+from treadle.http.transport import (
     HttpRequest,
     HttpResponse,
     HttpTransport,

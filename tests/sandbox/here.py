@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from treadle.sandbox.bubblewrap import blocking_sysctls, find_bwrap
-from treadle.sandbox.doctor import find_fault
+from treadle.sandbox.commands.bubblewrap import blocking_sysctls, find_bwrap
+from treadle.sandbox.commands.doctor import find_fault
 
 _FAULT = find_fault()
 _FORBIDDEN = re.compile(r"namespace|uid map|mount proc", re.IGNORECASE)

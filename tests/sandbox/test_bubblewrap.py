@@ -10,13 +10,13 @@ import pytest
 from tests.sandbox.here import needs_sandbox
 
 from treadle.core.errors import SandboxError
-from treadle.sandbox.bubblewrap import FOLDERS, INNER_ID, OUTER_ID, make_etc, wrap
-from treadle.sandbox.command import Command, Limits
-from treadle.sandbox.home import make_root
-from treadle.sandbox.output import Output
-from treadle.sandbox.processes import measure_tree
-from treadle.sandbox.seccomp import make_filter
-from treadle.sandbox.tree import remove_tree
+from treadle.sandbox.commands.bubblewrap import FOLDERS, INNER_ID, OUTER_ID, make_etc, wrap
+from treadle.sandbox.commands.command import Command, Limits
+from treadle.sandbox.commands.home import make_root
+from treadle.sandbox.commands.output import Output
+from treadle.sandbox.commands.processes import measure_tree
+from treadle.sandbox.commands.seccomp import make_filter
+from treadle.sandbox.commands.tree import remove_tree
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 X86, ARM = 0xC000003E, 0xC00000B7

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.sandbox.folder import STATE, Folder
+from treadle.sandbox.commands.folder import STATE, Folder
+from treadle.sandbox.commands.tree import MAX_DEPTH, TooMuchError, clear_folder, measure, remove_tree, walk
 from treadle.sandbox.memory import MemorySandbox
-from treadle.sandbox.tree import MAX_DEPTH, TooMuchError, clear_folder, measure, remove_tree, walk
 
 NAMES = st.sampled_from(["a", "b", "c"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)

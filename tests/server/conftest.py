@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from treadle.server.oracle import OracleServer, ServerSettings, serve
+from treadle.teacher.server import OracleServer, ServerSettings, serve
 
 Start = Callable[..., Awaitable[OracleServer]]
 

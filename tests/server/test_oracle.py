@@ -6,15 +6,15 @@ from itertools import islice
 
 import pytest
 
-from treadle.agent import Agent
+from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.journal.memory import MemoryJournal
-from treadle.models.openai_chat import OpenAIChatModel
-from treadle.models.retry import RetryModel
-from treadle.server.oracle import OracleApp, ServerSettings, serve
+from treadle.models.dialects.openai_chat.request import OpenAIChatModel
+from treadle.models.wrappers.retry import RetryModel
 from treadle.tasks.files import find_solver
 from treadle.tasks.files.task_set import TASK_SET
-from treadle.tasks.oracle import OracleModel
+from treadle.teacher.oracle import OracleModel
+from treadle.teacher.server import OracleApp, ServerSettings, serve
 
 TASK = TASK_SET.get("limit_rule-0002")
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {}}}]

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from treadle.server.oracle import Connection, OracleApp, ServerSettings
-from treadle.server.oracle_http import MAX_HEAD_BYTES, HttpFault, Parser, encode_chunk, encode_head
 from treadle.tasks.files.task_set import TASK_SET
+from treadle.teacher.http import MAX_HEAD_BYTES, HttpFault, Parser, encode_chunk, encode_head
+from treadle.teacher.server import Connection, OracleApp, ServerSettings
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"

@@ -6,8 +6,8 @@ import pytest
 
 from treadle.core.log import Log
 from treadle.core.types import Effect, Message, Request, Role, ToolCall, ToolResult
+from treadle.loop.perform import read_call, run_tool
 from treadle.models.protocol import Model, Watch
-from treadle.perform import read_call, run_tool
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tasks.protocol import Task
 from treadle.tools.files import files as toolset

@@ -13,9 +13,9 @@ from treadle.models.protocol import Watch
 from treadle.tasks.files import find_solver
 from treadle.tasks.files.calls import delete_file, edit_file, list_files, read_file, write_file
 from treadle.tasks.files.task_set import TASK_SET
-from treadle.tasks.mistakes import misspell, spoil
-from treadle.tasks.oracle import OracleModel
 from treadle.tasks.solver import MAX_STALLS, Pursuit, Step
+from treadle.teacher.mistakes import misspell, spoil
+from treadle.teacher.oracle import OracleModel
 
 TASK = TASK_SET.get("csv_sum-0003")
 

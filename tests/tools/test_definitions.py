@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, ToolSpec
-from treadle.documents import decode_document, is_yaml_name
-from treadle.tools.definitions import (
+from treadle.tools.schema.definitions import (
     Loss,
     Shape,
     parse_definitions,

@@ -1,6 +1,6 @@
 import pytest
 
-from treadle.tools.docstring import parse_docstring
+from treadle.tools.function.docstring import parse_docstring
 
 GOOGLE = """Search the shop,
     in all its rooms.

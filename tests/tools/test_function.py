@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json
-from treadle.tools.function import as_tool, tool
+from treadle.tools.function.function import as_tool, tool
 from treadle.tools.protocol import Tool, ToolContext
 
 CONTEXT = ToolContext("run", "call", 1)
@@ -277,7 +277,7 @@ class TestCall:
     def test_a_forked_process_has_threads_of_its_own(self) -> None:
         script = """
 import asyncio, os
-from treadle.tools.function import tool
+from treadle.tools.function.function import tool
 from treadle.tools.protocol import ToolContext
 item = tool(lambda: "ran", name="f")
 run = lambda: asyncio.run(asyncio.wait_for(item.call({}, ToolContext("r", "c", 1)), 30))

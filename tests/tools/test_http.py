@@ -8,7 +8,7 @@ import pytest
 from tests.tools.web import Asked, serve
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.tools.http import GuardedHttp, Resolver, host_of, special_kind
+from treadle.http.guarded import GuardedHttp, Resolver, host_of, special_kind
 
 
 def ok(asked: Asked) -> tuple[int, dict[str, str], bytes]:

@@ -17,8 +17,8 @@ from treadle import Agent, ScriptedModel
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, ToolCall
 from treadle.journal.memory import MemoryJournal
+from treadle.loop.perform import run_tool
 from treadle.models import call
-from treadle.perform import run_tool
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
 from treadle.tools.protocol import Scope, ToolContext, ToolOutput
 from treadle.trajectory.verify import verify_run

@@ -14,8 +14,8 @@ import pytest
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import ToolCall
-from treadle.perform import run_tool
-from treadle.tools.function import check_tool_name
+from treadle.loop.perform import run_tool
+from treadle.tools.function.function import check_tool_name
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
 from treadle.tools.protocol import ToolContext
 

@@ -17,8 +17,8 @@ from treadle.core.types import Effect, ToolSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.fixtures import Fixture, fill
-from treadle.tools.mock import Mock, mock, mock_of
+from treadle.tools.mock.fixtures import Fixture, fill
+from treadle.tools.mock.mock import Mock, mock, mock_of
 from treadle.tools.protocol import Scope, ToolContext, ToolOutput
 
 SPEC = ToolSpec("f", "Does f.", {"type": "object"}, Effect.IDEMPOTENT)

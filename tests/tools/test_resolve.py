@@ -7,7 +7,7 @@ import pytest
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, ToolSpec
 from treadle.tools.files import FilesToolset, files, read_file
-from treadle.tools.function import tool
+from treadle.tools.function.function import tool
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import TOOLSETS, resolve_tools
 
@@ -15,7 +15,7 @@ FILE = """
 import json
 from treadle.tools.files import files, read_file
 from treadle.tools.files import FilesToolset
-from treadle.tools.function import tool
+from treadle.tools.function.function import tool
 
 def helper():
     return 1
@@ -101,7 +101,7 @@ def test_functions_count_only_in_a_file_without_tools(tmp_path: Path) -> None:
 
 
 def test_an_import_within_a_function_hides_nothing(tmp_path: Path) -> None:
-    text = "from treadle.tools.function import tool\ndef f():\n    import mine\n@tool\ndef mine(): ...\n"
+    text = "from treadle.tools.function.function import tool\ndef f():\n    import mine\n@tool\ndef mine(): ...\n"
     assert names(resolve_tools([write(tmp_path / "mine.py", text)])) == ["mine"]
 
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, text: str, why: str) -> N
     write(tmp_path / "missing.py", "import no_such_thing")
     write(tmp_path / "exits.py", "raise SystemExit(3)")
     write(tmp_path / "deep.py", "import json\n\njson.loads('[')\n")
-    write(tmp_path / "wrong.py", "from treadle.tools.function import tool\n@tool\ndef f(*many): ...")
+    write(tmp_path / "wrong.py", "from treadle.tools.function.function import tool\n@tool\ndef f(*many): ...")
     modules = set(sys.modules)
     with pytest.raises(ConfigError, match=why):
         resolve_tools([text.format(folder=tmp_path)])

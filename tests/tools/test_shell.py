@@ -18,7 +18,7 @@ from tests.sandbox.here import needs_sandbox
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, Message, Role, ToolCall
-from treadle.sandbox.command import Limits
+from treadle.sandbox.commands.command import Limits
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Scope, ToolContext, ToolOutput
 from treadle.tools.resolve import resolve_tools

@@ -18,9 +18,9 @@ from threading import Thread
 import pytest
 from tests.sandbox.here import needs_sandbox
 
-from treadle.sandbox.command import Limits
+from treadle.sandbox.commands.command import Limits
+from treadle.sandbox.commands.processes import find_marked
 from treadle.sandbox.memory import MemorySandbox
-from treadle.sandbox.processes import find_marked
 from treadle.tools.protocol import Scope, ToolContext, ToolOutput
 from treadle.tools.shell import Shell
 

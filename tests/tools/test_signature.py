@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Json
-from treadle.tools.function import FunctionTool, tool
+from treadle.tools.function.function import FunctionTool, tool
 from treadle.tools.protocol import Tool, ToolContext
 
 CONTEXT = ToolContext("run", "call", 1)

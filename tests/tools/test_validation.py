@@ -1,7 +1,7 @@
 import pytest
 
 from treadle.core.errors import ConfigError
-from treadle.tools.validation import MAX_PROBLEMS, ArgumentChecker
+from treadle.tools.schema.validation import MAX_PROBLEMS, ArgumentChecker
 
 ITEM = {
     "type": "object",

@@ -121,7 +121,7 @@ def _report(error: Exception) -> int:
     if os.environ.get("TREADLE_DEBUG") or not isinstance(error, TreadleError):
         traceback.print_exception(error)
     else:
-        from treadle.cli.output import print_error
+        from treadle.cli.terminal.output import print_error
 
         print_error(str(error))
     return 2 if isinstance(error, ConfigError | RunNotFoundError) else 1

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle approve last call_1 yes",
@@ -44,9 +44,9 @@ def approve(
     from contextlib import closing
 
     from treadle.cli.approve_call import approve_call, list_waiting, read_decision
-    from treadle.cli.output import exit_with
-    from treadle.cli.resuming import Resuming
-    from treadle.cli.setup import ModelOptions, open_existing
+    from treadle.cli.terminal.output import exit_with
+    from treadle.cli.terminal.resuming import Resuming
+    from treadle.cli.terminal.setup import ModelOptions, open_existing
     from treadle.core.errors import ConfigError
 
     given = ModelOptions(model=model, base_url=base_url, tools=tuple(tools or ()))

@@ -4,18 +4,18 @@ import difflib
 
 import msgspec
 
-from treadle.cli.ask import make_approver
-from treadle.cli.drive import drive
-from treadle.cli.format import format_call
-from treadle.cli.output import clean, print_lines, print_note, stdout
-from treadle.cli.resuming import Resuming
-from treadle.cli.setup import find_run
-from treadle.cli.view import make_view
+from treadle.agent.run import Run
+from treadle.cli.terminal.ask import make_approver
+from treadle.cli.terminal.drive import drive
+from treadle.cli.terminal.format import format_call
+from treadle.cli.terminal.output import clean, print_lines, print_note, stdout
+from treadle.cli.terminal.resuming import Resuming
+from treadle.cli.terminal.setup import find_run
+from treadle.cli.terminal.view import make_view
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 from treadle.core.types import ToolCall
 from treadle.journal.protocol import Journal
-from treadle.run import Run
 from treadle.tools.protocol import Decision
 
 

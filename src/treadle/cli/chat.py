@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle chat --model openai:gpt-5-mini --mount ./notes",
@@ -47,9 +47,9 @@ def chat(
     from contextlib import closing
 
     from treadle.cli.chat_session import Chat
-    from treadle.cli.output import exit_with
-    from treadle.cli.resuming import Resuming
-    from treadle.cli.setup import (
+    from treadle.cli.terminal.output import exit_with
+    from treadle.cli.terminal.resuming import Resuming
+    from treadle.cli.terminal.setup import (
         Limits,
         ModelOptions,
         find_run,

@@ -8,16 +8,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from treadle.agent import Agent
-from treadle.cli.ask import make_approver
-from treadle.cli.execute import Work
-from treadle.cli.format import exit_code, join_codes
-from treadle.cli.output import clean, is_live, print_error, print_note, stdout, write_command, write_count
-from treadle.cli.view import TextView
+from treadle.agent.agent import Agent
+from treadle.agent.run import Run
+from treadle.agent.session import Session
+from treadle.cli.terminal.ask import make_approver
+from treadle.cli.terminal.execute import Work
+from treadle.cli.terminal.format import exit_code, join_codes
+from treadle.cli.terminal.output import (
+    clean,
+    is_live,
+    print_error,
+    print_note,
+    stdout,
+    write_command,
+    write_count,
+)
+from treadle.cli.terminal.view import TextView
 from treadle.core.state import fold
-from treadle.loop import Emit
-from treadle.run import Run
-from treadle.session import Session
+from treadle.loop.driver import Emit
 
 HELP = """Type a message and Enter. A line that is one of these words does something else:
 /help   this

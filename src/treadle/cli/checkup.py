@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from treadle.cli.output import clean, print_lines, stdout
-from treadle.journal.open import DEFAULT_PATH
+from treadle.cli.terminal.output import clean, print_lines, stdout
+from treadle.journal.registry import DEFAULT_PATH
 
 _NEEDED = ("msgspec", "pydantic", "pyreqwest", "jsonschema-rs", "tenacity", "typer", "rich")
 _KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
@@ -144,8 +144,8 @@ async def _ask_monty() -> object:
 
 def _check_sandbox() -> Iterator[Check]:
     """What the toolset `shell` rests on, and whether it works. Its modules need a POSIX system."""
-    from treadle.sandbox.bubblewrap import blocking_sysctls, find_bwrap, is_root
-    from treadle.sandbox.doctor import find_fault
+    from treadle.sandbox.commands.bubblewrap import blocking_sysctls, find_bwrap, is_root
+    from treadle.sandbox.commands.doctor import find_fault
 
     yield _check_bubblewrap(find_bwrap())
     sysctls = blocking_sysctls()

@@ -1,6 +1,6 @@
 """`treadle doctor`: what works on this machine."""
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle doctor",
@@ -14,6 +14,6 @@ def doctor(journal: o.Journal = None, is_json: o.IsJson = False) -> None:
     Exit code 0 if runs can be run and kept; sandboxes, extras and keys may be missing.
     """
     from treadle.cli.checkup import print_checks
-    from treadle.cli.output import exit_with
+    from treadle.cli.terminal.output import exit_with
 
     exit_with(0 if print_checks(journal, is_json=is_json) else 1)

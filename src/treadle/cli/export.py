@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle export --all --format trl -o rows.jsonl",
@@ -34,7 +34,7 @@ def export(
     from contextlib import closing
 
     from treadle.cli.export_runs import export_runs
-    from treadle.cli.setup import find_runs, open_existing
+    from treadle.cli.terminal.setup import find_runs, open_existing
 
     with closing(open_existing(journal)) as opened:
         export_runs(opened, find_runs(opened, runs, is_all=is_all), format_, out, is_all=is_all)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from treadle.cli.output import print_lines, print_note, write_count
+from treadle.cli.terminal.output import print_lines, print_note, write_count
 from treadle.core.errors import ConfigError, ExportError
 from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import Journal

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle fork 1a1fb3a3 --at 12 --model openai:gpt-5-mini",
@@ -49,9 +49,9 @@ def fork(
     from contextlib import closing
 
     from treadle.cli.fork_run import fork_run
-    from treadle.cli.output import exit_with
-    from treadle.cli.resuming import Resuming
-    from treadle.cli.setup import Limits, ModelOptions, open_existing, read_approve, read_tool_limits
+    from treadle.cli.terminal.output import exit_with
+    from treadle.cli.terminal.resuming import Resuming
+    from treadle.cli.terminal.setup import Limits, ModelOptions, open_existing, read_approve, read_tool_limits
 
     given = ModelOptions(
         model=model,

@@ -1,11 +1,11 @@
 """What `treadle fork` does."""
 
-from treadle.agent import make_run_id
-from treadle.cli.ask import make_approver
-from treadle.cli.drive import drive
-from treadle.cli.resuming import Resuming
-from treadle.cli.setup import find_run
-from treadle.cli.view import make_view
+from treadle.agent.agent import make_run_id
+from treadle.cli.terminal.ask import make_approver
+from treadle.cli.terminal.drive import drive
+from treadle.cli.terminal.resuming import Resuming
+from treadle.cli.terminal.setup import find_run
+from treadle.cli.terminal.view import make_view
 
 
 def fork_run(

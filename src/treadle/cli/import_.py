@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle import runs.jsonl",
@@ -21,8 +21,8 @@ def import_(
     from contextlib import closing
 
     from treadle.cli.import_runs import import_file, warn_of_options
-    from treadle.cli.output import print_lines
-    from treadle.cli.setup import open_or_make
+    from treadle.cli.terminal.output import print_lines
+    from treadle.cli.terminal.setup import open_or_make
 
     with closing(open_or_make(journal, level)) as opened:
         run_ids = import_file(opened, file)

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from treadle.cli.execute import execute
-from treadle.cli.output import print_note
-from treadle.cli.setup import read_started, recorded_options
+from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.output import print_note
+from treadle.cli.terminal.setup import read_started, recorded_options
 from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.jsonl import import_lines
 from treadle.journal.protocol import Journal

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
-from treadle.cli.output import print_note
+from treadle.cli.terminal.output import print_note
 from treadle.core.errors import ConfigError
-from treadle.models.config_file import config_schema
+from treadle.models.config.file import config_schema
 
 SCHEMA_NAME = "treadle.schema.json"
 TEMPLATE = """\

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle mock --port 8080",
@@ -29,7 +29,7 @@ def mock(
 ) -> None:
     """Serve the oracle of the task set files as a server that speaks OpenAI's chat completions."""
     from treadle.cli.mock_server import serve_until_stopped
-    from treadle.server.oracle import ServerSettings
+    from treadle.teacher.server import ServerSettings
 
     settings = ServerSettings(mistake_rate=mistake_rate, latency_seconds=latency, failure_rate=failure_rate)
     serve_until_stopped(host, port, settings, is_json=is_json, ends_with_stdin=ends_with_stdin)

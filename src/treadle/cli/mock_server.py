@@ -5,9 +5,9 @@ import sys
 
 import msgspec
 
-from treadle.cli.execute import call_at_end_of_stdin, execute
-from treadle.cli.output import print_lines, print_note, stdout, write_command
-from treadle.server.oracle import ServerSettings, serve
+from treadle.cli.terminal.execute import call_at_end_of_stdin, execute
+from treadle.cli.terminal.output import print_lines, print_note, stdout, write_command
+from treadle.teacher.server import ServerSettings, serve
 
 
 def serve_until_stopped(

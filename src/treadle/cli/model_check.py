@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from treadle.cli.execute import execute
-from treadle.cli.output import clean, print_lines, stdout
-from treadle.models.config_file import load_config
-from treadle.models.probe import Finding, Grade, Probed, Prober
+from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.output import clean, print_lines, stdout
+from treadle.models.config.file import load_config
+from treadle.models.config.probe import Finding, Grade, Probed, Prober
 from treadle.models.protocol import Model
 
 _GRADES = {

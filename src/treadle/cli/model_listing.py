@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from treadle.cli.output import clean, print_lines, stdout
-from treadle.models.config import providers, split_name
-from treadle.models.config_file import Config, ModelTable, load_config
-from treadle.models.presets import PRESETS
+from treadle.cli.terminal.output import clean, print_lines, stdout
+from treadle.models.config.build import providers, split_name
+from treadle.models.config.file import Config, ModelTable, load_config
+from treadle.models.config.presets import PRESETS
 
 
 class Listed(Struct, frozen=True, omit_defaults=True):

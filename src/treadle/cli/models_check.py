@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle models check openai:gpt-5-mini",
@@ -27,6 +27,6 @@ def check(
     logprobs or text. Exit code 1 if it does not answer.
     """
     from treadle.cli.model_check import check_model
-    from treadle.cli.output import exit_with
+    from treadle.cli.terminal.output import exit_with
 
     exit_with(check_model(name, base_url, api_key, is_json=is_json))

@@ -1,6 +1,6 @@
 """`treadle models list`."""
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle models list",

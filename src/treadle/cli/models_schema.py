@@ -10,7 +10,7 @@ def schema() -> None:
     """Print the JSON Schema of treadle.toml, by which editors complete and check it."""
     import msgspec
 
-    from treadle.cli.output import print_lines
-    from treadle.models.config_file import config_schema
+    from treadle.cli.terminal.output import print_lines
+    from treadle.models.config.file import config_schema
 
     print_lines([msgspec.json.format(msgspec.json.encode(config_schema()), indent=2)])

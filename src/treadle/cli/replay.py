@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle replay --all",
@@ -34,9 +34,9 @@ def replay(
     """
     from contextlib import closing
 
-    from treadle.cli.output import exit_with
     from treadle.cli.replay_runs import replay_runs
-    from treadle.cli.setup import Limits, find_runs, open_existing
+    from treadle.cli.terminal.output import exit_with
+    from treadle.cli.terminal.setup import Limits, find_runs, open_existing
 
     limits = Limits(
         max_steps=max_steps,

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from treadle.cli.execute import execute
-from treadle.cli.output import clean, print_lines, stdout, write_count, write_seconds
-from treadle.cli.setup import Limits
+from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.output import clean, print_lines, stdout, write_count, write_seconds
+from treadle.cli.terminal.setup import Limits
 from treadle.core import events as e
 from treadle.core.policy import Policy
 from treadle.journal.protocol import Journal
-from treadle.replay import Replay, Replayer
+from treadle.loop.replay import Replay, Replayer
 
 
 async def replay_run(journal: Journal, run_id: str, limits: Limits | None = None) -> Replay:

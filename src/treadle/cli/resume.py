@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle resume last",
@@ -39,10 +39,10 @@ def resume(
     """
     from contextlib import closing
 
-    from treadle.cli.output import exit_with
     from treadle.cli.resume_runs import resume_all, resume_one
-    from treadle.cli.resuming import Resuming
-    from treadle.cli.setup import ModelOptions, open_existing
+    from treadle.cli.terminal.output import exit_with
+    from treadle.cli.terminal.resuming import Resuming
+    from treadle.cli.terminal.setup import ModelOptions, open_existing
     from treadle.core.errors import ConfigError
 
     if (run is None) is not is_all:

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
-from treadle.cli.ask import make_approver
-from treadle.cli.drive import drive, say_how_to_go_on
-from treadle.cli.execute import execute
-from treadle.cli.format import exit_code, join_codes, summarize
-from treadle.cli.listing import Line, find_unfinished
-from treadle.cli.output import (
+from treadle.agent.run import Run
+from treadle.cli.terminal.ask import make_approver
+from treadle.cli.terminal.drive import drive, say_how_to_go_on
+from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.format import exit_code, join_codes, summarize
+from treadle.cli.terminal.listing import Line, find_unfinished
+from treadle.cli.terminal.output import (
     print_error,
     print_interrupted,
     print_lines,
@@ -23,12 +24,11 @@ from treadle.cli.output import (
     write_count,
     write_seconds,
 )
-from treadle.cli.resuming import Resuming
-from treadle.cli.setup import find_run
-from treadle.cli.view import make_view, print_outcome
+from treadle.cli.terminal.resuming import Resuming
+from treadle.cli.terminal.setup import find_run
+from treadle.cli.terminal.view import make_view, print_outcome
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.state import fold
-from treadle.run import Run
 
 
 def resume_one(resuming: Resuming, text: str, answer: str | None, *, is_json: bool, is_quiet: bool) -> int:

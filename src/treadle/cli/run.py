@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     'treadle run "Which files are empty?" --model openai:gpt-5-mini --mount ./data',
@@ -65,9 +65,9 @@ def run(
     is_quiet: o.IsQuiet = False,
 ) -> None:
     """Run a model with tools on a text or a task, with every step kept in a journal."""
-    from treadle.cli.output import exit_with
     from treadle.cli.run_once import RunRequest, run_once
-    from treadle.cli.setup import Limits, ModelOptions, read_approve, read_tool_limits
+    from treadle.cli.terminal.output import exit_with
+    from treadle.cli.terminal.setup import Limits, ModelOptions, read_approve, read_tool_limits
 
     request = RunRequest(
         text=text,

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from treadle.agent import make_run_id
-from treadle.cli.ask import make_approver
-from treadle.cli.drive import drive
-from treadle.cli.files import Changes, find_changes, print_changes, refuse_folder, write_changes
-from treadle.cli.setup import Limits, ModelOptions, make_agent, open_or_make
-from treadle.cli.view import make_view
+from treadle.agent.agent import make_run_id
+from treadle.agent.run import Run
+from treadle.cli.terminal.ask import make_approver
+from treadle.cli.terminal.drive import drive
+from treadle.cli.terminal.files import Changes, find_changes, print_changes, refuse_folder, write_changes
+from treadle.cli.terminal.setup import Limits, ModelOptions, make_agent, open_or_make
+from treadle.cli.terminal.view import make_view
+from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.types import Json
-from treadle.documents import decode_document, is_yaml_name
-from treadle.loop import Emit
-from treadle.run import Run
+from treadle.loop.driver import Emit
 
 if TYPE_CHECKING:
     from treadle.tasks.protocol import Task

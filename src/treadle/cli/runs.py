@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle runs",
@@ -28,7 +28,7 @@ def runs(
     from contextlib import closing
 
     from treadle.cli.runs_table import print_runs
-    from treadle.cli.setup import open_existing
+    from treadle.cli.terminal.setup import open_existing
 
     with closing(open_existing(journal)) as opened:
         print_runs(opened, status, limit or None, is_json=is_json)

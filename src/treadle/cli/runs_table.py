@@ -2,9 +2,9 @@
 
 import msgspec
 
-from treadle.cli.format import format_age, style_of
-from treadle.cli.listing import Line, read_lines
-from treadle.cli.output import clean, print_lines, print_note, shorten, stdout, write_count
+from treadle.cli.terminal.format import format_age, style_of
+from treadle.cli.terminal.listing import Line, read_lines
+from treadle.cli.terminal.output import clean, print_lines, print_note, shorten, stdout, write_count
 from treadle.core.errors import ConfigError
 from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal

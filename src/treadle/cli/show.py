@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle show last",
@@ -32,8 +32,8 @@ def show(
     """Show a run: its transcript with calls and results, usage, cost and why it ended."""
     from contextlib import closing
 
-    from treadle.cli.setup import find_run, open_existing
-    from treadle.cli.transcript import print_events, print_json, print_transcript, write_artifact
+    from treadle.cli.terminal.setup import find_run, open_existing
+    from treadle.cli.terminal.transcript import print_events, print_json, print_transcript, write_artifact
 
     with closing(open_existing(journal)) as opened:
         run_id = find_run(opened, run)

@@ -4,7 +4,7 @@ from itertools import islice
 
 import msgspec
 
-from treadle.cli.output import clean, print_lines, print_note, stdout, write_count
+from treadle.cli.terminal.output import clean, print_lines, print_note, stdout, write_count
 from treadle.tasks import load_task, task_set
 from treadle.tasks.registry import TASK_SETS
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle tasks files --limit 22",

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from treadle.agent import make_run_id
-from treadle.cli.execute import execute
-from treadle.cli.output import clean, print_error, print_lines, print_note, stdout, write_count
+from treadle.agent.agent import make_run_id
+from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
-from treadle.perform import read_call, run_tool
+from treadle.loop.perform import read_call, run_tool
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Scope, Tool, Toolbox, ToolContext, ToolOutput
 from treadle.tools.resolve import resolve_tools

@@ -4,13 +4,13 @@ import os
 import sys
 from pathlib import Path
 
-from treadle.cli.output import print_lines, print_note, write_count
+from treadle.cli.terminal.output import print_lines, print_note, write_count
 from treadle.cli.tool_listing import encode, print_losses
+from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolSpec
-from treadle.documents import decode_document, is_yaml_name
-from treadle.tools.definitions import Shape, parse_definitions, read_definitions
 from treadle.tools.resolve import resolve_tools
+from treadle.tools.schema.definitions import Shape, parse_definitions, read_definitions
 
 
 def import_tools(source: str, out: Path | None, shape: Shape, *, is_forced: bool) -> int:

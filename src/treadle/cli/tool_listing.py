@@ -5,12 +5,12 @@ from importlib.metadata import entry_points
 
 import msgspec
 
-from treadle.cli.output import clean, print_lines, print_note, stdout
+from treadle.cli.terminal.output import clean, print_lines, print_note, stdout
+from treadle.core.registry import require
 from treadle.core.types import ToolSpec
-from treadle.registry import require
-from treadle.tools.definitions import Loss, Shape, write_definitions
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import MAKERS, TOOLSETS
+from treadle.tools.schema.definitions import Loss, Shape, write_definitions
 
 MAX_NAMED = 5
 """Tools that a line about all of them names."""

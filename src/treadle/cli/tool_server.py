@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from treadle.cli.execute import execute
-from treadle.cli.output import print_lines, print_note, stdout
+from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.output import print_lines, print_note, stdout
 from treadle.core.errors import ConfigError
-from treadle.registry import require
+from treadle.core.registry import require
 from treadle.sandbox.memory import MemorySandbox
-from treadle.server.tool_sessions import ToolSessions
+from treadle.server.tools.tool_sessions import ToolSessions
 from treadle.tools.resolve import resolve_tools
 
 
@@ -40,7 +40,7 @@ class Service(Struct, frozen=True):
 
 def serve_stdio(service: Service) -> None:
     """Serve MCP to whoever started this process, until it hangs up."""
-    from treadle.server.mcp import serve_stdio as serve
+    from treadle.server.tools.mcp import serve_stdio as serve
 
     sessions = service.open()
 
@@ -97,8 +97,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _make_app(sessions: ToolSessions, service: Service, host: str, *, has_mcp: bool, has_spin: bool) -> Any:
-    from treadle.server.mcp import mcp_app, needs_session
-    from treadle.server.spin import SpinService, spin_routes
+    from treadle.server.tools.mcp import mcp_app, needs_session
+    from treadle.server.tools.spin import SpinService, spin_routes
 
     starlette, routing = require("starlette.applications", "serve"), require("starlette.routing", "serve")
     routes = spin_routes(SpinService(sessions)) if has_spin else []

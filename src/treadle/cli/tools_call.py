@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     'treadle tools call read_file \'{"file_path": "notes.md"}\' --tools files --mount .',
@@ -26,7 +26,7 @@ def call(
     is_json: o.IsJson = False,
 ) -> None:
     """Call one tool in a fresh sandbox, and print its result. The exit code is 1 if that is an error."""
-    from treadle.cli.output import exit_with
+    from treadle.cli.terminal.output import exit_with
     from treadle.cli.tool_call import call_tool
 
     exit_with(call_tool(tool, arguments, tools or ["files"], mount, is_json=is_json))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.tools.definitions import Shape
+from treadle.tools.schema.definitions import Shape
 
 EXAMPLES = (
     "treadle tools import 'mcp:npx -y some-server' -o tools.json",
@@ -32,7 +32,7 @@ def import_(
     is_forced: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
 ) -> None:
     """Read tool definitions and write them in another shape: for a mock, a data set, or another program."""
-    from treadle.cli.output import exit_with
+    from treadle.cli.terminal.output import exit_with
     from treadle.cli.tool_import import import_tools
 
     exit_with(import_tools(source, out, shape, is_forced=is_forced))

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
-from treadle.tools.definitions import Shape
+from treadle.cli.terminal import options as o
+from treadle.tools.schema.definitions import Shape
 
 EXAMPLES = (
     "treadle tools list --tools files --tools python",

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle verify --all",
@@ -31,8 +31,8 @@ def verify(
     """
     from contextlib import closing
 
-    from treadle.cli.output import exit_with
-    from treadle.cli.setup import find_runs, open_existing
+    from treadle.cli.terminal.output import exit_with
+    from treadle.cli.terminal.setup import find_runs, open_existing
     from treadle.cli.verify_runs import read_file, verify_runs
 
     if runs and len(runs) == 1 and runs[0].endswith(".jsonl"):

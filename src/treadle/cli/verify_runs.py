@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from treadle.cli.execute import execute
 from treadle.cli.import_runs import import_file
-from treadle.cli.output import clean, print_lines, stdout, write_count
+from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.output import clean, print_lines, stdout, write_count
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.trajectory.verify import Verification, verify_run

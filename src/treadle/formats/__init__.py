@@ -1,6 +1,6 @@
 """Text formats of tool calls: what a model wrote, as calls, and calls as it would write them."""
 
-from treadle.formats.parsing import (
+from treadle.formats.engine.parsing import (
     FORMATS,
     IncrementalParser,
     detect,
@@ -9,7 +9,7 @@ from treadle.formats.parsing import (
     render_result,
     render_tools,
 )
-from treadle.formats.types import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece
+from treadle.formats.engine.types import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece
 
 __all__ = [
     "FORMATS",

@@ -3,12 +3,12 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat
-from treadle.formats.elements import make_elements, read_function
-from treadle.formats.headed import read_headed
-from treadle.formats.json_body import after_space
-from treadle.formats.reader import Found, Reader
-from treadle.formats.rendering import arguments_of, think, write_arguments, write_value
+from treadle.formats.engine.base import TaggedFormat
+from treadle.formats.engine.elements import make_elements, read_function
+from treadle.formats.engine.headed import read_headed
+from treadle.formats.engine.json_body import after_space
+from treadle.formats.engine.reader import Found, Reader
+from treadle.formats.engine.rendering import arguments_of, think, write_arguments, write_value
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"

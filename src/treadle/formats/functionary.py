@@ -3,12 +3,12 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat
-from treadle.formats.calls import Wanted
-from treadle.formats.headed import read_headed
-from treadle.formats.json_body import after_space
-from treadle.formats.reader import Found, Reader, Scanner, Steps, wait_for_all
-from treadle.formats.rendering import encode, write_arguments
+from treadle.formats.engine.base import TaggedFormat
+from treadle.formats.engine.calls import Wanted
+from treadle.formats.engine.headed import read_headed
+from treadle.formats.engine.json_body import after_space
+from treadle.formats.engine.reader import Found, Reader, Scanner, Steps, wait_for_all
+from treadle.formats.engine.rendering import encode, write_arguments
 
 MARK = ">>>"
 _RECIPIENT = re.compile(r"\s*+(?:>>>\s*+)?+([A-Za-z_][\w.\-]*+)[ \t]*+\n")

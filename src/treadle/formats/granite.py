@@ -3,12 +3,12 @@
 import json
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, resync
-from treadle.formats.calls import read_call, to_call
+from treadle.formats.engine.base import TaggedFormat, resync
+from treadle.formats.engine.calls import read_call, to_call
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, raw_items
+from treadle.formats.engine.reader import Found, Reader
+from treadle.formats.engine.rendering import think, write_arguments
 from treadle.formats.hermes import name_of
-from treadle.formats.json_body import UNREAD, BadJson, after_space, decode, raw_items
-from treadle.formats.reader import Found, Reader
-from treadle.formats.rendering import think, write_arguments
 
 MARK = "<|tool_call|>"
 TAG, TAG_CLOSE = "<tool_call>", "</tool_call>"

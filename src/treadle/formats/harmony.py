@@ -3,11 +3,11 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import Format
-from treadle.formats.calls import NoCall, Wanted, read_arguments
-from treadle.formats.json_body import UNREAD, BadJson, after_space
-from treadle.formats.reader import Reader, Scanner, Steps, wait_for_all
-from treadle.formats.rendering import write_arguments
+from treadle.formats.engine.base import Format
+from treadle.formats.engine.calls import NoCall, Wanted, read_arguments
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space
+from treadle.formats.engine.reader import Reader, Scanner, Steps, wait_for_all
+from treadle.formats.engine.rendering import write_arguments
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")

@@ -3,14 +3,14 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats import literals
-from treadle.formats.base import TaggedFormat, resync, skip_space
-from treadle.formats.calls import NoCall, Wanted, to_call
-from treadle.formats.headed import read_headed
+from treadle.formats.engine import literals
+from treadle.formats.engine.base import TaggedFormat, resync, skip_space
+from treadle.formats.engine.calls import NoCall, Wanted, to_call
+from treadle.formats.engine.headed import read_headed
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode
+from treadle.formats.engine.reader import Found, Reader, Steps, wait_for_all
+from treadle.formats.engine.rendering import arguments_of, encode, think, write_arguments
 from treadle.formats.hermes import name_of
-from treadle.formats.json_body import UNREAD, BadJson, after_space, decode
-from treadle.formats.reader import Found, Reader, Steps, wait_for_all
-from treadle.formats.rendering import arguments_of, encode, think, write_arguments
 
 TAG = "<|python_tag|>"
 ENDS = ("<|eom_id|>", "<|eot_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>")

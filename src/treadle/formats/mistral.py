@@ -4,13 +4,13 @@ import json
 import re
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat, resync
-from treadle.formats.calls import NoCall, to_call
-from treadle.formats.headed import read_headed
+from treadle.formats.engine.base import TaggedFormat, resync
+from treadle.formats.engine.calls import NoCall, to_call
+from treadle.formats.engine.headed import read_headed
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, raw_items
+from treadle.formats.engine.reader import Found, Reader
+from treadle.formats.engine.rendering import write_arguments
 from treadle.formats.hermes import name_of
-from treadle.formats.json_body import UNREAD, BadJson, after_space, decode, raw_items
-from treadle.formats.reader import Found, Reader
-from treadle.formats.rendering import write_arguments
 
 MARK, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _HEAD = re.compile(
@@ -79,7 +79,7 @@ class Mistral(TaggedFormat):
 
     def render_tools(self, tools):  # type: ignore[no-untyped-def]
         """See `Format.render_tools`."""
-        from treadle.formats.types import to_openai
+        from treadle.formats.engine.types import to_openai
 
         listed = json.dumps([to_openai(tool) for tool in tools], ensure_ascii=False)
         return f"[AVAILABLE_TOOLS]{listed}[/AVAILABLE_TOOLS]"

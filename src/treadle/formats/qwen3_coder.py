@@ -1,12 +1,12 @@
 """Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5: a function with its parameters as elements, values as texts."""
 
 from treadle.core.types import Message
-from treadle.formats.base import TaggedFormat
-from treadle.formats.elements import CODER, read_function
+from treadle.formats.engine.base import TaggedFormat
+from treadle.formats.engine.elements import CODER, read_function
+from treadle.formats.engine.json_body import after_space
+from treadle.formats.engine.reader import Found, Reader
+from treadle.formats.engine.rendering import arguments_of, join_parts, write_value
 from treadle.formats.hermes import Hermes
-from treadle.formats.json_body import after_space
-from treadle.formats.reader import Found, Reader
-from treadle.formats.rendering import arguments_of, join_parts, write_value
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION = "<function="

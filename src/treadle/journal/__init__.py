@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.journal.open import open_journal
     from treadle.journal.protocol import Journal, RunInfo, RunWriter
+    from treadle.journal.registry import open_journal
 
 __all__ = ["Journal", "RunInfo", "RunWriter", "open_journal"]
 
 
 def __getattr__(name: str) -> object:
-    from treadle.registry import load_name
+    from treadle.core.registry import load_name
 
     return load_name(__name__, name, _WHERE)
 
@@ -19,5 +19,5 @@ _WHERE = {
     "Journal": "treadle.journal.protocol",
     "RunInfo": "treadle.journal.protocol",
     "RunWriter": "treadle.journal.protocol",
-    "open_journal": "treadle.journal.open",
+    "open_journal": "treadle.journal.registry",
 }

@@ -1,27 +1,9 @@
 """Models: what answers a request. Names only, each loaded when it is first used."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.models.anthropic import AnthropicModel
-    from treadle.models.cache import CacheModel
-    from treadle.models.completions import CompletionsModel
-    from treadle.models.config import ModelConfig, model
-    from treadle.models.config_file import Config, load_config
-    from treadle.models.cost import CostModel
-    from treadle.models.fallback import FallbackModel
-    from treadle.models.format_model import FormatModel
-    from treadle.models.gemini import GeminiModel
-    from treadle.models.limit import Limiter, LimitModel
-    from treadle.models.ollama import OllamaModel
-    from treadle.models.openai_chat import OpenAIChatModel
-    from treadle.models.openai_responses import OpenAIResponsesModel
-    from treadle.models.price import Price
-    from treadle.models.protocol import Model, ModelLike, RateLimits, Watch
-    from treadle.models.retry import RetryModel
-    from treadle.models.scripted import ScriptedModel, call
-    from treadle.models.transport import (
+    from treadle.http.transport import (
         Answer,
         HttpRequest,
         HttpResponse,
@@ -30,7 +12,24 @@ if TYPE_CHECKING:
         StreamedAnswer,
         Transport,
     )
-    from treadle.models.wrapper import Wrapper
+    from treadle.models.config.build import ModelConfig, model
+    from treadle.models.config.file import Config, load_config
+    from treadle.models.dialects.anthropic.request import AnthropicModel
+    from treadle.models.dialects.completions.request import CompletionsModel
+    from treadle.models.dialects.gemini.request import GeminiModel
+    from treadle.models.dialects.ollama.request import OllamaModel
+    from treadle.models.dialects.openai_chat.request import OpenAIChatModel
+    from treadle.models.dialects.openai_responses.request import OpenAIResponsesModel
+    from treadle.models.protocol import Model, ModelLike, RateLimits, Watch
+    from treadle.models.scripted import ScriptedModel, call
+    from treadle.models.wire.price import Price
+    from treadle.models.wrappers.cache import CacheModel
+    from treadle.models.wrappers.cost import CostModel
+    from treadle.models.wrappers.fallback import FallbackModel
+    from treadle.models.wrappers.format_model import FormatModel
+    from treadle.models.wrappers.limit import Limiter, LimitModel
+    from treadle.models.wrappers.retry import RetryModel
+    from treadle.models.wrappers.wrapper import Wrapper
 
 __all__ = [
     "Answer",
@@ -67,39 +66,43 @@ __all__ = [
     "model",
 ]
 
-_MODULES = {
-    "anthropic": ("AnthropicModel",),
-    "cache": ("CacheModel",),
-    "config": ("ModelConfig", "model"),
-    "completions": ("CompletionsModel",),
-    "config_file": ("Config", "load_config"),
-    "cost": ("CostModel",),
-    "fallback": ("FallbackModel",),
-    "format_model": ("FormatModel",),
-    "gemini": ("GeminiModel",),
-    "limit": ("LimitModel", "Limiter"),
-    "ollama": ("OllamaModel",),
-    "openai_chat": ("OpenAIChatModel",),
-    "openai_responses": ("OpenAIResponsesModel",),
-    "price": ("Price",),
-    "protocol": ("Model", "ModelLike", "RateLimits", "Watch"),
-    "retry": ("RetryModel",),
-    "scripted": ("ScriptedModel", "call"),
-    "wrapper": ("Wrapper",),
-    "transport": (
-        "Answer",
-        "HttpRequest",
-        "HttpResponse",
-        "HttpTransport",
-        "InProcessTransport",
-        "StreamedAnswer",
-        "Transport",
-    ),
+_WHERE = {
+    "Answer": "treadle.http.transport",
+    "AnthropicModel": "treadle.models.dialects.anthropic.request",
+    "CacheModel": "treadle.models.wrappers.cache",
+    "CompletionsModel": "treadle.models.dialects.completions.request",
+    "Config": "treadle.models.config.file",
+    "CostModel": "treadle.models.wrappers.cost",
+    "FallbackModel": "treadle.models.wrappers.fallback",
+    "FormatModel": "treadle.models.wrappers.format_model",
+    "GeminiModel": "treadle.models.dialects.gemini.request",
+    "HttpRequest": "treadle.http.transport",
+    "HttpResponse": "treadle.http.transport",
+    "HttpTransport": "treadle.http.transport",
+    "InProcessTransport": "treadle.http.transport",
+    "LimitModel": "treadle.models.wrappers.limit",
+    "Limiter": "treadle.models.wrappers.limit",
+    "Model": "treadle.models.protocol",
+    "ModelConfig": "treadle.models.config.build",
+    "ModelLike": "treadle.models.protocol",
+    "OllamaModel": "treadle.models.dialects.ollama.request",
+    "OpenAIChatModel": "treadle.models.dialects.openai_chat.request",
+    "OpenAIResponsesModel": "treadle.models.dialects.openai_responses.request",
+    "Price": "treadle.models.wire.price",
+    "RateLimits": "treadle.models.protocol",
+    "RetryModel": "treadle.models.wrappers.retry",
+    "ScriptedModel": "treadle.models.scripted",
+    "StreamedAnswer": "treadle.http.transport",
+    "Transport": "treadle.http.transport",
+    "Watch": "treadle.models.protocol",
+    "Wrapper": "treadle.models.wrappers.wrapper",
+    "call": "treadle.models.scripted",
+    "load_config": "treadle.models.config.file",
+    "model": "treadle.models.config.build",
 }
 
 
 def __getattr__(name: str) -> object:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"treadle.models.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from treadle.core.registry import load_name
+
+    return load_name(__name__, name, _WHERE)

@@ -3,21 +3,21 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.sandbox.command import Limits
-    from treadle.tools.http import GuardedHttp
+    from treadle.http.guarded import GuardedHttp
+    from treadle.sandbox.commands.command import Limits
     from treadle.tools.mcp import MCPServer, MCPServers
-    from treadle.tools.mock import Mock
+    from treadle.tools.mock.mock import Mock
     from treadle.tools.openapi import OpenAPI
     from treadle.tools.python import Python
     from treadle.tools.shell import Shell
     from treadle.tools.spin import Spin
 
 _WHERE = {
-    "GuardedHttp": "treadle.tools.http",
-    "Limits": "treadle.sandbox.command",
+    "GuardedHttp": "treadle.http.guarded",
+    "Limits": "treadle.sandbox.commands.command",
     "MCPServer": "treadle.tools.mcp",
     "MCPServers": "treadle.tools.mcp",
-    "Mock": "treadle.tools.mock",
+    "Mock": "treadle.tools.mock.mock",
     "OpenAPI": "treadle.tools.openapi",
     "Python": "treadle.tools.python",
     "Shell": "treadle.tools.shell",
@@ -38,6 +38,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    from treadle.registry import load_name
+    from treadle.core.registry import load_name
 
     return load_name(__name__, name, _WHERE)

@@ -14,7 +14,7 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from treadle.core.errors import SandboxError, ToolError
 from treadle.sandbox.paths import normalize_file, normalize_folder
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.function import tool
+from treadle.tools.function.function import tool
 from treadle.tools.protocol import Tool, ToolContext
 
 MAX_EDITED_CHARS = 16 * 1024 * 1024

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from treadle.core.errors import ConfigError
-from treadle.registry import load
-from treadle.tools.function import as_tool, check_tool_name, is_tool
+from treadle.core.registry import load
+from treadle.tools.function.function import as_tool, check_tool_name, is_tool
 from treadle.tools.protocol import Tool, ToolLike
 
 TOOLSETS = {
@@ -31,7 +31,7 @@ TOOLSETS = {
 
 MAKERS = {
     "mcp": "treadle.tools.mcp:mcp",
-    "mock": "treadle.tools.mock:mock",
+    "mock": "treadle.tools.mock.mock:mock",
     "openapi": "treadle.tools.openapi:openapi",
     "spin": "treadle.tools.spin:spin",
 }

@@ -19,15 +19,15 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, SandboxError, ToolError
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.sandbox.bubblewrap import FOLDERS, OUTER_ID, WRITABLE, is_root, make_etc
-from treadle.sandbox.command import Command, Limits, Outcome, Stop
-from treadle.sandbox.doctor import find_fault
-from treadle.sandbox.folder import Folder
-from treadle.sandbox.home import is_open_to_all, make_root
+from treadle.sandbox.commands.bubblewrap import FOLDERS, OUTER_ID, WRITABLE, is_root, make_etc
+from treadle.sandbox.commands.command import Command, Limits, Outcome, Stop
+from treadle.sandbox.commands.doctor import find_fault
+from treadle.sandbox.commands.folder import Folder
+from treadle.sandbox.commands.home import is_open_to_all, make_root
+from treadle.sandbox.commands.tree import TooMuchError, clear_folder, remove_tree
 from treadle.sandbox.protocol import Sandbox
-from treadle.sandbox.tree import TooMuchError, clear_folder, remove_tree
 from treadle.tools.protocol import Tool, ToolContext, ToolOutput
-from treadle.tools.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker
 
 T = TypeVar("T")
 MAX_COMMAND_BYTES = 100_000

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from treadle.agent.sync import run_blocking
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.sync import run_blocking
-from treadle.tools.definitions import parse_definitions
-from treadle.tools.http import GuardedHttp, HttpAnswer, host_of
+from treadle.http.guarded import GuardedHttp, HttpAnswer, host_of
 from treadle.tools.protocol import Scope, ToolContext, ToolOutput
-from treadle.tools.validation import ArgumentChecker
+from treadle.tools.schema.definitions import parse_definitions
+from treadle.tools.schema.validation import ArgumentChecker
 
 STATE = "spin"
 _NAMESPACE = uuid.UUID("8b0f4c9a-6a55-4d0b-9f0e-0c3c7be2c5a1")

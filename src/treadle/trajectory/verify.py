@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.calls import for_code, tell_edit
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.state import State, apply
@@ -26,11 +25,12 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.journal.protocol import Journal
-from treadle.perform import read_call, run_tool
+from treadle.loop.perform import read_call, run_tool
+from treadle.loop.toolcalls import for_code, tell_edit
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Scope, Tool, ToolContext, ToolLike, ToolOutput
 from treadle.tools.resolve import TOOLSETS, resolve_tools
-from treadle.tools.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker
 from treadle.trajectory.compare import is_same
 
 _LOST = {

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options as o
+from treadle.cli.terminal import options as o
 
 EXAMPLES = (
     "treadle demo",
@@ -42,8 +42,8 @@ def demo(
     --base-url, --tools and --prompts the same is done with a model and functions of yours.
     """
     from treadle.cli.demo.stages import DemoOptions, run_demo
-    from treadle.cli.output import exit_with
-    from treadle.cli.setup import ModelOptions
+    from treadle.cli.terminal.output import exit_with
+    from treadle.cli.terminal.setup import ModelOptions
 
     options = DemoOptions(
         tasks=tasks,

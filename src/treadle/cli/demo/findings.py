@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from treadle.cli.demo.census import Census, count_second_answers, take_census
 from treadle.cli.demo.view import DemoView
-from treadle.cli.execute import execute
 from treadle.cli.export_runs import write_file, write_lines
-from treadle.cli.output import write_command, write_count, write_seconds
 from treadle.cli.replay_runs import replay_run
-from treadle.cli.transcript import print_transcript
+from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.output import write_command, write_count, write_seconds
+from treadle.cli.terminal.transcript import print_transcript
 from treadle.journal.protocol import Journal
 from treadle.trajectory.verify import verify_run
 

@@ -13,10 +13,10 @@ from treadle.cli.demo.findings import show_findings, show_next
 from treadle.cli.demo.processes import ModelServer, WorkerProcess
 from treadle.cli.demo.view import DemoView
 from treadle.cli.demo.worker import Job, Order
-from treadle.cli.output import print_interrupted, write_count, write_seconds
-from treadle.cli.setup import ModelOptions
+from treadle.cli.terminal.output import print_interrupted, write_count, write_seconds
+from treadle.cli.terminal.setup import ModelOptions
 from treadle.core.errors import ConfigError
-from treadle.journal.open import open_journal
+from treadle.journal.registry import open_journal
 from treadle.tasks import task_set
 
 LATENCY_SECONDS = 0.1

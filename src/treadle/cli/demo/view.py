@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from treadle.cli.demo.worker import Report
-from treadle.cli.output import clean, is_live, stdout
+from treadle.cli.terminal.output import clean, is_live, stdout
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

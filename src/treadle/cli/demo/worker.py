@@ -13,15 +13,15 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from treadle.agent import Agent
-from treadle.cli.execute import call_at_end_of_stdin, execute
-from treadle.cli.output import print_error, print_lines
+from treadle.agent.agent import Agent
 from treadle.cli.resume_runs import run_limited
-from treadle.cli.setup import ModelOptions, make_model
+from treadle.cli.terminal.execute import call_at_end_of_stdin, execute
+from treadle.cli.terminal.output import print_error, print_lines
+from treadle.cli.terminal.setup import ModelOptions, make_model
 from treadle.core.errors import TreadleError
 from treadle.core.types import Completion, Json, Request
-from treadle.journal.open import open_journal
 from treadle.journal.protocol import Journal
+from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model, Watch
 from treadle.tasks import load_task
 from treadle.tools.protocol import Tool, ToolContext, ToolOutput

@@ -32,9 +32,9 @@ from treadle.tasks.files import (
 )
 from treadle.tasks.files.check import grade
 from treadle.tasks.files.family import Case, Family
-from treadle.tasks.oracle import OracleModel
 from treadle.tasks.protocol import Grade
 from treadle.tasks.solver import Habit, Solver
+from treadle.teacher.oracle import OracleModel
 
 SEEDS = 1000
 """How many tasks each family has, numbered from 0."""

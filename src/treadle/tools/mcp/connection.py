@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
 
 from treadle.core.errors import ToolError
+from treadle.core.registry import require
 from treadle.core.types import Json
-from treadle.registry import require
 from treadle.tools.mcp import worker
 from treadle.tools.mcp.failure import UnreachableError, Verdict, describe, first_leaf, judge
 from treadle.tools.mcp.http import Trip, make_client

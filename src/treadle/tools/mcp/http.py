@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from treadle.registry import require
+from treadle.core.registry import require
 
 KEY = "treadle/idempotency_key"
 """Under which a request's `_meta` holds the call's idempotency key."""

@@ -17,7 +17,7 @@ from treadle.tools.mcp.names import name_of_command, name_of_url, safe_name
 from treadle.tools.mcp.results import effect_of, make_output_check, to_output
 from treadle.tools.mcp.target import Target
 from treadle.tools.protocol import ToolContext, ToolOutput
-from treadle.tools.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from treadle.core.types import Json
-from treadle.tools.http import HttpAnswer
+from treadle.http.guarded import HttpAnswer
 from treadle.tools.protocol import Attachment, ToolOutput
 
 _JSON = re.compile(r"application/json|[^/]+/[^/]+\+json")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from treadle.agent.sync import run_blocking
+from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Json
-from treadle.documents import decode_document
-from treadle.sync import run_blocking
-from treadle.tools.http import GuardedHttp, Resolver, host_of
+from treadle.http.guarded import GuardedHttp, Resolver, host_of
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
 _ACCEPT = "application/json, application/yaml;q=0.9, */*;q=0.5"

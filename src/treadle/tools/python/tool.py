@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.registry import require
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.registry import require
 from treadle.tools.protocol import ToolContext, ToolOutput
 from treadle.tools.python import workers
-from treadle.tools.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker
 
 STATE = "python"
 """Under which the sandbox keeps the session."""

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Any
 
 from treadle.core.errors import ConfigError
-from treadle.registry import require
+from treadle.core.registry import require
 
 MAX_WARM = 16
 MAX_WORKERS = 48

@@ -1,0 +1,1 @@
+"""What users call: agents, sessions, runs, and the blocking forms of each."""

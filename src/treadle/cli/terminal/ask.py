@@ -1,0 +1,86 @@
+"""Asking the person at the terminal whether to run a call."""
+
+import asyncio
+import sys
+
+import msgspec
+
+from treadle.cli.terminal.format import format_call
+from treadle.cli.terminal.output import clean, stderr
+from treadle.cli.terminal.view import View
+from treadle.core.types import Effect, ToolCall
+from treadle.tools.protocol import ApprovalRequest, Decision
+
+_CHOICES = "[y]es, [n]o, [e]dit, [a]lways this tool, [l]ater"
+_EFFECTS = {
+    Effect.PURE: "it changes nothing",
+    Effect.IDEMPOTENT: "making it twice does the same as once",
+    Effect.ONCE: "it cannot be undone",
+}
+
+
+class TerminalApprover:
+    """Shows each call that waits, and reads what the person says."""
+
+    def __init__(self, view: View | None = None) -> None:
+        self.view = view
+        """What has to rest while the person is asked."""
+        self._always: set[str] = set()
+
+    async def __call__(self, request: ApprovalRequest) -> Decision | None:
+        """See `Approver`. The end of the input leaves the decision for later."""
+        call = request.call
+        if call.name in self._always:
+            return Decision(True)
+        if self.view is not None:
+            self.view.close()
+        console = stderr()
+        console.print(f"\n{format_call(call, 2000)}", style="bold", soft_wrap=True)
+        console.print(f"  may it be run? {_EFFECTS[request.spec.effect]}", style="dim", soft_wrap=True)
+        while True:
+            said = await self._read(f"  {_CHOICES}: ")
+            if said is None or said in ("l", "later"):
+                return None
+            if said in ("y", "yes"):
+                return Decision(True)
+            if said in ("a", "always"):
+                self._always.add(call.name)
+                return Decision(True)
+            if said in ("n", "no"):
+                reason = await self._read("  why (Enter for no reason): ")
+                return Decision(False, reason or None)
+            if said in ("e", "edit"):
+                edited = await self._edit(call)
+                if edited is not None:
+                    return Decision(True, arguments=edited)
+
+    async def _edit(self, call: ToolCall) -> str | None:
+        """Other arguments; `None` if the person has none after all."""
+        stderr().print(f"  now: {clean(call.arguments)}", style="dim", soft_wrap=True)
+        while text := await self._read("  instead, as JSON (Enter to leave it): "):
+            try:
+                if isinstance(msgspec.json.decode(text), dict):
+                    return text
+                problem = "that is no object"
+            except msgspec.DecodeError as error:
+                problem = str(error)
+            stderr().print(f"  {clean(problem)}", style="red", soft_wrap=True)
+        return None
+
+    async def _read(self, prompt: str) -> str | None:
+        """One line; `None` at the end of the input. Being cancelled leaves what is typed for others."""
+        stderr().print(prompt, end="")
+        loop = asyncio.get_running_loop()
+        is_ready = asyncio.Event()
+        loop.add_reader(sys.stdin.fileno(), is_ready.set)
+        try:
+            await is_ready.wait()
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+        line = sys.stdin.readline()
+        return line.strip() if line else None
+
+
+def make_approver(view: View | None, *, is_json: bool) -> TerminalApprover | None:
+    """Who is asked: the person at the terminal, or nobody if there is none."""
+    return None if is_json or not sys.stdin.isatty() else TerminalApprover(view)

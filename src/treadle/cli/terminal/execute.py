@@ -1,0 +1,69 @@
+"""Runs a command's coroutine, and what an interrupt does to it.
+
+The first Ctrl-C (or SIGTERM) cancels the work and waits until its journal is in order; a second one does
+not wait.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+from treadle.agent.sync import new_event_loop
+
+T = TypeVar("T")
+
+
+class Work:
+    """An event loop that runs one coroutine after another; `with` closes it."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=new_event_loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result. Raises: `KeyboardInterrupt` if it was interrupted."""
+
+        async def guarded() -> T:
+            task = asyncio.current_task()
+            assert task is not None
+            loop = asyncio.get_running_loop()
+            # Windows has no such signal handlers.
+            with contextlib.suppress(NotImplementedError):
+                loop.add_signal_handler(signal.SIGTERM, task.cancel)
+            return await coroutine
+
+        try:
+            return self._runner.run(guarded())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+    def __enter__(self) -> "Work":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.close()
+
+
+def execute(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result. Raises: `KeyboardInterrupt` if it was interrupted."""
+    with Work() as work:
+        return work.run(coroutine)
+
+
+def call_at_end_of_stdin(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Call `callback` in `loop` when standard input ends, which it does when the process that holds it dies."""
+
+    def watch() -> None:
+        # Not through sys.stdin, whose lock a thread must not hold when Python exits.
+        while os.read(0, 4096):
+            pass
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(callback)
+
+    threading.Thread(target=watch, daemon=True).start()

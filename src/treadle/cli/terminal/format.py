@@ -1,0 +1,126 @@
+"""How calls, results, outcomes and files are written, in the live view and in transcripts alike."""
+
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from treadle.agent.run import Run
+from treadle.cli.terminal.output import clean, shorten, write_cost, write_count, write_seconds, write_usage
+from treadle.core.types import Json, StopReason, ToolCall, ToolResult
+
+LIMITS: frozenset[str] = frozenset(
+    (
+        StopReason.MAX_STEPS,
+        StopReason.MAX_TOKENS,
+        StopReason.MAX_COST,
+        StopReason.MAX_TOOL_CALLS,
+        StopReason.DEADLINE,
+    )
+)
+"""The stop reasons that say a limit was reached."""
+
+_STYLES: Mapping[str, str] = {StopReason.COMPLETED: "green", StopReason.CANCELLED: "yellow"}
+
+
+def exit_code(run: Run) -> int:
+    """The exit code of a command that drove `run`."""
+    if run.stop_reason is StopReason.COMPLETED:
+        return 0
+    return 3 if run.stop_reason in LIMITS else 1
+
+
+def join_codes(codes: Iterable[int]) -> int:
+    """The exit code of several: a failure counts before a limit."""
+    found = set(codes)
+    return 1 if 1 in found else 3 if 3 in found else 0
+
+
+def style_of(stop_reason: str | None) -> str:
+    """The colour of an outcome."""
+    if stop_reason is None or stop_reason in LIMITS:
+        return "yellow"
+    return _STYLES.get(stop_reason, "red")
+
+
+def format_call(call: ToolCall, chars: int) -> str:
+    """`name(key="value", ...)` in at most about `chars` characters; arguments that are no object as they are."""
+    room = max(16, chars - len(call.name) - 2)
+    try:
+        arguments = call.parsed
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        return f"{clean(call.name)}({shorten(call.arguments, room)})"
+    # What is left of the room is shared by the values that are still to come.
+    parts = []
+    for left, (name, value) in zip(range(len(arguments), 0, -1), arguments.items(), strict=True):
+        part = f"{name}={shorten(_write_value(value), max(12, room // left - len(name) - 3))}"
+        parts.append(part)
+        room -= len(part) + 2
+    return f"{clean(call.name)}({', '.join(parts)})"
+
+
+def _write_value(value: Json) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def format_result(result: ToolResult, chars: int) -> str:
+    """The result in one line: its beginning, and how long it is if that is not all."""
+    lines = result.content.count("\n") + 1
+    if result.is_simulated:
+        return "(simulated) " + format_result(replace(result, is_simulated=False), chars - 12)
+    if not result.content.strip():
+        return "(empty)"
+    if result.is_error:
+        return shorten(result.content, chars)
+    size = f"  ({write_count(lines, 'line')})" if lines > 1 else ""
+    return shorten(result.content, chars - len(size)) + size
+
+
+def format_outcome(run: Run, seconds: float | None = None) -> str:
+    """Steps, tokens, cost, reward, time and id."""
+    parts = [write_count(run.steps, "step"), write_usage(run.usage), write_cost(run.cost_usd)]
+    if run.reward is not None:
+        parts.append(f"reward {run.reward:g}")
+    if seconds is not None:
+        parts.append(write_seconds(seconds))
+    return " · ".join([*parts, f"run {clean(run.run_id)}"])
+
+
+def summarize(run: Run, seconds: float | None = None) -> Mapping[str, Json]:
+    """The last line of `--json`."""
+    started = run.state.started
+    return {
+        "type": "summary",
+        "run_id": run.run_id,
+        "status": run.status,
+        "stop_reason": run.stop_reason,
+        "output": run.output,
+        "error": run.error,
+        "fault": run.fault,
+        "model": started.model if started else None,
+        "task": f"{started.task.task_set}:{started.task.task_id}" if started and started.task else None,
+        "steps": run.steps,
+        "usage": {
+            "input_tokens": run.usage.input_tokens,
+            "output_tokens": run.usage.output_tokens,
+            "cached_input_tokens": run.usage.cached_input_tokens,
+            "reasoning_tokens": run.usage.reasoning_tokens,
+        },
+        "cost_usd": run.cost_usd,
+        "reward": run.reward,
+        "questions": run.questions,
+        "approvals": {call_id: [call.name, call.arguments] for call_id, call in run.approvals.items()},
+        "seconds": None if seconds is None else round(seconds, 3),
+    }
+
+
+def format_age(at: float) -> str:
+    """How long ago `at` was."""
+    seconds = max(0.0, time.time() - at)
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit} ago"
+    return f"{int(seconds)} s ago"

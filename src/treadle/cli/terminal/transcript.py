@@ -1,0 +1,229 @@
+"""A run as text: its transcript step by step, or its events one a line."""
+
+import sys
+import time
+
+from treadle.agent.run import Run
+from treadle.cli.terminal.format import format_call
+from treadle.cli.terminal.output import (
+    clean,
+    print_lines,
+    shorten,
+    stdout,
+    write_cost,
+    write_count,
+    write_seconds,
+)
+from treadle.cli.terminal.view import print_outcome
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.core.state import fold
+from treadle.core.types import Message, ToolCall
+from treadle.journal.protocol import Journal
+
+RESULT_LINES = 12
+"""How many lines of a result are shown unless all are asked for."""
+
+
+def print_json(journal: Journal, run_id: str) -> None:
+    """The events as an exported journal has them, but for the files' contents."""
+    print_lines([event.to_json() for event in journal.read(run_id)])
+
+
+def write_artifact(journal: Journal, run_id: str, text: str) -> None:
+    """The bytes of the artifact whose hash begins with `text`. Raises: `ConfigError` if there is not just one."""
+    run = Run(run_id, fold([event.body for event in journal.read(run_id)]), journal)
+    known = {item.digest for result in run.results for item in result.artifacts if item.digest is not None}
+    found = [digest for digest in known if digest.startswith(text)]
+    if len(found) != 1:
+        raise ConfigError(
+            f"{len(found) or 'no'} artifacts of run {run_id!r} begin with {text!r}; it has: "
+            f"{', '.join(sorted(digest[:12] for digest in known)) or 'none'}"
+        )
+    sys.stdout.flush()
+    sys.stdout.buffer.write(run.read_artifact(found[0]))
+    sys.stdout.buffer.flush()
+
+
+def print_transcript(
+    journal: Journal, run_id: str, *, is_full: bool = False, result_lines: int = RESULT_LINES
+) -> None:
+    """The messages with calls, results and times, and the outcome.
+
+    `result_lines` of each result are shown; with `is_full` nothing is shortened.
+    """
+    events = journal.read(run_id)
+    run = Run(run_id, fold([event.body for event in events]), journal)
+    printer = _Printer(None if is_full else result_lines)
+    printer.print_head(run)
+    for event in events:
+        printer.print_event(event.body)
+    printer.print_foot(run)
+
+
+class _Printer:
+    """Prints what a run's events say, in their order."""
+
+    def __init__(self, result_lines: int | None) -> None:
+        self._console = stdout()
+        self._width = max(40, min(self._console.width, 160) - 4)
+        self._result_lines = result_lines
+        self._is_full = result_lines is None
+        self._calls: dict[str, ToolCall] = {}
+        self._is_paused = False
+        """The newest event says that nobody drives the run."""
+
+    def say(self, text: str, style: str = "", end: str = "\n") -> None:
+        """One piece of text, as it is."""
+        self._console.print(text, style=style, end=end)
+
+    def print_head(self, run: Run) -> None:
+        """What the run was started with."""
+        started = run.state.started
+        if started is None:
+            return
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started.at))
+        parts = [f"run {clean(run.run_id)}", clean(started.model or "no model"), at]
+        if started.task is not None:
+            parts.insert(1, f"task {started.task.task_set}:{started.task.task_id}")
+        if started.parent is not None:
+            parts.append(f"forked from {clean(started.parent.run_id)} at {started.parent.seq}")
+        self.say(" · ".join(parts), "bold")
+        if started.tools:
+            self.say("tools: " + ", ".join(clean(spec.name) for spec in started.tools), "dim")
+        if started.instructions:
+            text = started.instructions
+            self.say(
+                "instructions: " + (clean(text) if self._is_full else shorten(text, self._width - 14)), "dim"
+            )
+
+    def print_event(self, body: e.DurableBody) -> None:
+        """One event, if a reader of the transcript wants to know of it."""
+        self._print_event(body)
+        self._is_paused = isinstance(body, e.RunPaused | e.RunFinished)
+
+    def _print_event(self, body: e.DurableBody) -> None:
+        if isinstance(body, e.TurnStarted):
+            self.say("")
+            self._print_message("› ", body.message, "cyan")
+        elif isinstance(body, e.InferenceCompleted):
+            self._print_inference(body)
+        elif isinstance(body, e.InferenceFailed):
+            self.say(f"attempt failed: {shorten(body.error, 400)}", "yellow")
+        elif isinstance(body, e.ToolStarted) and body.parent_call_id is not None:
+            self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
+        elif isinstance(body, e.ToolStarted) and body.attempt > 1:
+            self.say(
+                f"-- {clean(body.name)} was begun and its outcome lost; it is {body.effect}: run again",
+                "magenta",
+            )
+        elif isinstance(body, e.ToolCompleted):
+            self._print_result(body)
+        elif isinstance(body, e.MessageInjected):
+            self._print_message("! ", body.message, "yellow")
+        elif isinstance(body, e.QuestionAsked):
+            self.say(f"? {clean(body.text)}", "yellow")
+        elif isinstance(body, e.QuestionAnswered):
+            self.say(f"› {clean(body.text)}", "cyan")
+        elif isinstance(body, e.ApprovalRequested):
+            call = self._calls.get(body.call_id)
+            self.say(
+                "? may it be run: " + (format_call(call, self._width) if call else clean(body.call_id)),
+                "yellow",
+            )
+        elif isinstance(body, e.ApprovalDecided):
+            said = "yes" if body.is_approved else f"no{': ' + clean(body.reason) if body.reason else ''}"
+            edited = f", with {clean(body.arguments)}" if body.arguments is not None else ""
+            self.say(f"› {said}{edited}", "cyan")
+        elif isinstance(body, e.RunPaused):
+            self.say(f"-- paused: {body.reason}", "magenta")
+        elif isinstance(body, e.RunResumed):
+            self.say("-- resumed" if self._is_paused else "-- cut off here, and resumed", "magenta")
+        elif isinstance(body, e.Rewarded):
+            detail = f" · {clean(body.detail)}" if body.detail else ""
+            self.say(f"\nreward {body.reward:g} ({clean(body.name)}){detail}", "bold")
+
+    def print_foot(self, run: Run) -> None:
+        """How it stands."""
+        self.say("")
+        if run.error:
+            self.say(f"{clean(run.error)} (fault: {run.fault})", "red")
+        print_outcome(run)
+
+    def _print_message(self, mark: str, message: Message, style: str) -> None:
+        self.say(mark + clean(message.content).replace("\n", "\n  "), style)
+
+    def _print_inference(self, body: e.InferenceCompleted) -> None:
+        completion = body.completion
+        message, usage = completion.message, completion.usage
+        self._calls.update({call.call_id: call for call in message.tool_calls})
+        tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens" if usage else "tokens unknown"
+        facts = [f"step {body.step}", tokens, write_seconds(body.duration_seconds)]
+        if completion.cost_usd:
+            facts.append(write_cost(completion.cost_usd))
+        self.say("\n" + " · ".join(facts), "dim")
+        if message.reasoning:
+            self.say(clean(message.reasoning.strip()), "dim italic")
+        if message.content.strip():
+            self.say(clean(message.content.strip()))
+
+    def _print_result(self, body: e.ToolCompleted) -> None:
+        result, seconds = body.result, body.duration_seconds
+        call = self._calls.get(result.call_id)
+        width = 1_000_000 if self._is_full else self._width
+        # A call that another made while it ran stands before it.
+        indent = "  ↳ " if body.parent_call_id is not None else ""
+        self.say(f"{indent}● ", "red" if result.is_error else "green", end="")
+        self.say(format_call(call, width - 10) if call else clean(result.name), "bold", end="")
+        self.say("  simulated" if result.is_simulated else "", "magenta", end="")
+        self.say(f"  {write_seconds(seconds)}" if seconds >= 0.01 else "", "dim")
+        lines = clean(result.content).rstrip("\n").split("\n")
+        # One line more takes no more room than saying that it is left out.
+        limit = self._result_lines
+        shown = lines if limit is None or len(lines) <= limit + 1 else lines[:limit]
+        for line in shown:
+            text = line if self._is_full or len(line) <= width else line[: width - 1] + "…"
+            self.say(f"{' ' * len(indent)}  {text}", "red" if result.is_error else "dim")
+        if len(shown) < len(lines):
+            self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
+        for item in result.artifacts:
+            size = "" if item.size_bytes is None else f" of {write_count(item.size_bytes, 'byte')}"
+            what = " ".join(part for part in (item.name or item.uri, (item.digest or "")[:12]) if part)
+            self.say(f"  [{clean(item.kind)}{size}: {clean(what)}]", "dim italic")
+
+
+def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
+    """Each event with its seq, its time since the first, and what it says."""
+    console = stdout()
+    events = journal.read(run_id)
+    begin = events[0].at
+    for event in events:
+        console.print(f"{event.seq:>5} ", end="", soft_wrap=True)
+        console.print(f"{event.at - begin:>9.3f} s  ", style="dim", end="")
+        console.print(f"{event.type:<20} ", style="bold", end="")
+        text = _describe(event)
+        width = 1_000_000 if is_full else max(40, min(console.width, 200) - 41)
+        console.print(shorten(text, width), style="dim", soft_wrap=True)
+
+
+def _describe(event: e.Event) -> str:
+    """What is particular about an event."""
+    body = event.body
+    if isinstance(body, e.RunStarted):
+        return f"{body.model}"
+    if isinstance(body, e.TurnStarted | e.MessageInjected):
+        return body.message.content
+    if isinstance(body, e.InferenceCompleted):
+        message = body.completion.message
+        calls = ", ".join(format_call(call, 200) for call in message.tool_calls)
+        return f"step {body.step}: {calls or message.content}"
+    if isinstance(body, e.ToolCompleted):
+        mark = f"{body.result.error_kind}: " if body.result.error_kind else ""
+        return f"{body.result.call_id}: {mark}{body.result.content}"
+    if isinstance(body, e.SnapshotTaken):
+        changed = ", ".join(body.delta.changed)
+        deleted = "".join(f", -{path}" for path in body.delta.deleted)
+        return f"{changed}{deleted}"
+    skipped = ("at", "raw")
+    fields = {name: getattr(body, name) for name in body.__struct_fields__ if name not in skipped}
+    return ", ".join(f"{name}={value}" for name, value in fields.items() if value not in (None, ""))

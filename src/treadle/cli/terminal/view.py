@@ -1,0 +1,243 @@
+"""What is shown of a run while it goes on: for a terminal, a pipe, or a program that reads JSON lines."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from treadle.agent.run import Run
+from treadle.cli.terminal.format import format_call, format_outcome, format_result, style_of, summarize
+from treadle.cli.terminal.output import clean, is_live, print_lines, shorten, stdout, write_seconds
+from treadle.core import events as e
+from treadle.core.types import Json, ToolCall
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+
+def print_outcome(run: Run, seconds: float | None = None) -> None:
+    """One line: why the run stands where it does, and what it took."""
+    from rich.text import Text
+
+    reason = run.stop_reason
+    if reason:
+        outcome = str(reason)
+    elif run.approvals:
+        outcome = "waits for a yes"
+    else:
+        outcome = "waits for an answer" if run.questions else f"unfinished ({run.status})"
+    line = Text(outcome, style=f"bold {style_of(reason)}")
+    stdout().print(line.append(f" · {format_outcome(run, seconds)}", style="not bold dim default"))
+
+
+class View(Protocol):
+    """Shows one run, or one session."""
+
+    def on_event(self, item: e.Event | e.Ephemeral) -> None:
+        """Show what happened."""
+        ...
+
+    def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
+        """Show how it ended; `more` goes into a program's summary."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was found, also when the run was interrupted."""
+        ...
+
+
+def make_view(*, is_json: bool, is_quiet: bool) -> View:
+    """The view that the options and standard output ask for."""
+    if is_json:
+        return JsonView()
+    return QuietView() if is_quiet else TextView(is_live=is_live())
+
+
+class JsonView:
+    """Each event and delta as a line, and a summary as the last."""
+
+    def on_event(self, item: e.Event | e.Ephemeral) -> None:
+        """See `View.on_event`."""
+        print_lines([item.to_json()])
+
+    def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
+        """See `View.finish`."""
+        print_lines([msgspec.json.encode({**summarize(run, seconds), **(more or {})})])
+
+    def close(self) -> None:
+        """See `View.close`."""
+
+
+class QuietView:
+    """The answer alone."""
+
+    def on_event(self, item: e.Event | e.Ephemeral) -> None:
+        """See `View.on_event`."""
+
+    def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
+        """See `View.finish`."""
+        stdout().print(clean(run.output), soft_wrap=True)
+
+    def close(self) -> None:
+        """See `View.close`."""
+
+
+class TextView:
+    """Text as it streams, calls with their results, and a footer. Without `is_live`, whole lines only."""
+
+    def __init__(self, *, is_live: bool, shows_input: bool = True) -> None:
+        self._console = stdout()
+        self._shows_input = shows_input
+        self._is_live = is_live
+        self._status: Status | None = None
+        self._calls: dict[str, ToolCall] = {}
+        self._under_way: dict[str, str] = {}
+        """Call id to what the spinner says of it."""
+        self._streamed = ""
+        """`text` or `reasoning`: what the unfinished line holds."""
+        self._has_streamed_text = False
+
+    def on_event(self, item: e.Event | e.Ephemeral) -> None:
+        """See `View.on_event`."""
+        body = item.body
+        if isinstance(body, e.TextDelta):
+            self._stream("text", body.text, "")
+        elif isinstance(body, e.ReasoningDelta):
+            self._stream("reasoning", body.text, "dim italic")
+        elif isinstance(body, e.ToolProgress):
+            self._on_progress(body)
+        elif isinstance(body, e.RunStarted):
+            self._on_run_started(item.run_id, body)
+        elif isinstance(body, e.RunResumed):
+            self._say("resumed", "dim")
+        elif isinstance(body, e.TurnStarted) and self._shows_input:
+            self._say("› " + clean(body.message.content).replace("\n", "\n  "), "cyan")
+        elif isinstance(body, e.InferenceStarted):
+            self._has_streamed_text = False
+            self._wait("thinking")
+        elif isinstance(body, e.InferenceCompleted):
+            self._on_inference_completed(body)
+        elif isinstance(body, e.InferenceFailed):
+            self._on_inference_failed(body)
+        elif isinstance(body, e.ToolStarted):
+            self._on_tool_started(body)
+        elif isinstance(body, e.ToolCompleted):
+            self._on_tool_completed(body)
+        elif isinstance(body, e.MessageInjected) and body.limit is not None:
+            self._say(f"the limit {body.limit} is reached; the model is asked for its final answer", "yellow")
+
+    def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
+        """See `View.finish`."""
+        self.close()
+        if run.error:
+            fault = f" (fault: {run.fault})" if run.fault else ""
+            self._say(f"{clean(run.error)}{fault}", "red")
+        self._console.print()
+        print_outcome(run, seconds)
+
+    def close(self) -> None:
+        """See `View.close`."""
+        self._rest()
+        self._end_line()
+
+    def _on_run_started(self, run_id: str, body: e.RunStarted) -> None:
+        self._say(f"run {clean(run_id)} · {clean(body.model or 'no model')}", "dim")
+
+    def _on_inference_completed(self, body: e.InferenceCompleted) -> None:
+        message = body.completion.message
+        self._rest()
+        self._end_line()
+        if message.reasoning and not self._is_live:
+            self._say(clean(message.reasoning.strip()), "dim italic")
+        if message.content.strip() and not self._has_streamed_text:
+            self._say(clean(message.content.strip()), "")
+        self._calls.update({call.call_id: call for call in message.tool_calls})
+
+    def _on_inference_failed(self, body: e.InferenceFailed) -> None:
+        self._rest()
+        self._end_line()
+        if body.retry_in_seconds is not None:
+            wait = write_seconds(body.retry_in_seconds)
+            self._say(
+                f"attempt {body.attempt} failed: {shorten(body.error, 300)}; trying again in {wait}", "yellow"
+            )
+            self._wait("waiting to try again")
+
+    def _on_tool_started(self, body: e.ToolStarted) -> None:
+        if body.parent_call_id is not None:
+            self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
+        again = " again, as its outcome was lost" if body.attempt > 1 else ""
+        self._under_way[body.call_id] = self._write_call(body.call_id, body.name) + again
+        self._wait_for_calls()
+
+    def _on_progress(self, body: e.ToolProgress) -> None:
+        if body.call_id in self._calls:
+            text = f"{self._calls[body.call_id].name}: {body.text}"
+            self._under_way[body.call_id] = shorten(text, self._width)
+            self._wait_for_calls()
+
+    def _on_tool_completed(self, body: e.ToolCompleted) -> None:
+        result = body.result
+        self._under_way.pop(result.call_id, None)
+        self._rest()
+        self._end_line()
+        indent = "  ↳ " if body.parent_call_id is not None else ""
+        self._console.print(f"{indent}● ", style="red" if result.is_error else "green", end="")
+        self._console.print(self._write_call(result.call_id, result.name), style="bold", soft_wrap=True)
+        text = format_result(result, self._width - 2 - len(indent))
+        space = " " * len(indent)
+        self._console.print(f"{space}  {text}", style="red" if result.is_error else "dim", soft_wrap=True)
+        self._wait_for_calls()
+
+    @property
+    def _width(self) -> int:
+        return max(40, min(self._console.width, 160) - 4)
+
+    def _write_call(self, call_id: str, name: str) -> str:
+        call = self._calls.get(call_id)
+        return format_call(call, self._width) if call is not None else clean(name)
+
+    def _stream(self, kind: str, text: str, style: str) -> None:
+        if not self._is_live:
+            return
+        self._rest()
+        if self._streamed != kind:
+            self._end_line()
+            text = text.lstrip()
+            if not text:
+                return
+        self._streamed = kind
+        self._has_streamed_text = self._has_streamed_text or kind == "text"
+        self._console.print(clean(text), style=style, end="", soft_wrap=True)
+
+    def _end_line(self) -> None:
+        if self._streamed:
+            self._console.print()
+            self._streamed = ""
+
+    def _say(self, text: str, style: str) -> None:
+        self._rest()
+        self._end_line()
+        self._console.print(text, style=style)
+
+    def _wait_for_calls(self) -> None:
+        if self._under_way:
+            self._wait("running " + ", ".join(self._under_way.values()))
+
+    def _wait(self, text: str) -> None:
+        if not self._is_live:
+            return
+        text = shorten(text, self._width)
+        if self._status is None:
+            self._end_line()
+            from rich.text import Text
+
+            self._status = self._console.status(Text(text, style="dim"), spinner="dots")
+            self._status.start()
+        else:
+            self._status.update(text)
+
+    def _rest(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None

@@ -1,0 +1,108 @@
+"""What a JSON value says as a call."""
+
+import re
+
+from msgspec import Struct
+
+from treadle.core.types import Json
+from treadle.formats.engine.json_body import UNREAD, decode, raw_fields
+
+_SPACE = " \t\r\n"
+_HEAD = re.compile(
+    r'[ \t\r\n]*+\{[ \t\r\n]*+"name"[ \t\r\n]*+:[ \t\r\n]*+"[^"\\]*+"[ \t\r\n]*+,[ \t\r\n]*+'
+    r'"(?:arguments|parameters)"[ \t\r\n]*+:'
+)
+_FENCE = re.compile(r"```[ \t]*+(?:json|JSON)?+[ \t]*+\n")
+
+
+class Wanted(Struct, frozen=True):
+    """A call as it is read, before it is known where it stands."""
+
+    name: str
+    arguments: dict[str, Json]
+    text: str
+    """The arguments as the model wrote them."""
+    call_id: str | None = None
+    is_closed: bool = True
+
+
+class NoCall(Exception):  # noqa: N818
+    """Why something is no call."""
+
+    def __init__(self, reason: str, name: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.name = name
+
+
+def read_arguments(body: str, name: str | None = None, value: Json = UNREAD) -> tuple[dict[str, Json], str]:
+    """Arguments, and their text. One that is a JSON text of an object is what it holds.
+
+    `value` is what `body` says, if it is known. Raises: `NoCall`.
+    """
+    text = body.strip()
+    try:
+        if value is UNREAD:
+            value = decode(text)
+        if isinstance(value, str):
+            text = value.strip()
+            value = decode(text)
+    except ValueError as error:
+        raise NoCall(f"the arguments are not valid JSON: {error}", name) from None
+    if not isinstance(value, dict):
+        raise NoCall(f"the arguments are no object, but {_kind(value)}", name)
+    return value, text
+
+
+def read_call(body: str, value: Json = UNREAD) -> Wanted:
+    """The call that an object says: a name, and `arguments` or `parameters`. Raises: `NoCall`."""
+    try:
+        if value is UNREAD:
+            value = decode(body)
+    except ValueError as error:
+        raise NoCall(f"not valid JSON: {error}") from None
+    return to_call(value, body)
+
+
+def to_call(value: Json, body: str) -> Wanted:
+    """The call that `value`, which is what `body` says, stands for. Raises: `NoCall`."""
+    if type(value) is dict and len(value) == 2 and (head := _HEAD.match(body)) is not None:
+        name, arguments = value.values()
+        if name and type(arguments) is dict:
+            # With nothing else in the object, the arguments are all the rest of it.
+            return Wanted(name, arguments, body[head.end() : body.rindex("}")].strip(_SPACE))
+    if not isinstance(value, dict):
+        raise NoCall(f"a call is an object, and this is {_kind(value)}")
+    inner = value.get("function")
+    if isinstance(inner, dict) and "name" not in value:
+        wanted = to_call(inner, raw_fields(body)["function"])
+        return Wanted(wanted.name, wanted.arguments, wanted.text, _id_of(value))
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        raise NoCall("there is no name")
+    keys = [key for key in ("arguments", "parameters") if key in value]
+    if not keys:
+        raise NoCall("there are no arguments", name)
+    if len(keys) > 1 and value[keys[0]] != value[keys[1]]:
+        raise NoCall("there are both arguments and parameters, and they differ", name)
+    arguments, text = read_arguments(raw_fields(body)[keys[0]], name, value[keys[0]])
+    return Wanted(name, arguments, text, _id_of(value))
+
+
+def _id_of(value: dict[str, Json]) -> str | None:
+    call_id = value.get("id")
+    return call_id if isinstance(call_id, str) and call_id else None
+
+
+def _kind(value: Json) -> str:
+    names = {type(None): "null", bool: "a boolean", str: "a text", list: "a list", dict: "an object"}
+    return names.get(type(value), "a number")
+
+
+def unfence(body: str) -> str:
+    """A body without the code fence that stands around all of it."""
+    whole = body.strip()
+    head = _FENCE.match(whole)
+    if head is None or not whole.endswith("```") or len(whole) < head.end() + 3:
+        return body
+    return whole[head.end() : -3].rstrip(" \t").removesuffix("\n")

@@ -1,0 +1,410 @@
+"""Reads a text once, from its beginning to its end, in whatever pieces it comes.
+
+A format is a generator over a `Reader`: it `yield`s where what comes next decides, and goes on when there is more
+text or when it is known that there is none. So no decision can depend on how the text was cut.
+"""
+
+import re
+from collections.abc import Callable, Generator
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from treadle.core.types import Json
+from treadle.formats.engine.calls import NoCall, Wanted
+from treadle.formats.engine.json_body import UNREAD, after_space, end_of_json, scan
+from treadle.formats.engine.types import (
+    ContentPiece,
+    Parsed,
+    ParsedCall,
+    ParseError,
+    Piece,
+    ReasoningPiece,
+    Schemas,
+)
+
+MAX_ERRORS = 1000
+"""In one text. What comes after so many is not read, and is one error more."""
+
+Steps: TypeAlias = Generator[None, None, None]
+StepsTo: TypeAlias = Generator[None, None, int]
+"""Ends with the position up to which the text was read."""
+
+
+class TooManyErrors(Exception):  # noqa: N818
+    """Nothing of the text is to be read from `position` on."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+class Reader:
+    """The text so far, and what has been read of it. Positions are of the whole text."""
+
+    def __init__(self, schemas: Schemas, *, begins_in_reasoning: bool | None = None) -> None:
+        self.begins_in_reasoning = begins_in_reasoning
+        """The prompt ended with the opener of thinking; `None`: not known."""
+        self.text = ""
+        self.is_whole = False
+        """No more will come."""
+        self.waits_for_all = False
+        """Nothing can be told before the end."""
+        self.schemas = schemas
+        self.pieces: list[Piece] = []
+        """Since they were last taken."""
+        self.calls: list[ParsedCall] = []
+        self.errors: list[ParseError] = []
+        self.reasoning: list[str] = []
+        self.content = Content(self.pieces)
+        self.steps_left = 50_000
+        """Of looking far ahead: a text that asks for more is read as if nothing were quoted in it."""
+        self._next: dict[str, tuple[int, int]] = {}
+        self.markers: dict[Scanner, tuple[int, str, int]] = {}
+        """Of each scanner: from where on it looked, what it found, and where."""
+        self._scans_left = 64
+        """Of trying the fast decoder, whose errors cost as much as the text before them is long."""
+
+    def find(self, what: str, start: int) -> int:
+        """Where `what` stands next; -1 if nowhere. What was found out of the text is not looked for again."""
+        if not self.is_whole:
+            return self.text.find(what, start)
+        known = self._next.get(what)
+        if known is not None and known[0] <= start and (known[1] == -1 or known[1] >= start):
+            return known[1]
+        found = self.text.find(what, start)
+        self._next[what] = (start, found)
+        return found
+
+    def end_and_value(self, start: int) -> tuple[int, Json]:
+        """Where the object or array that begins at `start` ends, and what it is; `UNREAD` if `decode` is to say.
+
+        Raises: `BadJson`.
+        """
+        if self._scans_left:
+            found = scan(self.text, start)
+            if found is not None:
+                return found
+            self._scans_left -= 1
+        return end_of_json(self.text, start), UNREAD
+
+    def add_call(self, wanted: Wanted, start: int, end: int) -> None:
+        """A call that stands at `start`."""
+        self.content.end_piece()
+        raw = self.text[start:end]
+        call = ParsedCall(
+            wanted.name, wanted.arguments, raw, wanted.text, wanted.call_id, start, wanted.is_closed
+        )
+        self.calls.append(call)
+        self.pieces.append(call)
+
+    def add_error(self, reason: str, start: int, end: int, name: str | None = None) -> None:
+        """Something at `start` that is no call. Raises: `TooManyErrors`."""
+        self.content.end_piece()
+        self._add(ParseError(start, reason, self.text[start:end], name))
+
+    def note(self, reason: str, start: int, end: int, name: str | None = None) -> None:
+        """Something that looks like a call, and is taken for text. Raises: `TooManyErrors`."""
+        self._add(ParseError(start, reason, self.text[start:end], name, is_text=True))
+
+    def _add(self, error: ParseError) -> None:
+        if len(self.errors) >= MAX_ERRORS:
+            raise TooManyErrors(error.position)
+        self.errors.append(error)
+        self.pieces.append(error)
+
+    def give_up(self, start: int) -> None:
+        """What stands from `start` on is not read."""
+        reason = f"it comes after {MAX_ERRORS} other errors, and is not read"
+        error = ParseError(start, reason, self.text[start:])
+        self.errors.append(error)
+        self.pieces.append(error)
+
+    def add_reasoning(self, text: str) -> None:
+        """More of the reasoning."""
+        if text:
+            self.reasoning.append(text)
+            self.pieces.append(ReasoningPiece(text))
+
+    def result(self) -> Parsed:
+        """All of it, at the end."""
+        text = self.content.finish(has_calls=bool(self.calls or self.errors))
+        return Parsed("".join(self.reasoning) or None, text, tuple(self.calls), tuple(self.errors))
+
+    def attempt(self, read: Callable[[], Wanted], start: int, end: int) -> bool:
+        """Take the call that `read` gives, or say why it is none."""
+        try:
+            wanted = read()
+        except NoCall as error:
+            self.add_error(error.reason, start, end, error.name)
+            return False
+        self.add_call(wanted, start, end)
+        return True
+
+
+def wait_for_all(reader: Reader) -> Steps:
+    """Go on when the text is whole."""
+    reader.waits_for_all = True
+    while not reader.is_whole:
+        yield
+    reader.waits_for_all = False
+
+
+class Content:
+    """What is said beside calls: pieces, less the newline that stands at each side of a call."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self._pieces = pieces
+        self._said: list[str] = []
+        self._held = ""
+        """White space at the end of the present piece, which may be dropped."""
+        self._is_begun = False
+        """The present piece has more than white space."""
+        self._is_first = True
+        self._skip = 0
+        """Newlines at the beginning of the present piece that are not part of it."""
+
+    @property
+    def is_at_start(self) -> bool:
+        """Nothing was said since the beginning, or the last call."""
+        return not self._is_begun
+
+    def skip_newlines(self, count: int) -> None:
+        """The piece that begins now may have so many newlines before it."""
+        self._skip = count
+
+    def add(self, text: str) -> None:
+        """More of the present piece."""
+        while self._skip and not self._is_begun and not self._held and text:
+            if not text.startswith("\n"):
+                self._skip = 0
+                break
+            text = text[1:]
+            self._skip -= 1
+        if not text:
+            return
+        body = text.rstrip()
+        if not body:
+            self._held += text
+            return
+        lead = self._held
+        if not self._is_begun and not self._is_first:
+            lead = "\n" + lead if self._said else lead
+        self._is_begun = True
+        self._skip = 0
+        self._say(lead + body)
+        self._held = text[len(body) :]
+
+    def end_piece(self, gap: int = 1) -> None:
+        """A call follows, with up to `gap` newlines before it."""
+        if self._is_begun:
+            held = self._held
+            for _ in range(gap):
+                held = held.removesuffix("\n")
+            self._say(held)
+        self._held = ""
+        self._is_begun = False
+        self._is_first = False
+        self._skip = 1
+
+    def finish(self, *, has_calls: bool) -> str:
+        """All that was said."""
+        if self._is_begun or (not has_calls and self._held):
+            self._say(self._held)
+        self._held = ""
+        return "".join(self._said)
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._said.append(text)
+            self._pieces.append(ContentPiece(text))
+
+
+class Scanner:
+    """Finds what is not just text: markers, and code, in which there are none."""
+
+    def __init__(
+        self, markers: tuple[str, ...], *, has_code: bool = True, ends_open_code: bool = False
+    ) -> None:
+        """With `ends_open_code` a block that is never closed hides nothing; else it hides all to the end."""
+        self.markers = markers
+        self._ends_open_code = ends_open_code
+        words = [re.escape(item) for item in sorted(markers, key=len, reverse=True)]
+        code = [r"(?:\A|(?<=\n)) {0,3}(?P<fence>`{3,}|~{3,})", "(?P<span>`+)"] if has_code else []
+        self._pattern = re.compile("|".join([*words, *code]))
+        self._words = re.compile("|".join(words))
+        self._starts = frozenset(item[:size] for item in markers for size in range(1, len(item)))
+        self._longest = max((len(item) for item in markers), default=1)
+        self._has_code = has_code
+
+    def next(
+        self, reader: Reader, start: int, on_text: Callable[[str], None]
+    ) -> Generator[None, None, "Found"]:
+        """The next marker. `on_text` is given the text before it, code included, as it becomes certain."""
+        at = start
+        while True:
+            text, is_whole = reader.text, reader.is_whole
+            if is_whole and (found := self.find_plain(reader, at)) is not None:
+                if start < found[1]:
+                    on_text(text[start : found[1]])
+                return Found(*found)
+            match = self._pattern.search(text, at)
+            if match is None or (not is_whole and match.end() == len(text) and self._may_grow(match)):
+                end = len(text) if is_whole else max(at, self._decided(text, at))
+                if end > start:
+                    on_text(text[start:end])
+                start = at = end
+                if is_whole:
+                    return Found("", start)
+                # What is held in a generator that waits would have to be copied when the text grows.
+                text, match = "", None
+                yield
+                continue
+            if match.lastgroup is None:
+                if match.start() > start:
+                    on_text(text[start : match.start()])
+                return Found(match[0], match.start())
+            begin, kind, run = match.start(), match.lastgroup, match[match.lastgroup]
+            if not is_whole and begin > start:
+                on_text(text[start:begin])
+                start = begin
+            text, match = "", None
+            if kind == "fence":
+                at = yield from self._skip_block(reader, begin, run)
+            else:
+                at = yield from self._skip_span(reader, begin, len(run))
+
+    def find(self, reader: Reader, at: int) -> "Found":
+        """The next marker of a whole text."""
+        plain = self.find_plain(reader, at)
+        if plain is not None:
+            return Found(*plain)
+        steps = self.next(reader, at, lambda _: None)
+        try:
+            next(steps)
+        except StopIteration as stop:
+            found: Found = stop.value
+            return found
+        raise AssertionError("a text that is whole needs no more")
+
+    def find_plain(self, reader: Reader, at: int) -> tuple[str, int] | None:
+        """The next marker of a whole text, and where it stands; `None` if there may be code before it."""
+        text = reader.text
+        known = reader.markers.get(self)
+        if known is None or not known[0] <= at <= known[2]:
+            match = self._words.search(text, at)
+            known = (at, "", len(text)) if match is None else (at, match[0], match.start())
+            reader.markers[self] = known
+        _, marker, limit = known
+        # Code is of no interest where there is nothing to hide.
+        if (
+            marker
+            and at < limit
+            and self._has_code
+            and (text.find("`", at, limit) != -1 or text.find("~", at, limit) != -1)
+            and _OUTSIDE.match(text, at, limit).end() != limit  # type: ignore[union-attr]
+        ):
+            return None
+        return marker, limit
+
+    def marker_at(self, text: str, at: int) -> tuple[str, int] | None:
+        """The marker behind the white space at `at`, and where it stands."""
+        match = self._words.match(text, after_space(text, at))
+        return None if match is None else (match[0], match.start())
+
+    def _may_grow(self, match: re.Match[str]) -> bool:
+        """Whether more text may make another marker, or a longer run, of it."""
+        return match.lastgroup is not None or match[0] in self._starts
+
+    def _decided(self, text: str, start: int) -> int:
+        """Up to where the text is text, whatever comes: at its end a marker, or code, may begin."""
+        size = len(text)
+        end = size
+        for length in range(min(self._longest - 1, size - start), 0, -1):
+            if text[-length:] in self._starts:
+                end = size - length
+                break
+        if not self._has_code:
+            return end
+        at = size
+        if at > start and text[at - 1] in "`~":
+            char = text[at - 1]
+            while at > start and text[at - 1] == char:
+                at -= 1
+            if char == "`":
+                end = min(end, at)
+        line = at
+        while line > start and at - line < 3 and text[line - 1] == " ":
+            line -= 1
+        is_line_start = line == 0 or text[line - 1] == "\n"
+        return min(end, line) if is_line_start and (line < size) else end
+
+    def _skip_span(self, reader: Reader, at: int, size: int) -> Generator[None, None, int]:
+        """The end of inline code: an equal run of ticks on its line. Without one, the ticks are only ticks."""
+        position = at + size
+        while True:
+            newline = reader.find("\n", position)
+            if newline == -1 and not reader.is_whole:
+                # The line may be long, and the run that ends it near.
+                found = self._find_run(reader.text, position, len(reader.text), size)
+                if found != -1 and found < len(reader.text):
+                    return found
+                yield
+                continue
+            found = self._find_run(
+                reader.text, position, len(reader.text) if newline == -1 else newline, size
+            )
+            return at + size if found == -1 else found
+
+    def _find_run(self, text: str, start: int, end: int, size: int) -> int:
+        for match in _RUN.finditer(text, start, end):
+            if match.end() - match.start() == size:
+                return match.end()
+        return -1
+
+    def _skip_block(self, reader: Reader, at: int, run: str) -> Generator[None, None, int]:
+        """The end of a fenced block; one that is never closed goes to the end, and calls in it are told of."""
+        char, size = run[0], len(run)
+        line = at
+        while True:
+            if self._ends_open_code:
+                # Each of many that are never closed looks for its end.
+                reader.steps_left -= 1
+            newline = reader.find("\n", line)
+            if newline == -1 and not reader.is_whole:
+                yield
+                continue
+            end = len(reader.text) if newline == -1 else newline + 1
+            whole = reader.text[line:end].rstrip("\r\n")
+            body = whole.strip(" \t")
+            if line == at:
+                if char == "`" and "`" in body[size:]:
+                    # No fence, but a span.
+                    return (
+                        yield from self._skip_span(reader, at + len(whole) - len(whole.lstrip(" ")), size)
+                    )
+            elif len(whole) - len(whole.lstrip(" ")) <= 3 and len(body) >= size and not body.strip(char):
+                return end
+            line = end
+            if self._ends_open_code and (newline == -1 or reader.steps_left < 0):
+                return reader.text.index(run, at) + size
+            if newline == -1:
+                self._note_hidden(reader, at, end)
+                return end
+
+    def _note_hidden(self, reader: Reader, at: int, end: int) -> None:
+        found = [position for marker in self.markers if (position := reader.text.find(marker, at)) != -1]
+        if found:
+            reader.note("a call may stand in a code block that is never closed", min(found), end)
+
+
+_OUTSIDE = re.compile(r"(?:[^`~]++|~(?!~~)|`[^`\n]++`(?!`))*+")
+"""Text after which no code is open: what code there is in it is short, and closed."""
+_RUN = re.compile("`++")
+
+
+class Found(Struct, frozen=True):
+    """A marker and where it stands; an empty one is the end of the text."""
+
+    marker: str
+    position: int

@@ -1,0 +1,293 @@
+"""HTTP requests that go where they may and nowhere else.
+
+A host must be named. Its addresses are looked up here, all are checked, and the connection is made to one that was
+checked, so that a name that changes its mind gets nowhere; redirects are followed one by one under the same rules.
+URLs are read by the parser of the client that makes the request, so that both mean the same host. No proxy of the
+environment is used. Answers are read up to a limit, after decompression.
+"""
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError, ToolError
+from treadle.http.cancellation import CancellationCheck
+
+if TYPE_CHECKING:
+    from pyreqwest.http import Url
+
+MAX_REDIRECTS = 5
+MAX_ADDRESSES = 4
+"""Of one name that are tried."""
+_REDIRECTS = (301, 302, 303, 307, 308)
+_KEPT_ACROSS_HOSTS = frozenset(("accept", "content-type", "user-agent"))
+_HOST = re.compile(r"(?P<name>.+?)(?::(?P<port>\d{1,5}))?", re.DOTALL)
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_SPECIAL = {
+    "shared": ipaddress.ip_network("100.64.0.0/10"),
+    "translated": ipaddress.ip_network("64:ff9b:1::/48"),
+    "tunnelled": ipaddress.ip_network("2001::/32"),
+    "site-local": ipaddress.ip_network("fec0::/10"),
+}
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""From a host name and port to addresses as text."""
+
+
+class HttpAnswer(Struct, frozen=True):
+    """A whole answer, of any status."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case; the last of those that came several times."""
+    body: bytes
+    url: str
+    """That it came from, after redirects."""
+
+
+class GuardedHttp:
+    """Makes requests to the hosts that are named."""
+
+    def __init__(
+        self,
+        allowed_hosts: Iterable[str],
+        *,
+        named_by_user: Iterable[str] = (),
+        allow_private: bool = False,
+        max_response_bytes: int = 1_000_000,
+        timeout_seconds: float = 30.0,
+        resolver: Resolver | None = None,
+    ) -> None:
+        """A host may have a port (`host:8080`), and then only this is allowed.
+
+        Private, link-local and other special addresses are refused, but for a host in `named_by_user` that is such
+        an address or `localhost`, or with `allow_private`. Raises: `ConfigError` for what is no host.
+        """
+        named = {_read_host(item) for item in named_by_user}
+        self._hosts = {_read_host(item) for item in allowed_hosts} | named
+        self._exempt = {item for item in named if item[0] == "localhost" or _is_address(item[0])}
+        self._allow_private = allow_private
+        self._max_bytes = max_response_bytes
+        self._timeout_seconds = timeout_seconds
+        self._resolver = resolver or _resolve
+
+    async def request(
+        self, method: str, url: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> HttpAnswer:
+        """The answer after at most five redirects.
+
+        Raises: `ToolError` for a host or address that is not allowed, an answer that is too large, takes too long
+        or does not come. No header is quoted in it, and of the URL only its host and port.
+        """
+        target = _parse(url)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._follow(
+                    method, target, {name.lower(): value for name, value in (headers or {}).items()}, body
+                )
+        except TimeoutError:
+            raise ToolError(
+                f"{target.origin_ascii} did not give its whole answer within {self._timeout_seconds:g} s"
+            ) from None
+
+    async def _follow(
+        self, method: str, url: "Url", headers: dict[str, str], body: bytes | None
+    ) -> HttpAnswer:
+        for _ in range(MAX_REDIRECTS + 1):
+            answer = await self._send(method, url, headers, body)
+            location = answer.headers.get("location")
+            if answer.status not in _REDIRECTS or location is None:
+                return answer
+            try:
+                following = url.join(location)
+            except ValueError:
+                raise ToolError(
+                    f"{url.origin_ascii} redirects to what is no URL: {location[:200]!r}"
+                ) from None
+            if method != "HEAD" and (
+                answer.status == 303 or (answer.status in (301, 302) and method == "POST")
+            ):
+                method, body = "GET", None
+                headers.pop("content-type", None)
+            if following.origin_ascii != url.origin_ascii:
+                headers = {name: value for name, value in headers.items() if name in _KEPT_ACROSS_HOSTS}
+            url = following
+        raise ToolError(f"{url.origin_ascii} redirects more than {MAX_REDIRECTS} times")
+
+    async def _send(
+        self, method: str, url: "Url", headers: Mapping[str, str], body: bytes | None
+    ) -> HttpAnswer:
+        from pyreqwest import exceptions
+
+        host, addresses = await self._check(url)
+        where = url.origin_ascii
+        # The client asks itself for a name that differs in so much as a dot from the one that it is told of.
+        url = url if url.domain is None else url.with_host(host)
+        left = list(addresses[:MAX_ADDRESSES])
+        while True:
+            try:
+                builder = _client(host, left.pop(0)).request(method, url).headers(dict(headers))
+                builder = builder if body is None else builder.body_bytes(body)
+            except ValueError:
+                raise ToolError(
+                    f"cannot send a request to {where}: the URL or a header is not valid"
+                ) from None
+            try:
+                return await self._receive(builder, url)
+            except exceptions.PyreqwestError as error:
+                # Nothing was sent yet where there was no connection, so another address may be tried.
+                if not (left and isinstance(error, exceptions.ConnectError | exceptions.ConnectTimeoutError)):
+                    raise ToolError(f"{where} gave no answer: {_describe(error)}") from None
+
+    async def _receive(self, builder: Any, url: "Url") -> HttpAnswer:
+        cancelled = CancellationCheck()
+        async with builder.build_streamed() as response:
+            content = bytearray()
+            while (chunk := await response.body_reader.read_chunk()) is not None:
+                cancelled.check()
+                content += chunk.to_bytes()
+                if len(content) > self._max_bytes:
+                    raise ToolError(
+                        f"the answer of {url.origin_ascii} is larger than {self._max_bytes:,} bytes; ask for less"
+                    )
+            found = {name.lower(): value for name, value in response.headers.items()}
+        cancelled.check()
+        return HttpAnswer(response.status, found, bytes(content), str(url))
+
+    async def _check(self, url: "Url") -> tuple[str, Sequence[str]]:
+        """The host, and the addresses to connect to. Raises: `ToolError` if one of them is not allowed."""
+        if url.scheme not in ("http", "https"):
+            raise ToolError(f"{url.scheme!r} is neither http nor https, so no request is made")
+        host, port = _canonical(url.host_str or ""), url.port_or_known_default or 0
+        if url.username or url.password is not None:
+            raise ToolError(f"the URL of {host!r} holds a user or password, so no request is made")
+        if not {(host, None), (host, port)} & self._hosts:
+            allowed = ", ".join(sorted(_write_host(*item) for item in self._hosts)) or "none"
+            raise ToolError(f"the host {_write_host(host, port)!r} is not allowed; allowed are: {allowed}")
+        addresses = [host] if _is_address(host) else await self._resolver(host, port)
+        if not addresses:
+            raise ToolError(f"the host {host!r} has no address")
+        if self._allow_private or {(host, None), (host, port)} & self._exempt:
+            return host, addresses
+        for address in addresses:
+            kind = special_kind(address)
+            if kind is not None:
+                raise ToolError(
+                    f"the host {host!r} leads to {address}, a {kind} address; no request is made "
+                    "(allow_private=True allows it)"
+                )
+        return host, addresses
+
+
+def special_kind(address: str) -> str | None:
+    """What keeps `address` from being one of the public internet; `None` if nothing does."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return "malformed"
+    for kind, network in _SPECIAL.items():
+        if ip in network:
+            return kind
+    inner = _embedded(ip)
+    if inner is not None:
+        return special_kind(str(inner))
+    for kind in ("loopback", "link_local", "multicast", "unspecified", "reserved", "private"):
+        if getattr(ip, f"is_{kind}"):
+            return kind.replace("_", "-")
+    return None if ip.is_global else "special"
+
+
+def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that an IPv6 address stands for."""
+    if isinstance(ip, ipaddress.IPv4Address):
+        return None
+    if ip in _NAT64 or (int(ip) >> 32 == 0 and int(ip) > 1):
+        return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    return ip.ipv4_mapped or ip.sixtofour
+
+
+async def _resolve(host: str, port: int) -> Sequence[str]:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ToolError(f"the host {host!r} is not known: {error}") from None
+    return list(dict.fromkeys(str(item[4][0]) for item in found))
+
+
+@lru_cache(maxsize=256)
+def _client(host: str, address: str) -> Any:
+    """A pooled client that connects to this address alone, whatever the name says later."""
+    from pyreqwest.client import ClientBuilder
+
+    builder = ClientBuilder().no_proxy().follow_redirects(False).user_agent("treadle")
+    builder = builder.connect_timeout(timedelta(seconds=10)).pool_idle_timeout(timedelta(seconds=30))
+    return builder.resolve(host, address.partition("%")[0], 0).build()
+
+
+def _parse(url: str) -> "Url":
+    from pyreqwest.http import Url
+
+    try:
+        return Url(url)
+    except ValueError as error:
+        raise ToolError(f"cannot make a request: the URL is not valid ({error})") from None
+
+
+def _read_host(item: str) -> tuple[str, int | None]:
+    """The name as the client writes it, and the port if there is one."""
+    from pyreqwest.http import Url
+
+    text = f"[{item}]" if ":" in item and _is_address(item) else item
+    match = _HOST.fullmatch(text)
+    try:
+        url = Url(f"http://{match['name']}") if match else None
+    except ValueError:
+        url = None
+    if match is None or url is None or url.authority != url.host_str or str(url) != f"http://{url.host_str}/":
+        raise ConfigError(
+            f"{item!r} is no host; write a name or an address, as api.example.com or [::1]:8080"
+        )
+    return _canonical(url.host_str), int(match["port"]) if match["port"] else None
+
+
+def _canonical(host: str) -> str:
+    return host.removeprefix("[").removesuffix("]").rstrip(".")
+
+
+def _write_host(host: str, port: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port is None else f"{name}:{port}"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _describe(error: Any) -> str:
+    causes = [str(item["message"]) for item in (getattr(error, "details", None) or {}).get("causes") or ()]
+    return causes[-1].split(" (os error")[0].lower() if causes else type(error).__name__
+
+
+def host_of(url: str) -> str:
+    """Host and port of a URL that a user gave. Raises: `ConfigError`."""
+    try:
+        parsed = _parse(url)
+    except ToolError:
+        raise ConfigError(f"{url!r} is no URL of a server; write http://host:port or https://host") from None
+    if parsed.username or parsed.password is not None:
+        raise ConfigError(f"the URL of {parsed.host_str!r} holds a user or password; give them as a header")
+    if parsed.scheme not in ("http", "https"):
+        raise ConfigError(f"{url!r} is no URL of a server; write http://host:port or https://host")
+    return _write_host(_canonical(parsed.host_str or ""), parsed.port_or_known_default)

@@ -1,0 +1,1 @@
+"""The one loop: a driver that asks `decide`, performs, and appends."""

@@ -1,0 +1,1 @@
+"""From a name or a file to a model."""

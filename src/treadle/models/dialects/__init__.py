@@ -1,0 +1,1 @@
+"""One folder for each provider's wire format: `request`, `answer` and `stream`."""

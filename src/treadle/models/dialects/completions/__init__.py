@@ -1,0 +1,1 @@
+"""Plain text completions, for models whose tool calls are text."""

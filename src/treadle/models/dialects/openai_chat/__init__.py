@@ -1,0 +1,1 @@
+"""The Chat Completions API of OpenAI, which many servers speak."""

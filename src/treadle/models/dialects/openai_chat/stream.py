@@ -1,0 +1,193 @@
+"""Puts a streamed chat-completions answer together: the chunks to the raw object of a whole answer."""
+
+from collections.abc import Callable
+from typing import Any
+
+from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.types import Json
+from treadle.models.dialects.openai_chat.answer import read_parts, text_of_arguments
+from treadle.models.wire.server import Server, explain_error, find_error
+
+_GROWING_PARTS = frozenset(("text", "summary", "data", "thinking"))
+"""Fields of reasoning parts whose pieces are joined; of others the newest counts."""
+
+
+class ChatCollector:
+    """The answer so far."""
+
+    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
+        self.is_done = False
+        self.finish_reason: Json = None
+        self._on_delta = on_delta
+        self._server = server
+        self._head: dict[str, Json] = {}
+        self._choice: dict[str, Json] = {}
+        self._message: dict[str, Json] = {}
+        self._texts: dict[str, list[str]] = {}
+        """The pieces of each text field of the message."""
+        self._calls = _Calls(on_delta)
+        self._token_ids: list[Json] | None = None
+        self._logprobs: list[Json] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """See `Collector.is_complete`."""
+        return self.finish_reason is not None
+
+    def end(self) -> None:
+        """See `Collector.end`."""
+        self.is_done = True
+
+    def add(self, event: Json) -> None:
+        """See `Collector.add`."""
+        choices = event.get("choices")
+        if not choices or "error" in event or "error" in choices[0]:
+            if (error := find_error(event)) is not None:
+                raise explain_error(self._server, 200, error)
+            choices = choices or ()
+        for name, value in event.items():
+            if name != "choices" and value is not None:
+                self._head[name] = value
+        if choices and not choices[0].get("index"):
+            self._add_choice(choices[0])
+
+    add_whole = add
+    """A whole answer is taken as one chunk."""
+
+    def _add_choice(self, choice: dict[str, Json]) -> None:
+        for name, value in choice.items():
+            if value is None:
+                continue
+            if name in ("delta", "message"):
+                self._add_delta(value)
+            elif name == "token_ids":
+                self._token_ids = (self._token_ids or []) + value
+            elif name == "logprobs":
+                self._logprobs += value.get("content") or ()
+            else:
+                self._choice[name] = value
+        self.finish_reason = self._choice.get("finish_reason")
+
+    def _add_delta(self, delta: dict[str, Json]) -> None:
+        for name, value in delta.items():
+            if not value:
+                continue
+            if name == "content":
+                self._add_content(value)
+            elif name in ("reasoning_content", "reasoning"):
+                self._add_reasoning(name, value)
+            elif name == "tool_calls":
+                for call in value:
+                    self._calls.add(call)
+            elif name == "function_call":
+                self._calls.add({"index": 0, "function": value})
+            elif name == "role":
+                self._message[name] = value
+            elif isinstance(value, str):
+                self._texts.setdefault(name, []).append(value)
+            elif isinstance(value, list):
+                _extend_parts(self._message.setdefault(name, []), value)
+            else:
+                self._message[name] = value
+
+    def _add_content(self, value: Json) -> None:
+        if isinstance(value, list):
+            value, thought, _ = read_parts(value)
+            if thought:
+                self._add_reasoning("reasoning_content", thought)
+        if value:
+            self._texts.setdefault("content", []).append(value)
+            self._on_delta(TextDelta(value))
+
+    def _add_reasoning(self, name: str, value: str) -> None:
+        self._texts.setdefault(name, []).append(value)
+        # Some servers send the same text under both names.
+        if name == "reasoning_content" or "reasoning_content" not in self._texts:
+            self._on_delta(ReasoningDelta(value))
+
+    def raw(self) -> Json:
+        """See `Collector.raw`."""
+        message = {**self._message, **{name: "".join(pieces) for name, pieces in self._texts.items()}}
+        if self._calls.raw:
+            message["tool_calls"] = self._calls.whole()
+        choice = {**self._choice, "message": message}
+        if self._token_ids is not None:
+            choice["token_ids"] = self._token_ids
+        if self._logprobs:
+            choice["logprobs"] = {"content": self._logprobs}
+        return {**self._head, "choices": [choice]}
+
+
+class _Calls:
+    """Tool calls whose pieces come interleaved, by index, by id, or by neither."""
+
+    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        self.raw: list[dict[str, Json]] = []
+        self._arguments: list[list[str]] = []
+        self._position_of_index: dict[int, int] = {}
+        self._on_delta = on_delta
+
+    def add(self, piece: dict[str, Json]) -> None:
+        """A piece of a call, or a whole one."""
+        function = piece.get("function") or {}
+        call_id, name = piece.get("id") or None, function.get("name") or None
+        position = self._position(piece.get("index"), call_id, name)
+        call = self.raw[position]
+        known = call["function"]
+        arguments = text_of_arguments(function.get("arguments"))
+        if name and name != known.get("name"):
+            # A name may come in pieces, or again with every piece.
+            known["name"] = known.get("name", "") + name
+        for key, value in piece.items():
+            if key not in ("function", "index") and value is not None and not (key == "id" and "id" in call):
+                call[key] = value
+        for key, value in function.items():
+            if key not in ("name", "arguments") and value is not None:
+                known[key] = value
+        if arguments:
+            self._arguments[position].append(arguments)
+        if arguments or name:
+            self._on_delta(ToolCallDelta(position, call.get("id"), known.get("name"), arguments))
+
+    def _position(self, index: Json, call_id: str | None, name: str | None) -> int:
+        """Which call a piece belongs to; a new one is begun where it belongs to none."""
+        if isinstance(index, int):
+            position = self._position_of_index.get(index)
+            # Some servers number whole calls all 0; some give every piece of one call a new id, but no name.
+            if position is not None and not (call_id and name and self._has_other_id(position, call_id)):
+                return position
+        elif call_id:
+            for position, call in enumerate(self.raw):
+                if call.get("id") == call_id:
+                    return position
+        elif self.raw and not name:
+            return len(self.raw) - 1
+        self.raw.append({"function": {}})
+        self._arguments.append([])
+        if isinstance(index, int):
+            self._position_of_index[index] = len(self.raw) - 1
+        return len(self.raw) - 1
+
+    def _has_other_id(self, position: int, call_id: str) -> bool:
+        return self.raw[position].get("id") not in (None, call_id)
+
+    def whole(self) -> list[dict[str, Json]]:
+        """The calls as a whole answer has them."""
+        for call, pieces in zip(self.raw, self._arguments, strict=True):
+            call["function"]["arguments"] = "".join(pieces)
+        return self.raw
+
+
+def _extend_parts(parts: list[Any], more: list[Any]) -> None:
+    """Joins pieces of structured parts (OpenRouter's `reasoning_details`) by their `index`."""
+    for part in more:
+        last = parts[-1] if parts else None
+        index = part.get("index") if isinstance(part, dict) else None
+        if index is None or not isinstance(last, dict) or last.get("index") != index:
+            parts.append(part)
+            continue
+        for key, value in part.items():
+            if key in _GROWING_PARTS and isinstance(value, str) and isinstance(last.get(key), str):
+                last[key] += value
+            elif value is not None:
+                last[key] = value

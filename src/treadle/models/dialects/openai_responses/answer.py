@@ -1,0 +1,347 @@
+"""Reads an answer of the Responses API, and writes messages back as the items that they came as.
+
+What a message's fields say of an item is not kept twice: reasoning, what the server looked up, ids and phases are,
+in the order in which they came.
+"""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core.errors import RequestError
+from treadle.core.types import (
+    Completion,
+    FinishReason,
+    Json,
+    Message,
+    Role,
+    ServerCall,
+    Settings,
+    TokenRecord,
+    ToolCall,
+    Usage,
+)
+from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.price import Price
+from treadle.models.wire.server import Server
+
+KEY = "openai_responses"
+_MAX_ID_CHARS = 64
+_TOLD = ("service_tier", "moderation", "input_transformations")
+"""Of the response's own fields, what the request did not say."""
+_REASONS = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
+
+_encode = msgspec.json.Encoder().encode
+
+
+# Reading.
+
+
+def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
+    """What `raw`, a whole answer or the one at a stream's end, says.
+
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it makes no sense, and for an error in
+    it; `RequestError` if the server waits for an approval.
+    """
+    if raw.get("error") or raw.get("status") in ("failed", "cancelled", "queued", "in_progress"):
+        raise ValueError("not an answer")
+    output = raw["output"]
+    message, is_refused = _read_message(output, server)
+    opaque = {name: raw[name] for name in _TOLD if raw.get(name)}
+    reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
+    if is_refused:
+        reason = FinishReason.CONTENT_FILTER
+    elif raw.get("status") == "incomplete":
+        told = str((raw.get("incomplete_details") or {}).get("reason") or "incomplete")
+        reason = _REASONS.get(told, reason)
+        if told not in _REASONS:
+            opaque["finish_reason"] = told
+    usage = read_usage(raw.get("usage"))
+    cost = None if usage is None or price is None else price.cost_usd(usage)
+    return Completion(
+        message,
+        reason,
+        usage,
+        cost,
+        raw.get("model"),
+        raw.get("id"),
+        settings,
+        _read_tokens(output),
+        opaque or None,
+    )
+
+
+def _read_message(output: list[Json], server: Server) -> tuple[Message, bool]:
+    """The message, and whether it is a refusal."""
+    texts: list[str] = []
+    refusals: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    lookups: list[ServerCall] = []
+    kept: list[Json] = []
+    is_plain = True
+    messages = sum(item["type"] == "message" for item in output)
+    for item in output:
+        kind = item["type"]
+        if kind == "message":
+            parts = item["content"]
+            is_single = messages == 1 and len(parts) == 1 and _is_plain(parts[0])
+            for part in parts:
+                if part["type"] == "refusal":
+                    refusals.append(part["refusal"])
+                elif part["type"] == "output_text":
+                    texts.append(part["text"])
+            kept.append(_rest_of(item, ("content", "role") if is_single else ()))
+            is_plain = is_plain and is_single and not item.get("phase")
+        elif kind == "function_call":
+            calls.append(ToolCall(item["call_id"], item["name"], item["arguments"]))
+            kept.append(_rest_of(item, ("call_id", "name", "arguments")))
+            is_plain = is_plain and not item.get("namespace") and not item.get("caller")
+        elif kind == "mcp_approval_request":
+            raise RequestError(
+                f"{server.origin} waits for an approval of the MCP tool {item.get('name')!r}: set "
+                '"require_approval": "never" in server_tools, or give the server to the agent as tools',
+                status=200,
+            )
+        else:
+            is_plain = False
+            kept.append(item)
+            if kind == "reasoning":
+                thoughts += [part["text"] for part in item.get("content") or item.get("summary") or ()]
+            elif kind.endswith("_call"):
+                lookups.append(_read_lookup(kind, item))
+    opaque = None if is_plain else {KEY: {"output": kept}}
+    if refusals and not texts:
+        texts, is_refused = refusals, True
+    else:
+        is_refused = False
+    message = Message(
+        Role.ASSISTANT,
+        "".join(texts),
+        tuple(calls),
+        reasoning="\n\n".join(thoughts) or None,
+        opaque=opaque,
+        server_calls=tuple(lookups),
+    )
+    return message, is_refused
+
+
+def _rest_of(item: dict[str, Json], known: tuple[str, ...]) -> dict[str, Json]:
+    return {key: value for key, value in item.items() if key not in known and value is not None}
+
+
+def _is_plain(part: dict[str, Json]) -> bool:
+    return part["type"] == "output_text" and not part.get("annotations") and not part.get("logprobs")
+
+
+def _read_lookup(kind: str, item: dict[str, Json]) -> ServerCall:
+    """A tool call that the server made and answered."""
+    name, arguments, result = kind.removesuffix("_call"), "", ""
+    if kind == "mcp_call":
+        name, arguments = item["name"], item.get("arguments") or ""
+        result = _as_text(item.get("error") or item.get("output"))
+    elif kind == "web_search_call":
+        action = dict(item.get("action") or {})
+        result = _as_text(action.pop("sources", None))
+        arguments = _as_text(action)
+    elif kind == "file_search_call":
+        arguments, result = _as_text({"queries": item.get("queries")}), _as_text(item.get("results"))
+    elif kind == "code_interpreter_call":
+        arguments, result = _as_text({"code": item.get("code")}), _as_text(item.get("outputs"))
+    elif kind == "image_generation_call":
+        arguments = _as_text({"prompt": item.get("revised_prompt")})
+    else:
+        arguments = _as_text(item.get("arguments") or item.get("action"))
+    is_error = item.get("status") == "failed" or bool(item.get("error"))
+    return ServerCall(str(item.get("id") or ""), name, arguments, result, is_error)
+
+
+def _as_text(value: Json) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else _encode(value).decode()
+
+
+def read_usage(raw: Json) -> Usage | None:
+    """What is not a count is taken as not said."""
+    try:
+        before, after = raw.get("input_tokens_details") or {}, raw.get("output_tokens_details") or {}
+        return Usage(
+            int(raw["input_tokens"]),
+            int(raw["output_tokens"]),
+            before.get("cached_tokens") or 0,
+            after.get("reasoning_tokens") or 0,
+            before.get("cache_write_tokens") or 0,
+        )
+    except (AttributeError, TypeError, LookupError, ValueError):
+        return None
+
+
+def _read_tokens(output: list[Json]) -> TokenRecord | None:
+    """Logprobs of the text alone: the API gives none of reasoning and calls."""
+    found = [
+        logprob
+        for item in output
+        if item["type"] == "message"
+        for part in item["content"]
+        for logprob in part.get("logprobs") or ()
+    ]
+    if not found:
+        return None
+    try:
+        return TokenRecord(
+            logprobs=tuple([float(item["logprob"]) for item in found]),
+            tokens=tuple([str(item["token"]) for item in found]),
+        )
+    except (TypeError, LookupError, ValueError):
+        return None
+
+
+# Writing.
+
+
+def encode_items(message: Message) -> bytes:
+    """The input items of a message, joined by commas. Pure, so that a history keeps them."""
+    role = message.role
+    if role is Role.TOOL:
+        call_id = fit_length(message.call_id or "")
+        return _encode({"type": "function_call_output", "call_id": call_id, "output": message.content})
+    if role is not Role.ASSISTANT:
+        return _encode({"role": role, "content": message.content})
+    kept = ((message.opaque or {}).get(KEY) or {}).get("output")
+    items = _restore(kept, message) if isinstance(kept, list) else None
+    return _encode(_plain_items(message) if items is None else items)[1:-1]
+
+
+def _plain_items(message: Message) -> list[dict[str, Json]]:
+    items: list[dict[str, Json]] = [_encode_call(call) for call in message.tool_calls]
+    if message.content or not items:
+        items.insert(0, {"role": Role.ASSISTANT, "content": message.content})
+    return items
+
+
+def _restore(kept: list[Json], message: Message) -> list[dict[str, Json]] | None:
+    """The items as they came; `None` if the message has been edited since."""
+    calls = iter(message.tool_calls)
+    items: list[dict[str, Json]] = []
+    texts: list[str] = []
+    for item in kept:
+        if item["type"] == "function_call":
+            if (call := next(calls, None)) is None:
+                return None
+            items.append(item | _encode_call(call))
+        elif item["type"] == "message" and "content" not in item:
+            texts.append(message.content)
+            part = {"type": "output_text", "text": message.content, "annotations": []}
+            items.append({**item, "role": Role.ASSISTANT, "content": [part]})
+        else:
+            if item["type"] == "message":
+                texts += [part.get("text") or part.get("refusal") or "" for part in item["content"]]
+            items.append(item)
+    return items if next(calls, None) is None and "".join(texts) == message.content else None
+
+
+def _encode_call(call: ToolCall) -> dict[str, Json]:
+    call_id = fit_length(call.call_id)
+    return {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": call.arguments}
+
+
+def fit_length(call_id: str) -> str:
+    """The id, or one that stands for it where it is longer than the API takes."""
+    if len(call_id) <= _MAX_ID_CHARS:
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode(errors='replace')).hexdigest()[:32]}"
+
+
+# The answers with nothing unusual, which are nearly all of models that do not reason, by a typed decoder.
+
+
+class _Text(Struct, tag="output_text", tag_field="type", forbid_unknown_fields=True, gc=False):
+    text: str
+    annotations: tuple[()] = ()
+    logprobs: tuple[()] | None = None
+
+
+class _Message(Struct, tag="message", tag_field="type", forbid_unknown_fields=True, gc=False):
+    content: tuple[_Text]
+    id: str | None = None
+    role: Literal["assistant"] = "assistant"
+    status: str | None = None
+    phase: None = None
+
+
+class _Call(Struct, tag="function_call", tag_field="type", forbid_unknown_fields=True, gc=False):
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: str | None = None
+    caller: None = None
+    namespace: None = None
+
+
+class _InputDetails(Struct, gc=False):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _OutputDetails(Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct, gc=False):
+    input_tokens: int
+    output_tokens: int
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Answer(Struct, gc=False):
+    """Other fields repeat what the request said."""
+
+    output: list[_Message | _Call]
+    status: Literal["completed"]
+    id: str | None = None
+    model: str | None = None
+    usage: _Usage | None = None
+    error: None = None
+    incomplete_details: None = None
+    service_tier: str | None = None
+    moderation: None = None
+    input_transformations: tuple[()] | None = None
+
+
+class ResponseReader(PlainReader):
+    """See `PlainReader`."""
+
+    ANSWER = _Answer
+
+    def _read(self, answer: _Answer) -> Completion | None:
+        content: str | None = None
+        calls: list[ToolCall] = []
+        for item in answer.output:
+            if isinstance(item, _Call):
+                calls.append(ToolCall(item.call_id, item.name, item.arguments))
+            elif content is None and not calls:
+                content = item.content[0].text
+            else:
+                return None
+        usage = None if answer.usage is None else _to_usage(answer.usage)
+        completion = self._complete(content or "", calls, usage, answer.model, answer.id)
+        if answer.service_tier is None:
+            return completion
+        return replace(completion, opaque={"service_tier": answer.service_tier})
+
+
+def _to_usage(raw: _Usage) -> Usage:
+    before, after = raw.input_tokens_details, raw.output_tokens_details
+    return Usage(
+        raw.input_tokens,
+        raw.output_tokens,
+        (before.cached_tokens or 0) if before is not None else 0,
+        (after.reasoning_tokens or 0) if after is not None else 0,
+        (before.cache_write_tokens or 0) if before is not None else 0,
+    )

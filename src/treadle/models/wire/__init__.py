@@ -1,0 +1,1 @@
+"""What the dialects share: requests and answers over HTTP, streams, errors, prices."""

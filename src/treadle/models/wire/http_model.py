@@ -1,0 +1,302 @@
+"""What all models behind a server share: the way of a request to the server and of its answer back.
+
+A dialect is a subclass: it says where to post, how a request is written, and how an answer is read. An
+answer, whole or streamed, becomes one raw object that one function reads.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from treadle.core.errors import ConfigError, ProviderError, ServerError
+from treadle.core.events import Delta
+from treadle.core.log import Log
+from treadle.core.types import Completion, Json, OutputMode, Request, Settings, Usage
+from treadle.http.sse import LineReader, SseReader
+from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
+from treadle.models.protocol import Watch
+from treadle.models.wire.price import Price
+from treadle.models.wire.server import Server, explain_error, find_error, read_rate_limits
+from treadle.models.wire.stream import Collector, read_stream
+
+_MAX_PREFIXES = 1024
+
+OnDelta: TypeAlias = Callable[[Delta], None]
+
+_decode = msgspec.json.Decoder().decode
+
+
+class HttpModel(ABC):
+    """A model behind a server. Streams exactly when somebody listens."""
+
+    DIALECT: ClassVar[str]
+    BASE_URL: ClassVar[str]
+    RESERVED: ClassVar[frozenset[str]]
+    """Fields of the body that `Settings.extra` may not hold, since the request has its own."""
+    OPTIONS: ClassVar[tuple[str, ...]] = ()
+    """Further arguments that a user may give by name."""
+    UNKNOWN_SETTINGS: ClassVar[tuple[str, ...]] = ()
+    """Fields of `Settings` that the API has nothing for."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        settings: Settings | None = None,
+        price: Price | None = None,
+        name: str | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        transport: Transport | None = None,
+        key_variable: str | None = None,
+        output_mode: OutputMode | str = OutputMode.NATIVE,
+        decodes_beside_tools: bool = True,
+    ) -> None:
+        """`headers` go with every request and win over those made here; `name` is for the journal.
+
+        `decodes_beside_tools`: the server takes a schema for the answer in a request that has tools.
+        """
+        self.name = name or f"{self.DIALECT}:{model}"
+        self.model = model
+        self.settings = settings or Settings()
+        self.output_mode = OutputMode(output_mode)
+        self._decodes_beside_tools = decodes_beside_tools
+        self._price = price
+        self._base_url = check_base_url(self.BASE_URL if base_url is None else base_url, self.BASE_URL)
+        self._headers = merge_headers(self._key_headers(api_key) if api_key is not None else {}, headers)
+        self.server = Server(model, self._base_url, tuple(self._headers.items()), key_variable)
+        self._transport = transport or HttpTransport()
+        self._prefixes: dict[tuple[object, ...], tuple[Request, bytes]] = {}
+        if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
+            raise ConfigError(f"Settings.extra may not hold {reserved}: the request has its own")
+        for setting in self.UNKNOWN_SETTINGS:
+            if getattr(self.settings, setting):
+                raise ConfigError(f"the dialect {self.DIALECT} has no {setting}: leave it out for {model!r}")
+
+    @property
+    def identity(self) -> str:
+        """See `identity_of`."""
+        asked = [self.DIALECT, self.server.address, self.model, self.settings]
+        return msgspec.json.encode(asked, order="sorted").decode()
+
+    def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
+        """Whether the server decodes within `schema`."""
+        return self._decodes_beside_tools or not has_tools
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """See `Model.infer`."""
+        on_delta = watch.on_delta
+        is_stream = on_delta is not None
+        body = self._body(request, is_stream=is_stream)
+        url = self._url(is_stream=is_stream)
+        if on_delta is None:
+            answer = await self._transport.post(url, self._headers, body)
+            if watch.on_rate_limits is not None:
+                _tell_rate_limits(answer, watch)
+            if answer.status == 200 and (plain := self._read_plain(answer.body)) is not None:
+                return plain
+            raw = self._raw(answer)
+        else:
+            async with self._transport.stream(url, self._headers, body) as streamed:
+                if watch.on_rate_limits is not None:
+                    _tell_rate_limits(streamed, watch)
+                if streamed.status != 200:
+                    raise self._error(streamed.status, streamed, await _rest(streamed))
+                collector = self._collector(on_delta)
+                raw = await read_stream(streamed, collector, self.server, self._reader(), self._decode_event)
+        return self.read(raw)
+
+    def read(self, raw: Json) -> Completion:
+        """The completion that a whole answer's raw object says.
+
+        Raises: `ProviderError` if it holds an error, `ServerError` if it makes no sense.
+        """
+        try:
+            return self._read(raw)
+        except ProviderError:
+            raise
+        except (TypeError, LookupError, AttributeError, ValueError):
+            raise self._nonsense(raw) from None
+
+    async def find_context_tokens(self) -> int | None:
+        """How many tokens the model's context holds, as the server tells it; `None` if it does not.
+
+        Raises: `TransportError`.
+        """
+        url = self._models_url()
+        answer = await self._transport.get(url, self._headers) if url is not None else None
+        if answer is None or answer.status != 200:
+            return None
+        try:
+            return find_context_tokens(_decode(answer.body), self.model)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def _models_url(self) -> str | None:
+        """Where the server tells of its models, if it does."""
+        return join_url(self._base_url, "/models")
+
+    @abstractmethod
+    def _url(self, *, is_stream: bool) -> str:
+        """Where to post to."""
+
+    @abstractmethod
+    def _key_headers(self, api_key: str) -> dict[str, str]:
+        """How the key is sent."""
+
+    @abstractmethod
+    def _body(self, request: Request, *, is_stream: bool) -> bytes:
+        """The request. Each message is encoded once for its whole history, by `Log.map`."""
+
+    def _prefix(self, request: Request, *flags: bool) -> bytes:
+        """What of a body the tools, the schema and the settings say, before the first message."""
+        raise NotImplementedError
+
+    def _kept_prefix(self, request: Request, *flags: bool) -> bytes:
+        """The same, made once for the same tools and schema."""
+        key = (id(request.tools), id(request.output_schema), request.required_tool, *flags)
+        entry = self._prefixes.get(key)
+        if entry is None:
+            if len(self._prefixes) >= _MAX_PREFIXES:
+                self._prefixes.clear()
+            # The entry keeps the tools and the schema alive, so that their ids stay theirs.
+            kept = Request(Log(), request.tools, request.output_schema)
+            entry = self._prefixes[key] = (kept, self._prefix(request, *flags))
+        return entry[1]
+
+    @abstractmethod
+    def _read(self, raw: Json) -> Completion:
+        """As `read`; `LookupError`, `TypeError`, `AttributeError` or `ValueError` for what makes no sense."""
+
+    @abstractmethod
+    def _collector(self, on_delta: OnDelta) -> Collector:
+        """For one streamed answer."""
+
+    def _read_plain(self, body: bytes) -> Completion | None:
+        """A fast way for answers with nothing unusual; `None` for all others."""
+        return None
+
+    def _decode_answer(self, body: bytes) -> Json:
+        """The raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
+        return _decode(body)
+
+    def _decode_event(self, event: bytes) -> Json:
+        """One event of a stream. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
+        return _decode(event)
+
+    def _reader(self) -> SseReader | LineReader:
+        return SseReader()
+
+    def _find_error(self, raw: Json) -> Json | None:
+        """The error that an answer or a chunk holds."""
+        return find_error(raw)
+
+    def _cost(self, usage: Usage | None) -> float | None:
+        return None if usage is None or self._price is None else self._price.cost_usd(usage)
+
+    def _nonsense(self, raw: Json) -> ProviderError:
+        """The error for an answer that holds one, or that makes no sense."""
+        if (error := self._find_error(raw)) is not None:
+            return explain_error(self.server, 200, error)
+        excerpt = self.server.excerpt(msgspec.json.encode(raw))
+        return ServerError(f"the answer of {self.server.origin} makes no sense: {excerpt}", status=200)
+
+    def _raw(self, answer: Answer) -> Json:
+        """The answer as one object.
+
+        Raises: `ProviderError` for an error status, or for what is not JSON.
+        """
+        if answer.status != 200:
+            raise self._error(answer.status, answer, answer.body)
+        try:
+            return self._decode_answer(answer.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ServerError(
+                f"{self.server.origin} answered with what is not JSON ({error}): "
+                f"{self.server.excerpt(answer.body)}",
+                status=200,
+            ) from None
+
+    def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
+        try:
+            raw = self._find_error(_decode(body))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raw = None
+        return explain_error(self.server, status, raw or body, answer.header)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, base_url={self.server.origin!r})"
+
+
+_CONTEXT_FIELDS = (
+    "max_model_len",
+    "context_length",
+    "context_window",
+    "max_context_length",
+    "max_input_tokens",
+    "inputTokenLimit",
+)
+
+
+def find_context_tokens(raw: Json, model: str) -> int | None:
+    """The context length that a list of models, or one model, says.
+
+    Source: vLLM and SGLang (`max_model_len`), OpenRouter (`context_length`), Groq (`context_window`), Mistral
+    (`max_context_length`), Anthropic (`max_input_tokens`), Gemini (`inputTokenLimit`), llama.cpp (`meta.n_ctx`).
+    """
+    if not isinstance(raw, dict):
+        return None
+    items = raw.get("data", raw.get("models", [raw]))
+    known = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    named = [item for item in known if model in (item.get("id"), item.get("name"), item.get("root"))]
+    for item in named or (known if len(known) == 1 else ()):
+        meta = item.get("meta")
+        for values in (item, meta if isinstance(meta, dict) else {}):
+            for field in (*_CONTEXT_FIELDS, "n_ctx", "n_ctx_train"):
+                if type(values.get(field)) is int:
+                    return int(values[field])
+    return None
+
+
+def _tell_rate_limits(answer: Answer | StreamedAnswer, watch: Watch) -> None:
+    limits = read_rate_limits(answer.header)
+    if limits is not None and watch.on_rate_limits is not None:
+        watch.on_rate_limits(limits)
+
+
+async def _rest(streamed: StreamedAnswer) -> bytes:
+    return b"".join([chunk async for chunk in streamed.chunks])
+
+
+def check_base_url(base_url: str, example: str) -> str:
+    """`base_url` in good order. Raises: `ConfigError` for what is no HTTP URL."""
+    parts = urlsplit(base_url.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"base_url is {base_url!r}; give one such as {example!r}")
+    return urlunsplit(parts._replace(fragment=""))
+
+
+def join_url(base_url: str, path: str, query: str = "") -> str:
+    """`path` below `base_url`. A query, as some gateways want it, stays at the end."""
+    parts = urlsplit(base_url)
+    queries = "&".join([item for item in (parts.query, query) if item])
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, query=queries))
+
+
+def merge_headers(made: Mapping[str, str], given: Mapping[str, str] | None) -> dict[str, str]:
+    """All headers of a request, names in lower case.
+
+    Raises: `ConfigError`, without the value, for one that HTTP does not allow.
+    """
+    merged = {"content-type": "application/json", **made}
+    merged |= {name.lower(): value for name, value in (given or {}).items()}
+    for name, value in merged.items():
+        if not name.isascii() or not value.isascii() or not value.isprintable():
+            raise ConfigError(
+                f"the header {name!r} holds a character that HTTP does not allow; check the API key and headers"
+            )
+    return merged

@@ -1,0 +1,278 @@
+"""Whom a model asks, and what the errors of such a server mean: typed, with what to do, and no key in it."""
+
+import re
+import time
+from collections.abc import Callable
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    ProviderError,
+    RateLimitError,
+    RefusedError,
+    RequestError,
+    ServerError,
+)
+from treadle.core.types import Json
+from treadle.http.transport import origin_of
+from treadle.models.protocol import RateLimits
+
+_MAX_CHARS = 400
+_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie")
+_SECRET_TEXT = re.compile(r"\b(?:Bearer\s+\S+|sk-[\w-]{6,})")
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|maximum context length|exceeds? the (?:available )?(?:context|model's max)"
+    r"|exceed_context_size|context (?:window|length) (?:is )?exceed|prompt is too long|input is too long"
+    r"|longer than the model's context|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+_REFUSED = re.compile(
+    r"content[_ ](?:policy|filter|management)|moderation|responsible ?ai|safety system", re.IGNORECASE
+)
+_BAD_KEY = re.compile(r"API key not valid|API_KEY_INVALID|invalid api.?key", re.IGNORECASE)
+_DURATION = re.compile(r"(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
+_QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|insufficient.balance", re.IGNORECASE)
+
+
+_STATUS_OF_KIND = {
+    # Anthropic.
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+    # OpenAI's responses.
+    "rate_limit_exceeded": 429,
+    "invalid_prompt": 400,
+    "server_error": 500,
+    # Google.
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+"""For errors within a stream, whose status was good."""
+
+
+class Server(Struct, frozen=True, repr_omit_defaults=True):
+    """Whom a model asks, as far as errors tell of it."""
+
+    model: str
+    base_url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    key_variable: str | None = None
+    """The environment variable that its key is read from."""
+
+    def __repr__(self) -> str:
+        return f"Server({self.model!r}, {self.origin!r})"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port."""
+        return origin_of(self.base_url)
+
+    @property
+    def address(self) -> str:
+        """The base URL without what may be secret in it."""
+        return origin_of(self.base_url) + urlsplit(self.base_url).path
+
+    def mask(self, text: str) -> str:
+        """`text` without the keys that were sent, which servers like to echo."""
+        for name, value in self.headers:
+            if _SECRET_HEADER.search(name):
+                for secret in (value, value.removeprefix("Bearer ")):
+                    if secret:
+                        text = text.replace(secret, "***")
+        return _SECRET_TEXT.sub("***", text)
+
+    def excerpt(self, body: bytes | str) -> str:
+        """The beginning of an answer, for an error's message."""
+        text = body if isinstance(body, str) else body[: 4 * _MAX_CHARS].decode(errors="replace")
+        # Masked before it is cut, so that no half of a key is left.
+        text = " ".join(self.mask(text).split())
+        return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "…"
+
+
+def find_error(raw: Json) -> Json | None:
+    """The error that an answer or a chunk holds; `None` if it holds none.
+
+    Source: `{"error": {...}}` of OpenAI, `{"error": "text"}` of Ollama, `{"object": "error", ...}` of
+    vLLM up to 0.9, `{"detail": ...}` of FastAPI.
+    """
+    if not isinstance(raw, dict):
+        return None
+    if error := raw.get("error"):
+        return error
+    if choices := raw.get("choices"):
+        first = choices[0] if isinstance(choices, list) else None
+        return (first.get("error") or None) if isinstance(first, dict) else None
+    return raw.get("detail") or (raw if "message" in raw else None)
+
+
+def explain_error(
+    server: Server, status: int, error: Json, header: Callable[[str], str | None] | None = None
+) -> ProviderError:
+    """The typed error for `status` and what the server said: a decoded object, or bytes that are none.
+
+    A status of 200 with an error takes the status that the error itself names.
+    """
+    said = error if isinstance(error, dict) else {}
+    text = said.get("message") if said else error
+    if not isinstance(text, str | bytes):
+        text = msgspec.json.encode(error)
+    told = server.excerpt(text) or "(no message)"
+    code = f"{said.get('code') or ''} {said.get('type') or ''}"
+    kind = f"{code} {text.decode(errors='replace') if isinstance(text, bytes) else text}"
+    if status == 200:
+        status = _status_of(said, kind)
+    retry_after = retry_after_seconds(header) if header is not None else None
+    delay = _find_retry_delay(said.get("details"))
+    cls, advice = _classify(server, status, kind)
+    if status == 429 and delay is not None:
+        # Google calls any limit a quota; one that will be there again soon is worth waiting for.
+        cls, advice = RateLimitError, ""
+    where = f"{server.origin} answered {status} for model {server.model!r}"
+    return cls(
+        f"{where}: {told}{advice}",
+        status=status,
+        retry_after_seconds=retry_after if retry_after is not None else delay,
+    )
+
+
+def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderError], str]:
+    """The class, and what to do."""
+    if status == 403 and _REFUSED.search(kind):
+        return RefusedError, ""
+    if status in (401, 403) or (status == 400 and _BAD_KEY.search(kind)):
+        variable = f"set {server.key_variable} or " if server.key_variable else ""
+        return AuthenticationError, f" - check the key: {variable}pass api_key="
+    if status == 402 or (status == 429 and _QUOTA.search(kind)):
+        return RequestError, " - the account has nothing left to spend: add credit or use another key"
+    if status == 429:
+        return RateLimitError, ""
+    if status in (408, 409, 425) or status >= 500:
+        # llama.cpp and some proxies answer 500 to a prompt that is too long.
+        return (ContextOverflowError, "") if _OVERFLOW.search(kind) else (ServerError, "")
+    if status == 404:
+        return (
+            RequestError,
+            f" - model not found? check the name {server.model!r} and base_url {server.address}",
+        )
+    if status == 413 or _OVERFLOW.search(kind):
+        return ContextOverflowError, " - shorten the messages, or compact them earlier"
+    if _REFUSED.search(kind):
+        return RefusedError, ""
+    return RequestError, ""
+
+
+def _find_retry_delay(details: Json) -> float | None:
+    """Source: `google.rpc.RetryInfo`, `{"retryDelay": "17.5s"}`."""
+    for item in details if isinstance(details, list) else ():
+        if isinstance(item, dict) and isinstance(delay := item.get("retryDelay"), str):
+            return _read_reset(delay)
+    return None
+
+
+def _status_of(error: dict[str, Json], kind: str) -> int:
+    for name in ("type", "status", "code"):
+        if (status := _STATUS_OF_KIND.get(str(error.get(name)))) is not None:
+            return status
+    for name in ("code", "status", "status_code", "http_status"):
+        value = error.get(name)
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        if isinstance(value, int) and 400 <= value <= 599:
+            return value
+    if re.search(r"rate.?limit|too many requests", kind, re.IGNORECASE) or _QUOTA.search(kind):
+        return 429
+    if re.search(r"invalid_request|invalid request|BadRequest", kind) or _OVERFLOW.search(kind):
+        return 400
+    return 500
+
+
+def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:
+    """How long the headers ask to wait; `None` if they do not say, or say nonsense."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        text = header(name)
+        if text is None:
+            continue
+        try:
+            if text.strip()[:1].isdigit():
+                seconds = float(text) * unit
+            else:
+                seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            continue
+        if seconds < float("inf"):
+            return max(0.0, seconds)
+    return None
+
+
+def read_rate_limits(header: Callable[[str], str | None]) -> RateLimits | None:
+    """What the headers say of the server's limits; `None` if nothing.
+
+    Source: OpenAI (`x-ratelimit-remaining-requests: 59`, `x-ratelimit-reset-requests: 1m2.5s`), Anthropic
+    (`anthropic-ratelimit-requests-remaining`, resets as dates), Groq and OpenRouter (`x-ratelimit-remaining`,
+    `x-ratelimit-reset` in seconds, or milliseconds since the epoch).
+    """
+
+    def find(kind: str, what: str) -> str | None:
+        return (
+            header(f"x-ratelimit-{what}-{kind}")
+            or header(f"anthropic-ratelimit-{kind}-{what}")
+            or (header(f"x-ratelimit-{what}") if kind == "requests" else None)
+        )
+
+    limits = RateLimits(
+        requests=_read_count(find("requests", "limit")),
+        requests_left=_read_count(find("requests", "remaining")),
+        requests_reset_seconds=_read_reset(find("requests", "reset")),
+        tokens=_read_count(find("tokens", "limit")),
+        tokens_left=_read_count(find("tokens", "remaining")),
+        tokens_reset_seconds=_read_reset(find("tokens", "reset")),
+    )
+    return None if limits == RateLimits() else limits
+
+
+def _read_count(text: str | None) -> int | None:
+    try:
+        return None if text is None else max(0, int(float(text)))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _read_reset(text: str | None) -> float | None:
+    """Seconds from now, of `1m2.5s`, `250ms`, `12`, a date, or a time since the epoch."""
+    if text is None:
+        return None
+    text = text.strip()
+    try:
+        if (parts := _DURATION.fullmatch(text)) and text:
+            units = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
+            return sum(float(part or 0) * unit for part, unit in zip(parts.groups(), units, strict=True))
+        if text[:1].isdigit() and ("T" in text or "t" in text):
+            seconds = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() - time.time()
+        else:
+            seconds = float(text)
+            # A small number is a span; a large one is a point in time, in seconds or milliseconds.
+            if seconds > 1e11:
+                seconds /= 1000
+            if seconds > 1e8:
+                seconds -= time.time()
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, seconds) if seconds < float("inf") else None

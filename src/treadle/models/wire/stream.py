@@ -1,0 +1,145 @@
+"""Reads a streamed answer: framing, the pieces put together, and what it means that a stream ends early.
+
+Each piece is passed on as it arrives. A stream that ends before the server said why is an answer cut off.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from treadle.core.errors import ProviderError, ServerError, TransportError
+from treadle.core.types import Json
+from treadle.http.sse import LineReader, SseReader
+from treadle.http.transport import StreamedAnswer
+from treadle.models.wire.server import Server
+
+_DRAIN_SECONDS = 0.25
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Collector(Protocol):
+    """Puts a dialect's events together to the raw object of a whole answer."""
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing more will come: the server said so."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """All that counts has come: the server has said why it stopped."""
+        ...
+
+    def add(self, event: Json) -> None:
+        """One event, decoded.
+
+        Raises: `ProviderError` for an error in it; `LookupError`, `TypeError`, `AttributeError` or `ValueError`
+        for one that makes no sense.
+        """
+        ...
+
+    def add_whole(self, raw: Json) -> None:
+        """The answer of a server that did not stream."""
+        ...
+
+    def end(self) -> None:
+        """The server sent the end mark that some have, `[DONE]`."""
+        ...
+
+    def raw(self) -> Json:
+        """The raw object of the whole answer. Called once, when the stream is over and `is_complete`."""
+        ...
+
+
+async def read_stream(
+    answer: StreamedAnswer,
+    collector: Collector,
+    server: Server,
+    reader: SseReader | LineReader,
+    decode: Callable[[bytes], Json] = _decode,
+) -> Json:
+    """The whole answer's raw object. `decode` is for what is special in a dialect's JSON.
+
+    Raises: `ProviderError` for an error in the stream, `TransportError` for one cut off.
+    """
+    is_whole = isinstance(reader, SseReader) and "json" in (answer.header("content-type") or "")
+    unread: list[bytes] = []
+    try:
+        async for chunk in answer.chunks:
+            if is_whole:
+                unread.append(chunk)
+                continue
+            for event in reader.feed(chunk):
+                _add(event, collector, server, decode)
+            if collector.is_done:
+                await _drain(answer)
+                break
+        else:
+            if is_whole:
+                _add(b"".join(unread), collector, server, decode, is_whole=True)
+            for event in reader.close():
+                # Half an event at the end is no error of its own: the answer is cut off.
+                if event == b"[DONE]" or _is_json(event):
+                    _add(event, collector, server, decode)
+    except TransportError:
+        # All that counts has come when the server has said why it stopped.
+        if not collector.is_complete:
+            raise
+    if not collector.is_done and not collector.is_complete:
+        raise TransportError(f"the stream of {server.origin} ended before its end")
+    try:
+        return collector.raw()
+    except (TypeError, LookupError, AttributeError, ValueError):
+        raise ServerError(f"what {server.origin} streamed makes no sense together", status=200) from None
+
+
+def _add(
+    event: bytes,
+    collector: Collector,
+    server: Server,
+    decode: Callable[[bytes], Json],
+    *,
+    is_whole: bool = False,
+) -> None:
+    if event == b"[DONE]":
+        collector.end()
+        return
+    try:
+        raw = decode(event)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ServerError(
+            f"{server.origin} streamed what is not JSON ({error}): {server.excerpt(event)}", status=200
+        ) from None
+    if collector.is_done:
+        return
+    try:
+        if is_whole:
+            collector.add_whole(raw)
+        else:
+            collector.add(raw)
+    except ProviderError:
+        raise
+    except (TypeError, LookupError, AttributeError, ValueError):
+        excerpt = server.excerpt(msgspec.json.encode(raw))
+        raise ServerError(f"a chunk of {server.origin} makes no sense: {excerpt}", status=200) from None
+
+
+async def _drain(answer: StreamedAnswer) -> None:
+    """Reads the body's end, so that the connection can serve again; a server that lingers is left."""
+    try:
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for _ in answer.chunks:
+                pass
+    except (TransportError, TimeoutError):
+        pass
+
+
+def _is_json(event: bytes) -> bool:
+    try:
+        _decode(event)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True

@@ -1,0 +1,65 @@
+"""A model whose answers say what they cost, by genai-prices' table."""
+
+from importlib.util import find_spec
+
+from msgspec.structs import replace
+
+from treadle.core.registry import require
+from treadle.core.types import Completion, Request, Usage
+from treadle.models.protocol import Model, Watch
+from treadle.models.wrappers.wrapper import Wrapper
+
+
+class CostModel(Wrapper):
+    """Adds the cost where neither the server nor the user's own price says it.
+
+    A price that the table does not have leaves the cost unknown, which is not zero: a run with `max_cost_usd`
+    ends with an error that says so, and `is_known` tells before.
+    """
+
+    def __init__(self, inner: Model, *, provider: str | None = None, model: str | None = None) -> None:
+        """`provider` as genai-prices names it, `model` as its server does; `None` is what `inner.name` says.
+
+        The table is loaded with the first answer. Raises: `ConfigError` if genai-prices is not installed.
+        """
+        super().__init__(inner)
+        if find_spec("genai_prices") is None:
+            require("genai_prices", "cost")
+        stem, _, rest = inner.name.partition(":")
+        self._provider = provider or stem or None
+        self._model = model or rest or inner.name
+        self._unknown: set[str] = set()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the table has a price for the model as it was named."""
+        return self.cost_usd(Usage(1, 1), self._model) is not None
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """See `Model.infer`."""
+        completion = await self.inner.infer(request, watch)
+        if completion.cost_usd is not None or completion.usage is None:
+            return completion
+        cost = None
+        # A server may say more exactly which model answered, and may say what the table does not know.
+        for name in dict.fromkeys((completion.model or self._model, self._model)):
+            cost = cost if cost is not None else self.cost_usd(completion.usage, name)
+        return completion if cost is None else replace(completion, cost_usd=cost)
+
+    def cost_usd(self, usage: Usage, model: str) -> float | None:
+        """What `usage` costs; `None` if the table does not know the model or its provider."""
+        if model in self._unknown:
+            return None
+        prices = require("genai_prices", "cost")
+        counted = prices.Usage(
+            input_tokens=usage.input_tokens,
+            cache_read_tokens=usage.cached_input_tokens or None,
+            cache_write_tokens=usage.cache_write_tokens or None,
+            output_tokens=usage.output_tokens,
+        )
+        try:
+            found = prices.calc_price(counted, model_ref=model, provider_id=self._provider)
+        except LookupError:
+            self._unknown.add(model)
+            return None
+        return float(found.total_price)

@@ -1,0 +1,140 @@
+"""A model that tries again when a server fails, slows down or does not answer."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from treadle.core.errors import ConfigError, ProviderError, ProviderTimeoutError, RateLimitError
+from treadle.core.types import Completion, Request
+from treadle.models.protocol import Model, Watch
+from treadle.models.wrappers.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+
+class RetryModel(Wrapper):
+    """Tries again after errors that are `is_retryable`, until attempts or time run out.
+
+    Being asked to slow down and failing otherwise are counted apart, each up to `max_attempts`.
+
+    The server's Retry-After is kept to; where it says nothing, delays are random and grow, so that many runs
+    do not come back at the same moment.
+    """
+
+    def __init__(
+        self,
+        inner: Model,
+        *,
+        max_attempts: int = 6,
+        total_timeout_seconds: float = 1800.0,
+        min_delay_seconds: float = 0.25,
+        max_delay_seconds: float = 60.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        if max_attempts < 1:
+            raise ConfigError(f"max_attempts is {max_attempts!r}; give at least 1")
+        if not total_timeout_seconds > 0:
+            raise ConfigError(f"total_timeout_seconds is {total_timeout_seconds!r}; give a positive number")
+        if not 0 <= min_delay_seconds <= max_delay_seconds:
+            raise ConfigError(
+                f"min_delay_seconds is {min_delay_seconds!r}; give 0 to max_delay_seconds ({max_delay_seconds!r})"
+            )
+        super().__init__(inner)
+        self._max_attempts = max_attempts
+        self._total_timeout_seconds = total_timeout_seconds
+        self._min_delay_seconds = min_delay_seconds
+        self._max_delay_seconds = max_delay_seconds
+        self._sleep = sleep
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """See `Model.infer`.
+
+        Raises: the last attempt's error, which says how many there were.
+        """
+        started = time.monotonic()
+        try:
+            return await self.inner.infer(request, watch)
+        except ProviderError as error:
+            if not error.is_retryable:
+                raise
+            first = error
+        return await self._retry(request, watch, first, started + self._total_timeout_seconds)
+
+    async def _retry(self, request: Request, watch: Watch, first: ProviderError, end: float) -> Completion:
+        """All but the first attempt, whose error is `first`; `end` is by the monotonic clock."""
+        # Only a failure pays for the import.
+        import tenacity
+
+        growing = tenacity.wait_exponential(multiplier=self._min_delay_seconds, max=self._max_delay_seconds)
+        exponential = growing + tenacity.wait_random(0, self._min_delay_seconds)
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            return _error_of(state).retry_after_seconds or exponential(state)
+
+        failures: dict[bool, int] = {}
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            # A server that is busy and one that fails are two things: each has attempts of its own.
+            kind = isinstance(_error_of(state), RateLimitError)
+            failures[kind] = failures.get(kind, 0) + 1
+            return failures[kind] >= self._max_attempts or time.monotonic() + state.upcoming_sleep >= end
+
+        def report(state: tenacity.RetryCallState) -> None:
+            if watch.on_failure is not None:
+                watch.on_failure(_error_of(state), state.attempt_number, state.upcoming_sleep)
+
+        def give_up(state: tenacity.RetryCallState) -> Completion:
+            is_late = max(failures.values()) < self._max_attempts
+            raise self._explain(state, is_late=is_late) from _error_of(state)
+
+        pending = [first]
+
+        async def attempt() -> Completion:
+            if pending:
+                raise pending.pop()
+            return await self._infer_until(request, watch, end)
+
+        retrying = tenacity.AsyncRetrying(
+            sleep=self._sleep,
+            stop=is_over,
+            wait=wait,
+            retry=tenacity.retry_if_exception(_is_retryable),
+            before_sleep=report,
+            retry_error_callback=give_up,
+        )
+        return await retrying(attempt)
+
+    async def _infer_until(self, request: Request, watch: Watch, end: float) -> Completion:
+        scope = asyncio.timeout(end - time.monotonic())
+        try:
+            async with scope:
+                return await self.inner.infer(request, watch)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise ProviderTimeoutError(f"no answer of {self.name} within the time for all attempts") from None
+
+    def _explain(self, state: "RetryCallState", *, is_late: bool) -> ProviderError:
+        """The last error again, with how often it was tried and why not once more."""
+        error = _error_of(state)
+        said = f"{error} (gave up after {state.attempt_number} attempt{'s' * (state.attempt_number > 1)}"
+        if is_late:
+            said += (
+                f": the next would be in {state.upcoming_sleep:.0f} s, past the "
+                f"{self._total_timeout_seconds:g} s that total_timeout_seconds allows"
+            )
+        told = type(error)(said + ")", status=error.status, retry_after_seconds=error.retry_after_seconds)
+        told.model = error.model
+        return told
+
+
+def _is_retryable(error: BaseException) -> bool:
+    return isinstance(error, ProviderError) and error.is_retryable
+
+
+def _error_of(state: "RetryCallState") -> ProviderError:
+    error = state.outcome.exception() if state.outcome is not None else None
+    assert isinstance(error, ProviderError)
+    return error

@@ -1,0 +1,1 @@
+"""Commands shut in with bubblewrap."""

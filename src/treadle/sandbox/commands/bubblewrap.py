@@ -1,0 +1,136 @@
+"""Bubblewrap: whether it works here, and the command line that shuts a process in.
+
+What it lets a process see: the system's programs, read-only; a folder that holds everything that can be
+written; devices and `/proc` of its own. No network, no other process, no capability, nothing of the host's
+environment. Root gives up its identity first: the kernel exempts it from limits on processes, and lets it write
+to `/proc/sys`.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from treadle.core.errors import SandboxError
+from treadle.sandbox.commands.home import shared_program
+
+WORK = "/work"
+"""Where the run's files are, in the sandbox."""
+OUTER_ID = 65_531
+"""User and group of a sandbox that root starts, as the host knows them. Nobody else has it."""
+INNER_ID = 1_000
+WRITABLE = {"work": WORK, "tmp": "/tmp", "shm": "/dev/shm"}
+"""Folders in a sandbox's own, and where it has them."""
+FOLDERS = (*WRITABLE, "etc")
+"""What the folder of a sandbox has in it."""
+MISSING = (
+    "there is no bubblewrap (the program `bwrap`) here; install it, for example with: apt install bubblewrap"
+)
+
+_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d")
+_ETC_NETWORK = ("ssl/certs", "pki", "ca-certificates", "resolv.conf")
+_MADE_UP = {
+    "passwd": f"agent:x:{INNER_ID}:{INNER_ID}::/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
+    "group": f"agent:x:{INNER_ID}:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_SYSCTLS = {
+    "kernel.unprivileged_userns_clone": ("0", "1"),
+    "user.max_user_namespaces": ("0", "15000"),
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
+}
+"""Setting to the value that forbids user namespaces, and one that allows them."""
+
+
+def find_bwrap() -> str | None:
+    """The program, on PATH or beside Python."""
+    return shutil.which("bwrap") or shutil.which("bwrap", path=str(Path(sys.executable).parent))
+
+
+def is_root() -> bool:
+    """Whether sandboxes are started by root, and so under `OUTER_ID`."""
+    return os.geteuid() == 0
+
+
+def blocking_sysctls() -> list[str]:
+    """The kernel's settings, as `name=value` that would lift them, that forbid user namespaces to this user."""
+    found = []
+    for name, (forbids, allows) in _SYSCTLS.items():
+        try:
+            value = Path("/proc/sys", *name.split(".")).read_text().strip()
+        except OSError:
+            continue
+        if value == forbids:
+            found.append(f"{name}={allows}")
+    return found
+
+
+def wrap(
+    root: Path,
+    command: Sequence[str],
+    *,
+    info_fd: int,
+    filter_fd: int | None,
+    has_network: bool = False,
+    binds: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The command line that runs `command`, a program of the system, as process 1 of a sandbox.
+
+    `root` has the folders of `FOLDERS`. On `info_fd` comes JSON with the `child-pid` of process 1. `binds`:
+    further files and folders of the host, read-only, to where the sandbox has them.
+    Raises: `SandboxError` if there is no bubblewrap.
+    """
+    program = find_bwrap()
+    if program is None:
+        raise SandboxError(MISSING)
+    argv = []
+    if is_root():
+        program = shared_program(program)
+        argv += ["setpriv", f"--reuid={OUTER_ID}", f"--regid={OUTER_ID}", "--clear-groups", "--"]
+    argv += [program, "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    argv += ["--unshare-user", "--uid", str(INNER_ID), "--gid", str(INNER_ID)]
+    argv += [
+        "--unshare-ipc",
+        "--unshare-pid",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+        "--hostname",
+        "sandbox",
+    ]
+    argv += [] if has_network else ["--unshare-net"]
+    argv += ["--info-fd", str(info_fd)]
+    argv += [] if filter_fd is None else ["--seccomp", str(filter_fd)]
+    argv += _system_binds(has_network)
+    for name in _MADE_UP:
+        argv += ["--ro-bind", str(root / "etc" / name), f"/etc/{name}"]
+    argv += ["--proc", "/proc", "--dev", "/dev"]
+    for name, inner in WRITABLE.items():
+        argv += ["--bind", str(root / name), inner]
+    for outer, inner in (binds or {}).items():
+        argv += ["--ro-bind", outer, inner]
+    # What bubblewrap makes itself, `/` and `/dev`, lies in memory and has no limit.
+    return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK, "--", *command]
+
+
+def make_etc(root: Path) -> None:
+    """Fill the folder `etc` of `root` with what is made up for a sandbox."""
+    for name, text in _MADE_UP.items():
+        path = root / "etc" / name
+        path.write_text(text)
+        path.chmod(0o644)
+
+
+@cache
+def _system_binds(has_network: bool) -> tuple[str, ...]:
+    argv = ["--ro-bind", "/usr", "/usr"]
+    for path in filter(os.path.lexists, _SYSTEM):
+        # On most systems these are links into /usr.
+        is_link = os.path.islink(path)
+        argv += ["--symlink", os.readlink(path), path] if is_link else ["--ro-bind", path, path]
+    for name in _ETC + (_ETC_NETWORK if has_network else ()):
+        argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    return tuple(argv)

@@ -1,0 +1,194 @@
+"""One command, run to its end by the thread that asks, within limits, and all that it started with it.
+
+Shut in by bubblewrap the command's processes are a tree of their own, which the kernel ends with the first of
+them; not shut in, what goes its own ways is looked for and may be missed.
+"""
+
+import os
+import select
+import time
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from threading import Lock
+
+from msgspec import Struct
+
+from treadle.core.errors import SandboxError
+from treadle.sandbox.commands.bubblewrap import WRITABLE
+from treadle.sandbox.commands.family import BareFamily, Family, ShutInFamily
+from treadle.sandbox.commands.output import Output
+from treadle.sandbox.commands.processes import measure_tree
+from treadle.sandbox.commands.tree import TooMuchError, measure
+
+TICK_SECONDS = 0.1
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one command may take."""
+
+    seconds: float = 120.0
+    memory_bytes: int = 2 * 1024**3
+    """Of all processes together."""
+    processes: int = 128
+    """And threads."""
+    disk_bytes: int = 512 * 1024**2
+    """Of all files together, those in /tmp too."""
+    file_bytes: int = 256 * 1024**2
+    """Of any one."""
+    files: int = 50_000
+    """And folders."""
+    output_bytes: int = 1024**2
+    """What is kept of what is printed; the middle is left out."""
+
+
+class Stop(StrEnum):
+    """Why a command was stopped before its end."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    PROCESSES = "processes"
+    DISK = "disk"
+    CANCELLED = "cancelled"
+
+
+class Outcome(Struct, frozen=True):
+    """What became of a command."""
+
+    exit_code: int
+    """Above 128: ended by the signal of this number less 128."""
+    text: str
+    """What it printed, errors too."""
+    stop: Stop | None
+    reason: str
+    """Of `stop`, in words."""
+
+
+class Command:
+    """A command in the folder `root`, which has what `bubblewrap.FOLDERS` says in it."""
+
+    def __init__(
+        self,
+        text: str,
+        root: Path,
+        limits: Limits,
+        *,
+        is_shut_in: bool = True,
+        has_network: bool = False,
+        binds: Mapping[str, str] | None = None,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        self._limits = limits
+        self._folders = [root / name for name in WRITABLE]
+        self._family: Family = (
+            ShutInFamily(text, root, limits, has_network, binds or {})
+            if is_shut_in
+            else BareFamily(text, root, limits)
+        )
+        self._report = report
+        self._output = Output(limits.output_bytes)
+        self._reported_bytes = 0
+        self._measure_after = 0.0
+        self._lock = Lock()
+        self._stop: Stop | None = None
+        self._reason = ""
+        self._is_running = False
+
+    def stop(self, stop: Stop, reason: str = "") -> None:
+        """End the whole tree now, from whatever thread. The first reason is the one that is told."""
+        with self._lock:
+            if self._stop is None:
+                self._stop, self._reason = stop, reason
+            if self._is_running:
+                self._family.kill()
+
+    def run(self) -> Outcome:
+        """Run it. Nothing of it is left when this returns or raises.
+
+        Raises: `SandboxError` if it cannot be started.
+        """
+        out, out_end = os.pipe()
+        try:
+            os.set_blocking(out, False)
+            try:
+                self._family.start(out_end)
+            finally:
+                os.close(out_end)
+            with self._lock:
+                self._is_running = True
+                if self._stop is not None:
+                    self._family.kill()
+            try:
+                self._family.let_go()
+                self._attend(out)
+            finally:
+                with self._lock:
+                    self._is_running = False
+                code, trouble = self._family.end()
+            self._drain(out)
+        finally:
+            os.close(out)
+        if trouble and self._stop is None:
+            raise SandboxError(f"the command could not be started: {trouble}")
+        return Outcome(code if code >= 0 else 128 - code, self._output.text, self._stop, self._reason)
+
+    def _attend(self, out: int) -> None:
+        """Take what is printed and look after the limits, until the first process has ended."""
+        family = self._family
+        poller = select.poll()
+        poller.register(out, select.POLLIN)
+        end = family.end_fd
+        tick_seconds = TICK_SECONDS if end is not None else 0.02
+        if end is not None:
+            poller.register(end, select.POLLIN)
+        deadline = time.monotonic() + self._limits.seconds
+        tick = time.monotonic() + tick_seconds
+        while True:
+            now = time.monotonic()
+            ready = poller.poll(max(0.0, min(tick, deadline) - now) * 1000 + 1)
+            if any(fd == out for fd, _ in ready) and not self._take(out):
+                poller.unregister(out)
+            if any(fd == end for fd, _ in ready) or (end is None and family.has_ended()):
+                return
+            now = time.monotonic()
+            if now >= deadline:
+                self.stop(Stop.TIME)
+                deadline = float("inf")
+            if now >= tick:
+                self._look(now)
+                tick = time.monotonic() + tick_seconds
+
+    def _take(self, out: int) -> bool:
+        """Take what there is to read, some of it; whether there may be more some time."""
+        try:
+            data = os.read(out, 1 << 16)
+        except BlockingIOError:
+            return True
+        self._output.add(data)
+        return bool(data)
+
+    def _drain(self, out: int) -> None:
+        # No pipe holds more than a mebibyte, and what has run away and still writes is not waited for.
+        for _ in range(1 << 8):
+            before = self._output.total_bytes
+            if not self._take(out) or self._output.total_bytes == before:
+                return
+
+    def _look(self, now: float) -> None:
+        """Stop the command if it takes too much; tell who watches what it printed last."""
+        limits = self._limits
+        tree = measure_tree(self._family.pid, limits.memory_bytes)
+        if tree.memory_bytes > limits.memory_bytes:
+            self.stop(Stop.MEMORY, f"its processes took more than {limits.memory_bytes:,} bytes of memory")
+        elif tree.threads > limits.processes + 1:
+            self.stop(Stop.PROCESSES, f"there were more than {limits.processes} processes")
+        elif now >= self._measure_after:
+            try:
+                measure(self._folders, limits.files, limits.disk_bytes)
+            except TooMuchError as error:
+                self.stop(Stop.DISK, str(error))
+            # However much there is to look at, most of the time is left for other things.
+            self._measure_after = now + 5 * (time.monotonic() - now)
+        if self._report is not None and self._output.total_bytes > self._reported_bytes:
+            self._reported_bytes = self._output.total_bytes
+            self._report(self._output.last_line)

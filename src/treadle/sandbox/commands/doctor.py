@@ -1,0 +1,57 @@
+"""Whether commands can be shut in on this machine; seen by doing it."""
+
+import shutil
+import sys
+from functools import cache
+
+from treadle.core.errors import SandboxError
+from treadle.sandbox.commands.bubblewrap import (
+    FOLDERS,
+    MISSING,
+    OUTER_ID,
+    blocking_sysctls,
+    find_bwrap,
+    is_root,
+    make_etc,
+)
+from treadle.sandbox.commands.command import Command, Limits
+from treadle.sandbox.commands.home import make_root
+from treadle.sandbox.commands.tree import remove_tree
+
+
+def find_fault() -> str | None:
+    """Why commands cannot be shut in here, and what to do about it; `None` if they can."""
+    if sys.platform != "linux":
+        return f"bubblewrap needs Linux, and this is {sys.platform}"
+    if find_bwrap() is None:
+        return MISSING
+    if is_root() and shutil.which("setpriv") is None:
+        return "root needs the program `setpriv` for it; install it, for example with: apt install util-linux"
+    try:
+        _prove()
+    except (SandboxError, OSError) as error:
+        return f"{error}; {_advice()}"
+    return None
+
+
+@cache
+def _prove() -> None:
+    """Run a command. Raises: `SandboxError`, `OSError`; what failed is tried again when it is next asked for."""
+    root = make_root(FOLDERS, OUTER_ID if is_root() else None)
+    try:
+        make_etc(root)
+        outcome = Command("exit 7", root, Limits(seconds=30)).run()
+    finally:
+        remove_tree(root)
+    if outcome.exit_code != 7:
+        raise SandboxError(f"a command in the sandbox gave {outcome.exit_code} for 7: {outcome.text.strip()}")
+
+
+def _advice() -> str:
+    sysctls = blocking_sysctls()
+    if sysctls:
+        return f"the kernel forbids user namespaces; allow them, as root: sysctl -w {' '.join(sysctls)}"
+    return (
+        "if this is a container, start it so that user namespaces can be made in it (Docker: --security-opt "
+        "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined)"
+    )

@@ -1,0 +1,292 @@
+"""A command's processes: how they are started, ended all together, and what they may take each.
+
+The first process is a shell that waits for the command instead of becoming it: it collects orphans, and no
+signal from within ends it. It runs nothing before it is let go; until then whoever started it has taken hold
+of it, and either's end has been made the end of both.
+"""
+
+import json
+import os
+import resource
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from treadle.core.errors import SandboxError
+from treadle.sandbox.commands.bubblewrap import wrap
+from treadle.sandbox.commands.processes import descendants, find_marked
+from treadle.sandbox.commands.seccomp import make_filter
+
+MAX_OPEN_FILES = 1024
+MARK = "TREADLE_COMMAND"
+
+_FIRST = """\
+read -r go || exit 1
+{ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null
+%s || exit 1
+exec </dev/null 2>&1
+/bin/sh -c "$0"
+exit $?
+"""
+
+
+class Caps(Protocol):
+    """The limits that the kernel keeps for each process."""
+
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def file_bytes(self) -> int: ...
+    @property
+    def processes(self) -> int: ...
+
+
+class Family(Protocol):
+    """The processes of one command."""
+
+    pid: int
+    """The first's, once it is started."""
+    end_fd: int | None
+    """Becomes readable when all have ended; `None`: ask `has_ended`."""
+
+    def start(self, out_end: int) -> None:
+        """Start the first, which prints into `out_end`. Raises: `SandboxError`, with nothing left."""
+        ...
+
+    def let_go(self) -> None:
+        """Begin the command."""
+        ...
+
+    def has_ended(self) -> bool:
+        """Whether the first has."""
+        ...
+
+    def kill(self) -> None:
+        """End all at once, from whatever thread; not before `start` or after `end`."""
+        ...
+
+    def end(self) -> tuple[int, str]:
+        """End what is left and wait for it; the exit code, and what went wrong before the command began."""
+        ...
+
+
+class ShutInFamily:
+    """In a sandbox of bubblewrap: the kernel ends all with the first."""
+
+    def __init__(
+        self, text: str, root: Path, caps: Caps, has_network: bool, binds: Mapping[str, str]
+    ) -> None:
+        self.pid = 0
+        self.end_fd: int | None = None
+        self._text = text
+        self._root = root
+        self._caps = caps
+        self._has_network = has_network
+        self._binds = binds
+        self._go = -1
+        self._process: subprocess.Popen[bytes]
+
+    def start(self, out_end: int) -> None:
+        """See `Family.start`."""
+        info, info_end = os.pipe()
+        filter_end = _open_filter()
+        passed = [info_end] if filter_end is None else [info_end, filter_end]
+        try:
+            argv = wrap(
+                self._root,
+                _first_command(self._text, self._caps, is_alone=True),
+                info_fd=info_end,
+                filter_fd=filter_end,
+                has_network=self._has_network,
+                binds=self._binds,
+            )
+            environment = _environment("/tmp", {})
+            self._process, self._go = _popen(argv, environment, self._root, out_end, passed)
+        except BaseException:
+            os.close(info)
+            raise
+        finally:
+            for end in passed:
+                os.close(end)
+        with open(info, "rb") as file:
+            text = file.read()
+        with suppress(ValueError, KeyError, ProcessLookupError):
+            self.pid = json.loads(text)["child-pid"]
+            # Its parent has not seen it end while that parent has not ended, so the number is still its own.
+            self.end_fd = os.pidfd_open(self.pid)
+        if self.end_fd is None:
+            os.close(self._go)
+            _, trouble = self._process.communicate()
+            raise SandboxError(f"the sandbox could not be made: {_decode(trouble)}")
+
+    def let_go(self) -> None:
+        """See `Family.let_go`."""
+        _say_go(self._go)
+
+    def has_ended(self) -> bool:
+        """See `Family.has_ended`."""
+        raise NotImplementedError("`end_fd` tells")
+
+    def kill(self) -> None:
+        """See `Family.kill`."""
+        assert self.end_fd is not None
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.end_fd, signal.SIGKILL)
+
+    def end(self) -> tuple[int, str]:
+        """See `Family.end`."""
+        self.kill()
+        # Bubblewrap ends after process 1, which ends after all others.
+        _, trouble = self._process.communicate()
+        assert self.end_fd is not None
+        os.close(self.end_fd)
+        return self._process.returncode, _decode(trouble)
+
+
+class BareFamily:
+    """Shut in by nothing. All have a mark in their environment, by which those are found that run away."""
+
+    def __init__(self, text: str, root: Path, caps: Caps) -> None:
+        self.pid = 0
+        self.end_fd: int | None = None
+        self._text = text
+        self._root = root
+        self._caps = caps
+        self._mark = secrets.token_hex(16)
+        self._go = -1
+        self._process: subprocess.Popen[bytes]
+
+    def start(self, out_end: int) -> None:
+        """See `Family.start`."""
+        argv = _first_command(self._text, self._caps, is_alone=False)
+        environment = _environment(str(self._root / "tmp"), {MARK: self._mark})
+        self._process, self._go = _popen(argv, environment, self._root / "work", out_end, ())
+        self.pid = self._process.pid
+        if hasattr(os, "pidfd_open"):
+            self.end_fd = os.pidfd_open(self.pid)
+
+    def let_go(self) -> None:
+        """See `Family.let_go`."""
+        _say_go(self._go)
+
+    def has_ended(self) -> bool:
+        """See `Family.has_ended`."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def kill(self) -> None:
+        """See `Family.kill`."""
+        family = descendants(self.pid)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        _kill_all(family)
+
+    def end(self) -> tuple[int, str]:
+        """See `Family.end`."""
+        self.kill()
+        # A process that is found may have had children since the search began.
+        while found := find_marked(f"{MARK}={self._mark}"):
+            _kill_all(found)
+        _, trouble = self._process.communicate()
+        if self.end_fd is not None:
+            os.close(self.end_fd)
+        return self._process.returncode, _decode(trouble)
+
+
+def _first_command(text: str, caps: Caps, *, is_alone: bool) -> list[str]:
+    """What the first process runs. `is_alone`: nobody else is the user, by whom processes are counted."""
+    # -f counts in 512 bytes. Of the letters for processes dash knows one and bash the other.
+    limits = [
+        "ulimit -c 0",
+        f"ulimit -d {_lower(resource.RLIMIT_DATA, caps.memory_bytes) // 1024}",
+        f"ulimit -f {_lower(resource.RLIMIT_FSIZE, caps.file_bytes) // 512}",
+        f"ulimit -n {_lower(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)}",
+    ]
+    if is_alone and _counts_by_namespace():
+        count = _lower(resource.RLIMIT_NPROC, caps.processes + 1)
+        limits.append(f"{{ ulimit -u {count} 2>/dev/null || ulimit -p {count}; }}")
+    return ["/bin/sh", "-c", _FIRST % " && ".join(limits), text]
+
+
+def _lower(kind: int, wanted: int) -> int:
+    """`wanted`, or less if this process may not have so much itself."""
+    hard = resource.getrlimit(kind)[1]
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+
+
+def _counts_by_namespace() -> bool:
+    """Whether the limit on processes counts those of one sandbox. Source: Linux 5.14, kernel/ucount.c."""
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int("".join(filter(str.isdigit, minor)) or 0)) >= (5, 14)
+
+
+def _environment(home: str, more: dict[str, str]) -> dict[str, str]:
+    """All that a command finds in its environment; nothing of ours."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": home,
+        "TMPDIR": home,
+        "LANG": "C.UTF-8",
+        "USER": "agent",
+        "LOGNAME": "agent",
+        "SHELL": "/bin/sh",
+        **more,
+    }
+
+
+def _popen(
+    argv: Sequence[str], environment: dict[str, str], folder: Path, out_end: int, passed: Iterable[int]
+) -> tuple["subprocess.Popen[bytes]", int]:
+    """The process, and where to say the word to it."""
+    go_end, go = os.pipe()
+    program = shutil.which(argv[0]) or argv[0]
+    try:
+        process = subprocess.Popen(
+            argv,
+            executable=program,
+            env=environment,
+            cwd=folder,
+            stdin=go_end,
+            stdout=out_end,
+            stderr=subprocess.PIPE,
+            pass_fds=tuple(passed),
+            # A Ctrl-C at the terminal is for us, who then end it.
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        os.close(go)
+        raise SandboxError(f"the command could not be started: {error}") from error
+    finally:
+        os.close(go_end)
+    return process, go
+
+
+def _say_go(go: int) -> None:
+    with suppress(BrokenPipeError):
+        os.write(go, b"go\n")
+    os.close(go)
+
+
+def _open_filter() -> int | None:
+    """The filter of system calls, to be read once."""
+    program = make_filter()
+    if program is None:
+        return None
+    end, start = os.pipe()
+    os.write(start, program)
+    os.close(start)
+    return end
+
+
+def _kill_all(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _decode(text: bytes) -> str:
+    return text.decode(errors="replace").strip()

@@ -1,0 +1,1 @@
+"""Treadle's tools for other programs, over MCP and Spin."""

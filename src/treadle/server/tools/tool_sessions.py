@@ -1,0 +1,132 @@
+"""Sessions of those who call Treadle's tools from outside: each with files of its own, freed when it ends.
+
+Calls of one session follow each other; those of different ones run side by side.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from treadle.loop.perform import failed, read_call, run_tool
+from treadle.sandbox.memory import MemorySandbox
+from treadle.tools.protocol import CallTool, Scope, Tool, Toolbox, ToolContext, ToolOutput
+
+
+class ToolSession:
+    """One caller's files, and what tools hold for it."""
+
+    def __init__(self, session_id: str, sandbox: MemorySandbox) -> None:
+        self.session_id = session_id
+        self.sandbox = sandbox
+        self.scope = Scope()
+        self.lock = asyncio.Lock()
+        self.used_at = time.monotonic()
+        self.calls = 0
+
+
+class ToolSessions:
+    """All sessions of a server."""
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        *,
+        files: MemorySandbox | None = None,
+        idle_seconds: float = 3600.0,
+        max_sessions: int = 1000,
+    ) -> None:
+        """`files` are what each session begins with. A session that nobody used for `idle_seconds` is freed."""
+        if idle_seconds <= 0 or max_sessions < 1:
+            raise ConfigError("a server needs an idle time above 0 and at least one session")
+        self.tools: Mapping[str, Tool] = {tool.spec.name: tool for tool in tools}
+        self.specs: tuple[ToolSpec, ...] = Toolbox(self.tools).specs
+        self._files = files or MemorySandbox()
+        self._idle_seconds = idle_seconds
+        self._max_sessions = max_sessions
+        self._sessions: dict[str, ToolSession] = {}
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    async def open(self, session_id: str) -> ToolSession:
+        """The session of this id, made if there is none. Where there are too many, the longest unused one goes."""
+        if self._sweeper is None:
+            self._sweeper = asyncio.ensure_future(self._sweep())
+        session = self._sessions.get(session_id)
+        if session is None:
+            while len(self._sessions) >= self._max_sessions:
+                idle = [item for item in self._sessions.values() if not item.lock.locked()]
+                oldest = min(idle or self._sessions.values(), key=lambda item: item.used_at)
+                await self.free(oldest.session_id)
+            session = self._sessions[session_id] = ToolSession(session_id, self._files.copy())
+        session.used_at = time.monotonic()
+        return session
+
+    async def free(self, session_id: str) -> bool:
+        """End a session; whether there was one."""
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            return False
+        async with session.lock:
+            await session.scope.close()
+        return True
+
+    async def call(self, session_id: str, call: ToolCall) -> ToolResult:
+        """Make one call in a session; the result is never cut."""
+        session = await self.open(session_id)
+        async with session.lock:
+            session.used_at = time.monotonic()
+            session.calls += 1
+            return await self._run(session, call, self._calls_within(session, call))
+
+    async def close(self) -> None:
+        """End all sessions."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+            self._sweeper = None
+        for session_id in list(self._sessions):
+            await self.free(session_id)
+
+    async def _run(self, session: ToolSession, call: ToolCall, inner: CallTool | None) -> ToolResult:
+        ready = read_call(call, self.tools, None)
+        if isinstance(ready, ToolResult):
+            return ready
+        tool, arguments = ready
+        context = ToolContext(
+            session.session_id,
+            call.call_id,
+            session.calls,
+            session.sandbox,
+            scope=session.scope,
+            tools=self.specs,
+            make_caller=None if inner is None else lambda _: inner,
+        )
+        result, _ = await run_tool(call, tool, arguments, context)
+        return result
+
+    def _calls_within(self, session: ToolSession, parent: ToolCall) -> CallTool:
+        async def call_tool(name: str, arguments: dict[str, Json]) -> ToolOutput:
+            call = ToolCall(f"{parent.call_id}/{name}", name, msgspec.json.encode(arguments).decode())
+            if name == parent.name:
+                result = failed(call, ToolErrorKind.FAILED, f"{name!r} cannot be called from itself")
+            else:
+                result = await self._run(session, call, None)
+            return ToolOutput(result.content, result.is_error, result.is_simulated, result.structured)
+
+        return call_tool
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(60.0, self._idle_seconds / 4))
+            limit = time.monotonic() - self._idle_seconds
+            for session in list(self._sessions.values()):
+                if session.used_at < limit and not session.lock.locked():
+                    await self.free(session.session_id)

@@ -1,0 +1,194 @@
+"""The oracle: a model that solves tasks by acting on what it observes, with mistakes if asked for.
+
+It keeps nothing between requests: each one replays the task's solver over the tool results that the
+transcript holds, so it goes on after a crash, in another process and over HTTP. Every choice follows from
+the transcript alone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from treadle.core.errors import ConfigError, RequestError
+from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall, Usage
+from treadle.models.protocol import Watch
+from treadle.tasks.draw import fraction, pick
+from treadle.tasks.solver import Call, Pursuit, Solver
+from treadle.teacher.mistakes import spoil
+
+REASONING_RATE = 0.6
+"""How often a step's reasoning is said aloud."""
+
+_CHUNK_CHARS = 24
+_RECOVERIES = (
+    "That did not work ({error}). I will make the call again, correctly this time.",
+    "The tool says: {error} That was my slip; once more.",
+    "My last call failed ({error}), so I have to repeat it with the right arguments.",
+)
+_LOOKS = (
+    "I do not know whether that took effect, so I look before I do it again.",
+    "The outcome is open. I check what is there now.",
+)
+
+
+class OracleModel:
+    """Solves the tasks that `find_solver` knows by their prompts."""
+
+    def __init__(
+        self,
+        find_solver: Callable[[str], Solver | None],
+        *,
+        mistake_rate: float = 0.0,
+        name: str | None = None,
+    ) -> None:
+        if not 0.0 <= mistake_rate <= 1.0:
+            raise ConfigError(f"mistake_rate is {mistake_rate!r}; give a number from 0 to 1")
+        self.name = name or ("oracle" if mistake_rate == 0 else f"oracle:{mistake_rate:g}")
+        self._find_solver = find_solver
+        self._mistake_rate = mistake_rate
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """The next step of the task that the last recognised user message sets."""
+        completion = self.complete(list(request.messages), has_tools=bool(request.tools))
+        if watch.on_delta is not None:
+            for delta in stream(completion.message):
+                watch.on_delta(delta)
+        return completion
+
+    def complete(
+        self, messages: Sequence[Message], *, has_tools: bool, max_calls: int | None = None
+    ) -> Completion:
+        """What comes after `messages`, with at most `max_calls` calls.
+
+        Raises: `RequestError` if no user message is a prompt that the oracle knows.
+        """
+        prompt, start, solver = self._find_task(messages)
+        position = sum([message.role is Role.ASSISTANT for message in messages])
+        key = f"{prompt}/{position}"
+        plan = _replay(solver, _rounds(messages[start:]))
+        if isinstance(plan, str):
+            message = Message(Role.ASSISTANT, plan)
+        elif not has_tools:
+            message = Message(Role.ASSISTANT, plan.step.draft or _excuse(messages[start:]))
+        else:
+            message = self._next_message(plan.wanted()[:max_calls], plan, key)
+        reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
+        usage = Usage(
+            sum(map(_count_chars, messages)) // 4 + 1,
+            _count_chars(message) // 4 + 1,
+            reasoning_tokens=len(message.reasoning or "") // 4,
+        )
+        response_id = f"oracle-{_digest(key)}"
+        return Completion(message, reason, usage, 0.0, self.name, response_id)
+
+    def _find_task(self, messages: Sequence[Message]) -> tuple[str, int, Solver]:
+        for index in range(len(messages) - 1, -1, -1):
+            if messages[index].role is Role.USER:
+                solver = self._find_solver(messages[index].content)
+                if solver is not None:
+                    return _digest(messages[index].content.strip()), index + 1, solver
+        raise RequestError(
+            "the oracle knows none of these user messages as a task; "
+            "give it the input of a task of its set, word for word",
+            status=400,
+        )
+
+    def _next_message(self, wanted: Sequence[Call], plan: Pursuit, key: str) -> Message:
+        calls = []
+        slip = -1
+        if plan.rounds == 0 and fraction(key, "mistake") < self._mistake_rate:
+            slip = int(fraction(key, "slip") * len(wanted))
+        for index, call in enumerate(wanted):
+            if index == slip:
+                name, arguments = spoil(call, key)
+            else:
+                name, arguments = call.name, msgspec.json.encode(call.arguments).decode()
+            calls.append(ToolCall(f"call_{_digest(f'{key}/{index}')}", name, arguments))
+        reasoning = None
+        if fraction(key, "reasoning") < REASONING_RATE:
+            reasoning = _reason(plan, key) or None
+        return Message(Role.ASSISTANT, tool_calls=tuple(calls), reasoning=reasoning)
+
+
+def _replay(solver: Solver, rounds: Iterator[tuple[Message, dict[str, Message]]]) -> Pursuit | str:
+    """The step that the transcript has got to, or the final answer."""
+    try:
+        step = next(solver)
+        while True:
+            pursuit = Pursuit(step)
+            while not pursuit.is_over:
+                seen = next(rounds, None)
+                if seen is None:
+                    return pursuit
+                pursuit.observe(*seen)
+            results = pursuit.results
+            if results is None:
+                return f"I could not finish this: {pursuit.error or 'my calls were not made'}"
+            step = solver.send(results)
+    except StopIteration as end:
+        return str(end.value)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        # Files that are not as the task says are no fault of the server that plays the oracle.
+        return f"I could not make sense of what I read ({error!r}), so I have no answer."
+    finally:
+        solver.close()
+
+
+def _rounds(messages: Sequence[Message]) -> Iterator[tuple[Message, dict[str, Message]]]:
+    """Each assistant message that calls something, with the tool messages that answer it by call id."""
+    current: Message | None = None
+    results: dict[str, Message] = {}
+    for message in messages:
+        if message.role is Role.TOOL:
+            if message.call_id is not None:
+                results[message.call_id] = message
+        elif message.role is Role.ASSISTANT:
+            if current is not None:
+                yield current, results
+            current, results = (message if message.tool_calls else None), {}
+    if current is not None:
+        yield current, results
+
+
+def _reason(plan: Pursuit, key: str) -> str:
+    if plan.is_looking:
+        return pick(_LOOKS, key)
+    if plan.error is not None:
+        first_line = plan.error.strip().partition("\n")[0][:160]
+        return pick(_RECOVERIES, key).format(error=first_line.rstrip(".") + ".")
+    return plan.step.reasoning
+
+
+def _excuse(messages: Sequence[Message]) -> str:
+    count = sum([message.role is Role.TOOL for message in messages])
+    return f"I had to stop before I was done: after {count} tool results I have no answer yet."
+
+
+def stream(message: Message) -> Iterator[TextDelta | ReasoningDelta | ToolCallDelta]:
+    """The message in pieces, as a server would send them."""
+    for text in _chunks(message.reasoning or ""):
+        yield ReasoningDelta(text)
+    for text in _chunks(message.content):
+        yield TextDelta(text)
+    for index, call in enumerate(message.tool_calls):
+        yield ToolCallDelta(index, call.call_id, call.name, "")
+        for text in _chunks(call.arguments):
+            yield ToolCallDelta(index, None, None, text)
+
+
+def _chunks(text: str) -> Iterator[str]:
+    for start in range(0, len(text), _CHUNK_CHARS):
+        yield text[start : start + _CHUNK_CHARS]
+
+
+def _count_chars(message: Message) -> int:
+    count = len(message.content) + len(message.reasoning or "") + 12
+    for call in message.tool_calls:
+        count += len(call.name) + len(call.arguments) + 16
+    return count
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=6).hexdigest()

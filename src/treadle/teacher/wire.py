@@ -1,0 +1,136 @@
+"""OpenAI's chat completions as the oracle's server reads and writes them.
+
+Source: OpenAI API reference, chat completions, 2025; `reasoning_content` as DeepSeek and vLLM name it.
+"""
+
+import time
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.events import ReasoningDelta, TextDelta
+from treadle.core.types import Completion, Json, Message, Role, ToolCall, Usage
+from treadle.teacher.oracle import stream
+
+_ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
+
+
+class _Function(Struct):
+    name: str
+    arguments: str = ""
+
+
+class _ToolCall(Struct):
+    id: str
+    function: _Function
+
+
+class _Part(Struct):
+    text: str = ""
+
+
+class _Message(Struct):
+    role: str
+    content: str | list[_Part] | None = None
+    tool_calls: list[_ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+class _StreamOptions(Struct):
+    include_usage: bool = False
+
+
+class ChatRequest(Struct):
+    """The fields of a request that the oracle heeds."""
+
+    model: str
+    messages: list[_Message]
+    tools: list[msgspec.Raw] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    n: int | None = None
+
+
+decode_request = msgspec.json.Decoder(ChatRequest).decode
+
+
+def to_message(item: _Message) -> Message:
+    """Raises: `msgspec.ValidationError` for an unknown role."""
+    role = _ROLES.get(item.role)
+    if role is None:
+        raise msgspec.ValidationError(f"{item.role!r} is no role; the roles are {', '.join(_ROLES)}")
+    parts = item.content
+    content = parts if isinstance(parts, str) else "".join([part.text for part in parts or ()])
+    calls = [ToolCall(call.id, call.function.name, call.function.arguments) for call in item.tool_calls or ()]
+    return Message(role, content, tuple(calls), item.tool_call_id)
+
+
+def to_wire(completion: Completion, model: str) -> dict[str, Json]:
+    """A whole answer."""
+    message = completion.message
+    wire: dict[str, Json] = {"role": "assistant", "content": message.content or None, "refusal": None}
+    if message.reasoning:
+        wire["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {"id": call.call_id, "type": "function", "function": _to_function(call.name, call.arguments)}
+            for call in message.tool_calls
+        ]
+    reason = completion.finish_reason.value
+    choice = {"index": 0, "message": wire, "finish_reason": reason, "logprobs": None}
+    return _envelope(completion, model, "chat.completion", [choice], _to_usage(completion.usage))
+
+
+def to_events(completion: Completion, model: str, has_usage: bool) -> list[dict[str, Json]]:
+    """The answer as the events of a stream."""
+    deltas: list[dict[str, Json]] = [{"role": "assistant", "content": ""}]
+    for piece in stream(completion.message):
+        if isinstance(piece, TextDelta):
+            deltas.append({"content": piece.text})
+        elif isinstance(piece, ReasoningDelta):
+            deltas.append({"reasoning_content": piece.text})
+        else:
+            call: dict[str, Json] = {"index": piece.index}
+            if piece.call_id is not None:
+                call |= {"id": piece.call_id, "type": "function"}
+            call["function"] = _to_function(piece.name, piece.arguments)
+            deltas.append({"tool_calls": [call]})
+    choices: list[list[Json]] = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]
+    choices.append([{"index": 0, "delta": {}, "finish_reason": completion.finish_reason.value}])
+    events = [_envelope(completion, model, "chat.completion.chunk", item, None) for item in choices]
+    if has_usage:
+        usage = _to_usage(completion.usage)
+        events.append(_envelope(completion, model, "chat.completion.chunk", [], usage))
+    return events
+
+
+def _to_function(name: str | None, arguments: str) -> dict[str, Json]:
+    return {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
+
+
+def _envelope(
+    completion: Completion, model: str, kind: str, choices: Json, usage: dict[str, Json] | None
+) -> dict[str, Json]:
+    return {
+        "id": f"chatcmpl-{completion.response_id}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "choices": choices,
+        "usage": usage,
+    }
+
+
+def _to_usage(usage: Usage | None) -> dict[str, Json] | None:
+    if usage is None:
+        return None
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

@@ -1,0 +1,308 @@
+"""Functions as tools: the `tool` decorator.
+
+The signature gives the JSON Schema, the docstring the descriptions. What the decorator gives is a `Tool` and
+can still be called as the function that it was.
+"""
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import os
+import re
+import sys
+import types
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+
+import msgspec
+import pydantic_core
+
+from treadle.core.errors import ConfigError, ToolError
+from treadle.core.types import Effect, Json, ToolSpec
+from treadle.tools.function.docstring import parse_docstring
+from treadle.tools.function.signature import read_signature
+from treadle.tools.protocol import Tool, ToolContext
+from treadle.tools.schema.validation import ArgumentChecker
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+MAX_THREADS = 64
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class ToolOptions(TypedDict, total=False):
+    """What `tool` may be told of a function."""
+
+    name: str
+    """The function's own name, if left out."""
+    description: str
+    """The first paragraph of the docstring, if left out."""
+    effect: Effect | Literal["pure", "idempotent", "once"]
+    """`once`, if left out: nothing is known, so a call in doubt is never run again."""
+    timeout_seconds: float | None
+    """A function that runs in a thread goes on after it; only its result is no longer waited for."""
+    concurrent: bool
+    """Whether it may run beside other calls of the same step; if left out, it may."""
+    max_result_chars: int
+    max_calls: int | None
+    """In one turn."""
+    max_concurrent: int | None
+    """Of one run, at a time."""
+    may_differ: Sequence[str]
+    """What of a result may be otherwise when the call is made again: see `ToolSpec.may_differ`."""
+
+
+class FunctionTool(Generic[P, R_co]):
+    """A function that a model can call. Made by `tool`.
+
+    A coroutine function runs on the event loop, any other in a thread of a pool of 64 for the process, with
+    the caller's context variables.
+    """
+
+    spec: ToolSpec
+
+    def __init__(
+        self, function: Callable[P, R_co], options: ToolOptions, namespace: Mapping[str, Any] | None = None
+    ) -> None:
+        label = _check_function(function)
+        functools.update_wrapper(cast("Any", self), function, updated=())
+        is_method = _is_unbound_method(function)
+        text = parse_docstring(inspect.getdoc(function) if hasattr(function, "__name__") else None)
+        signature = read_signature(
+            function,
+            label=label,
+            namespace=namespace or {},
+            descriptions=text.parameters,
+            skip_first=is_method,
+        )
+        self.spec = _make_spec(label, _name_of(function), text.summary, signature.schema, options)
+        self._function = function
+        self._options = options
+        self._is_method = is_method
+        self._attribute: str | None = None
+        self._contexts = signature.contexts
+        self._convert = None if signature.takes_json else signature.convert
+        self._is_async = _is_async(function)
+        self.find_fault = ArgumentChecker(signature.schema).find_fault
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        return self._function(*args, **kwargs)
+
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
+        """See `Tool.call`. Raises: what the function raises, and `ToolError` for a result without a text form."""
+        if self._convert is not None:
+            arguments = self._convert(arguments)
+        if self._contexts:
+            arguments = {**arguments, **dict.fromkeys(self._contexts, context)}
+        try:
+            if self._is_async:
+                value = await cast("Callable[..., Awaitable[object]]", self._function)(**arguments)
+            else:
+                value = await _run_in_thread(self._function, arguments)
+        except SystemExit as error:
+            # Left alone it would end the process, and every run in it.
+            raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
+        return value if type(value) is str else _to_text(self.spec.name, value)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> "FunctionTool[..., R_co]":
+        if instance is None or not self._is_method:
+            return self
+        bound = FunctionTool(cast("Any", self._function).__get__(instance, owner), self._options)
+        if self._attribute is not None and hasattr(instance, "__dict__"):
+            instance.__dict__[self._attribute] = bound
+        return bound
+
+    def __repr__(self) -> str:
+        return f"<tool {self.spec.name!r}>"
+
+
+@overload
+def tool(function: Callable[P, R_co], /, **options: Unpack[ToolOptions]) -> FunctionTool[P, R_co]: ...
+@overload
+def tool(
+    **options: Unpack[ToolOptions],
+) -> Callable[[Callable[P, R_co]], FunctionTool[P, R_co]]: ...
+def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
+    """Make a tool of a function or bound method; with `@`, with options or without.
+
+    A parameter annotated `ToolContext` is given by the loop and not shown to the model. The result is the
+    text that the model reads: `str` as it is, `None` as nothing, anything else as JSON.
+    Raises: `ConfigError` for a signature or an option that cannot be used.
+    """
+    if function is None:
+        return lambda function: _make_tool(function, options, sys._getframe(1))
+    return _make_tool(function, options, sys._getframe(1))
+
+
+def as_tool(item: object) -> Tool:
+    """`item` if it is a tool, else a tool of effect `once` made from it, a function.
+
+    Raises: `ConfigError` if it is neither.
+    """
+    if is_tool(item):
+        return cast("Tool", item)
+    if callable(item):
+        return FunctionTool(item, {})
+    raise ConfigError(f"{item!r} is neither a tool nor a function")
+
+
+def is_tool(item: object) -> bool:
+    """Whether `item` is an object with what `Tool` asks for."""
+    return isinstance(getattr(item, "spec", None), ToolSpec) and not isinstance(item, type)
+
+
+def check_tool_name(name: str, label: str) -> None:
+    """Raises: `ConfigError` if providers would refuse a tool of this name."""
+    if not _TOOL_NAME.fullmatch(name):
+        raise ConfigError(
+            f"{label}: {name!r} cannot be the name of a tool; use 1 to 64 of the characters a-z, A-Z, 0-9, '_' "
+            "and '-', for example with tool(name='...')"
+        )
+
+
+def _make_spec(
+    label: str, name: str, summary: str, schema: dict[str, Json], options: ToolOptions
+) -> ToolSpec:
+    unknown = set(options) - ToolOptions.__optional_keys__
+    if unknown:
+        known = ", ".join(sorted(ToolOptions.__optional_keys__))
+        raise ConfigError(f"{label}: there is no tool option {min(unknown)!r}; the options are {known}")
+    name = options.get("name", name)
+    check_tool_name(name, label)
+    try:
+        effect = Effect(options.get("effect", Effect.ONCE))
+    except ValueError:
+        known = ", ".join(repr(item.value) for item in Effect)
+        raise ConfigError(f"{label}: effect is {options.get('effect')!r}; use one of {known}") from None
+    numbers = ("timeout_seconds", "max_result_chars", "max_calls", "max_concurrent")
+    given = {key: value for key, value in options.items() if key in numbers}
+    for key, value in given.items():
+        if value is not None and not (isinstance(value, int | float) and value > 0):
+            raise ConfigError(f"{label}: {key} is {value!r}; it must be above 0")
+    return ToolSpec(
+        name=name,
+        description=options.get("description", summary),
+        parameters=schema,
+        effect=effect,
+        is_concurrent=options.get("concurrent", True),
+        may_differ=_check_rules(label, options.get("may_differ", ())),
+        **cast("Any", given),
+    )
+
+
+def _check_rules(label: str, rules: Sequence[str]) -> tuple[str, ...]:
+    for rule in (rules,) if isinstance(rules, str) else rules:
+        try:
+            re.compile(rule)
+        except re.error as error:
+            raise ConfigError(
+                f"{label}: may_differ has {rule!r}, which is no regular expression ({error}); "
+                "use 'timestamps', 'order' or a pattern"
+            ) from error
+    return (rules,) if isinstance(rules, str) else tuple(rules)
+
+
+def _check_function(function: object) -> str:
+    """How messages name `function`. Raises: `ConfigError` if it can be no tool, whatever its signature."""
+    label = _label_of(function)
+    if not callable(function):
+        raise ConfigError(f"{label} cannot be a tool: it is not a function")
+    if isinstance(function, type):
+        raise ConfigError(f"{label} cannot be a tool: it is a class; use a function or a bound method")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{label} cannot be a tool: it yields; return one value instead")
+    return label
+
+
+def _label_of(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None)
+    return f"{function.__module__}.{name}" if name else repr(function)
+
+
+def _name_of(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _make_tool(function: Any, options: ToolOptions, frame: types.FrameType) -> FunctionTool[..., Any]:
+    if isinstance(function, FunctionTool):
+        return _make_tool(function._function, {**function._options, **options}, frame)
+    return FunctionTool(function, options, _locals_for(function, frame))
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or (
+        not inspect.isroutine(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    )
+
+
+def _is_unbound_method(function: Any) -> bool:
+    """Whether it is a function written in a class body, whose first parameter is the instance."""
+    outer = getattr(function, "__qualname__", "").rpartition(".")[0]
+    if not inspect.isfunction(function) or not outer or outer.endswith("<locals>"):
+        return False
+    return next(iter(inspect.signature(function).parameters), None) == "self"
+
+
+def _locals_for(function: Any, frame: types.FrameType) -> dict[str, Any]:
+    """The local names of the caller, if it is the one that `function` is defined in."""
+    is_local = "<locals>" in getattr(function, "__qualname__", "")
+    is_here = getattr(function, "__globals__", None) is frame.f_globals
+    return dict(frame.f_locals) if is_local and is_here else {}
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    # The threads do not survive a fork, so a child makes its own.
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_pool.cache_clear)
+    return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="treadle-tool")
+
+
+async def _run_in_thread(function: Callable[..., object], arguments: dict[str, Any]) -> object:
+    context = contextvars.copy_context()
+    loop = asyncio.get_running_loop()
+    value = await loop.run_in_executor(_pool(), lambda: context.run(_call, function, arguments))
+    return await value if inspect.isawaitable(value) else value
+
+
+def _call(function: Callable[..., object], arguments: dict[str, Any]) -> object:
+    try:
+        return function(**arguments)
+    except StopIteration as error:
+        # A future cannot carry it: who waits for the result would wait for ever.
+        raise RuntimeError("StopIteration was raised") from error
+
+
+def _to_text(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return str.__str__(value)
+    kind = type(value).__name__
+    advice = "return a str, a number, a list, a dict, a dataclass or a pydantic model"
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise ToolError(f"{name} returned {kind}, which has no text form; decode it, or {advice}")
+    try:
+        text = pydantic_core.to_json(value, inf_nan_mode="strings", fallback=_from_struct).decode()
+    except (pydantic_core.PydanticSerializationError, RecursionError) as error:
+        raise ToolError(
+            f"{name} returned {kind}, which cannot be written as JSON ({error}); {advice}"
+        ) from error
+    # A date or a member of an enum is a text, which needs no quotes.
+    return cast("str", msgspec.json.decode(text)) if text.startswith('"') else text
+
+
+def _from_struct(value: object) -> object:
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    raise pydantic_core.PydanticSerializationError(f"no JSON form for {type(value).__qualname__}")

@@ -1,0 +1,184 @@
+"""A model that answers in the place of a tool.
+
+It is told what the tool is, what was called before in the run and what came of it, so that the world that it makes
+up holds together. Its answers are kept by what they answer: the same call after the same calls gives the same.
+What it costs counts against no budget of the run.
+"""
+
+import contextlib
+import hashlib
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError, ProviderError
+from treadle.core.log import Log
+from treadle.core.registry import load
+from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
+from treadle.loop.answers import strip_answer
+from treadle.models.protocol import Watch
+from treadle.tools.protocol import ToolOutput
+from treadle.tools.schema.output import OutputChecker
+
+if TYPE_CHECKING:
+    from treadle.models.protocol import Model
+
+ATTEMPTS = 2
+MAX_KEPT = 10_000
+"""Answers that are kept in memory, the newest."""
+_FAILURE = "ERROR:"
+_INSTRUCTIONS = (
+    "You play a tool in a simulated world. Answer each call exactly as the real tool would: only its result, no "
+    "remarks, no code fence. Stay consistent with every earlier call and result. Invent plausible details where "
+    f'nothing is known. If the real tool would fail, answer with one line that begins with "{_FAILURE} ".'
+)
+
+
+class _Answer(Struct, frozen=True, omit_defaults=True):
+    """What is kept of one."""
+
+    content: str
+    is_error: bool = False
+    structured: Json = None
+
+
+class Simulator:
+    """Answers calls of any tool, for any number of runs at once."""
+
+    def __init__(
+        self, model: "Model | str", *, seed: int | None = None, cache: str | Path | None = None
+    ) -> None:
+        """Another `seed` gives another world; it is also sent to a model that is given by name.
+
+        `cache` is a folder for the answers, which processes may share; without it they last as long as this.
+        Raises: `ConfigError` for an unknown model, or a folder that cannot be made.
+        """
+        self._model: Model = (
+            load("treadle.models:model")(model, seed=seed) if isinstance(model, str) else model
+        )
+        self._seed = seed
+        self._kept: dict[str, _Answer] = {}
+        self._folder = None if cache is None else Path(cache).expanduser()
+        if self._folder is not None:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot keep simulated answers in {str(cache)!r}: {error.strerror}"
+                ) from error
+
+    async def answer(self, spec: ToolSpec, arguments: dict[str, Json], earlier: Sequence[Json]) -> ToolOutput:
+        """What the tool would answer after the `earlier` calls, oldest first. An error if the model fails twice."""
+        question = {
+            "seed": self._seed,
+            "earlier_calls": list(earlier),
+            "tool": {
+                "name": spec.name,
+                "description": spec.description,
+                "parameters": spec.parameters,
+                "output_schema": spec.output_schema,
+            },
+            "arguments": arguments,
+        }
+        asked = msgspec.json.encode([_INSTRUCTIONS, self._model.name, question], order="sorted")
+        key = hashlib.sha256(asked).hexdigest()
+        found = self._kept.get(key) or self._read(key)
+        if found is None:
+            answer, is_good = await self._ask(spec, question)
+            # Of two runs that asked at the same time, the first to be answered decides for both.
+            found = self._kept.get(key) or (self._write(key, answer) if is_good else answer)
+            if not is_good:
+                return _to_output(found)
+        self._kept[key] = found
+        if len(self._kept) > MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return _to_output(found)
+
+    async def _ask(self, spec: ToolSpec, question: Json) -> tuple[_Answer, bool]:
+        """The answer, and whether it is one: if not, it says what went wrong."""
+        text = msgspec.json.encode(question).decode()
+        if spec.output_schema is not None:
+            text += "\n\nAnswer with one JSON value that fits output_schema, or with the line of an error."
+        messages = [Message(Role.SYSTEM, _INSTRUCTIONS), Message(Role.USER, text)]
+        problem = ""
+        for _ in range(ATTEMPTS):
+            try:
+                completion = await self._model.infer(Request(Log(messages)), Watch())
+            except ProviderError as error:
+                return _Answer(f"the model that simulates {spec.name} failed: {error}", is_error=True), False
+            answer, problem = _read_answer(spec, completion)
+            if answer is not None:
+                return answer, True
+            said = completion.message.content
+            messages += [Message(Role.ASSISTANT, said), Message(Role.USER, f"That is no answer: {problem}")]
+        return _Answer(f"the simulated {spec.name} gave no answer: {problem}", is_error=True), False
+
+    def _read(self, key: str) -> _Answer | None:
+        if self._folder is None:
+            return None
+        try:
+            return msgspec.json.decode((self._folder / f"{key}.json").read_bytes(), type=_Answer)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def _write(self, key: str, answer: _Answer) -> _Answer:
+        """Keep an answer; the one that another process kept first, if there is one."""
+        if self._folder is None:
+            return answer
+        part = self._folder / f".{uuid.uuid4().hex}"
+        try:
+            part.write_bytes(msgspec.json.encode(answer))
+            with contextlib.suppress(FileExistsError):
+                _link(part, self._folder / f"{key}.json")
+        finally:
+            part.unlink(missing_ok=True)
+        kept = self._read(key)
+        if kept is None:
+            # What lay there was no answer.
+            (self._folder / f"{key}.json").write_bytes(msgspec.json.encode(answer))
+        return kept or answer
+
+
+def _link(part: Path, target: Path) -> None:
+    """Give a whole file its name. Raises: `FileExistsError`, where the file system can tell."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        part.replace(target)
+
+
+def _to_output(answer: _Answer) -> ToolOutput:
+    return ToolOutput(
+        answer.content, is_error=answer.is_error, is_simulated=True, structured=answer.structured
+    )
+
+
+def _read_answer(spec: ToolSpec, completion: Completion) -> tuple[_Answer | None, str]:
+    """What the model's text says, or what is wrong with it."""
+    text = strip_answer(completion.message.content)
+    if completion.finish_reason is FinishReason.LENGTH:
+        return None, "it was cut off by the output limit; answer shorter"
+    if not text:
+        return None, "it is empty"
+    if text.startswith(_FAILURE):
+        return _Answer(text.removeprefix(_FAILURE).strip(), is_error=True), ""
+    if spec.output_schema is None:
+        return _Answer(text), ""
+    try:
+        value: Json = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return None, f"it is not JSON ({error})"
+    try:
+        fault = OutputChecker(spec.output_schema).find_fault(value)
+    except ConfigError as error:
+        fault = str(error)
+    if fault is not None:
+        return None, f"it does not fit output_schema: {fault}"
+    return _Answer(msgspec.json.encode(value).decode(), structured=value), ""
