@@ -1,22 +1,86 @@
-"""Where names lead: what is loaded when it is first asked for, and nothing before."""
+"""Registries of named objects, and imports that wait until something is used.
+
+A `Registry` maps names to objects: the built-in ones from a table, those of other packages from their entry
+points. Nothing is imported before it is asked for.
+"""
 
 import importlib
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from treadle.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """The objects of one kind by name, each imported when it is first loaded."""
+
+    def __init__(self, kind: str, group: str, table: Mapping[str, str]) -> None:
+        """Make a registry of the objects in `table` and in the entry-point group `group`.
+
+        `kind` is the noun that error messages use, as in "unknown task set 'flies'". `table` maps a name to
+        `module:attribute`. A name in the table wins over an entry point of the same name.
+        """
+        self.kind = kind
+        self.group = group
+        self.table = table
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.table or name in self._plugins()
+
+    def names(self) -> list[str]:
+        """Return all names: the built-in ones in the table's order, then those of other packages, sorted."""
+        return [*self.table, *sorted(name for name in self._plugins() if name not in self.table)]
+
+    def load(self, name: str) -> T:
+        """Return the object called `name`, importing its module if needed.
+
+        Raises: `ConfigError` if there is no such name (with the nearest names), or if the object of another
+        package cannot be imported.
+        """
+        if name in self.table:
+            return cast("T", load(self.table[name]))
+        point = self._plugins().get(name)
+        if point is None:
+            raise self._unknown(name)
+        try:
+            return cast("T", point.load())
+        except Exception as error:
+            raise ConfigError(
+                f"the {self.kind} {name!r} ({point.value}) cannot be loaded: {error!r}"
+            ) from error
+
+    def _plugins(self) -> "dict[str, EntryPoint]":
+        from importlib.metadata import entry_points  # takes 20 ms to import
+
+        return {point.name: point for point in entry_points(group=self.group)}
+
+    def _unknown(self, name: str) -> ConfigError:
+        import difflib
+
+        known = self.names()
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+        return ConfigError(f"unknown {self.kind} {name!r}{hint} Known names: {', '.join(known) or 'none'}")
 
 
 @cache
 def load(reference: str) -> Any:
-    """The object at `package.module:attribute`, imported now."""
+    """Return the object at `package.module:attribute`, importing the module if needed."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def require(module: str, extra: str) -> Any:
-    """A module that an extra brings. Raises: `ConfigError` with the line that installs it."""
+    """Return a module that is installed with the extra `extra`.
+
+    Raises: `ConfigError` with the command that installs it.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -26,7 +90,7 @@ def require(module: str, extra: str) -> Any:
 
 
 def load_name(package: str, name: str, where: Mapping[str, str]) -> Any:
-    """For a module's `__getattr__`: `name` from the module that `where` gives for it."""
+    """Return `name` from the module that `where` gives for it; the body of a module's `__getattr__`."""
     if name not in where:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     return getattr(importlib.import_module(where[name]), name)

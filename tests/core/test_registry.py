@@ -1,0 +1,72 @@
+"""One registry for all that has a name: built-in names from a table, others from entry points."""
+
+import subprocess
+import sys
+
+import pytest
+
+from treadle.core.errors import ConfigError
+from treadle.core.registry import Registry
+
+TABLE = {"json": "json:dumps", "text": "textwrap:dedent"}
+
+
+@pytest.fixture
+def registry(tmp_path, monkeypatch):
+    package = tmp_path / "shapes_of_a_test-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes-of-a-test\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(
+        "[treadle.shapes]\n"
+        "round = shapes_of_a_test:ROUND\n"
+        "absent = shapes_of_a_test:gone\n"
+        "json = shapes_of_a_test:ROUND\n"
+    )
+    (tmp_path / "shapes_of_a_test.py").write_text("ROUND = 'round'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return Registry("shape", "treadle.shapes", TABLE)
+
+
+def test_names_are_those_of_the_table_and_of_packages(registry):
+    assert registry.names() == ["json", "text", "absent", "round"]
+    assert "text" in registry
+    assert "round" in registry
+    assert "square" not in registry
+
+
+def test_a_built_in_name_wins_over_an_entry_point(registry):
+    import json
+
+    assert registry.load("json") is json.dumps
+
+
+def test_an_object_of_another_package_is_loaded(registry):
+    assert registry.load("round") == "round"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("jsno", r"unknown shape 'jsno'; did you mean 'json'\? Known names: json, text, absent, round"),
+        ("", r"unknown shape ''\. Known names: json, text, absent, round"),
+        ("absent", r"the shape 'absent' \(shapes_of_a_test:gone\) cannot be loaded: AttributeError"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_a_config_error(registry, name, message):
+    with pytest.raises(ConfigError, match=message):
+        registry.load(name)
+
+
+def test_a_fault_within_the_house_is_not_hidden():
+    with pytest.raises(ModuleNotFoundError):
+        Registry("shape", "treadle.shapes", {"own": "treadle.no_such_module:x"}).load("own")
+
+
+def test_entry_points_are_read_only_when_they_are_needed():
+    script = (
+        "import sys\nfrom treadle.core.registry import Registry\n"
+        "Registry('shape', 'treadle.shapes', {'json': 'json:dumps'}).load('json')\n"
+        "print('importlib.metadata' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
