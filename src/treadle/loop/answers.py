@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from treadle.core.answers import strip_answer
 from treadle.core.decide import CheckAnswer, judge_answer
 from treadle.core.events import DurableBody
 from treadle.core.registry import load
@@ -43,12 +44,3 @@ def check_answer(state: State, action: CheckAnswer) -> tuple[DurableBody, ...]:
         return judge_answer(state, text, f"it is not JSON ({error})").bodies
     fault = load("treadle.tools.schema.output:find_output_fault")(state.output_spec.schema, value)
     return judge_answer(state, text, fault).bodies
-
-
-def strip_answer(text: str) -> str:
-    """An answer without white space and the one code fence that may stand around all of it."""
-    text = text.strip()
-    first, _, rest = text.partition("\n")
-    # Further fences are in its texts: if it is no JSON then, it is none with the fence either.
-    is_fenced = first.startswith("```") and "`" not in first[3:] and rest.endswith("```")
-    return rest[:-3].strip() if is_fenced else text

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from treadle.core.answers import strip_answer
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.registry import load
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
-from treadle.loop.answers import strip_answer
 from treadle.models.protocol import Watch
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.output import OutputChecker
