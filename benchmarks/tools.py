@@ -11,7 +11,7 @@ from benchmarks.common import Figure
 from treadle import Agent, ScriptedModel, open_journal, tool
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.protocol import Scope, ToolContext
+from treadle.tools.context import Scope, ToolContext
 
 ROUNDS = 11
 CALLS = 30 * (ROUNDS - 1)

@@ -50,7 +50,8 @@ from treadle.journal.memory import MemoryJournal, MemoryWriter
 from treadle.models import call
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer
-from treadle.tools.protocol import Attachment, ToolContext, ToolOutput
+from treadle.tools.context import ToolContext
+from treadle.tools.protocol import Attachment, ToolOutput
 from treadle.trajectory.transcript import check_transcript
 
 

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from treadle.models.scripted import ScriptedModel
     from treadle.models.wire.price import Price
     from treadle.tasks import load_task, task_set
+    from treadle.tools.context import ToolContext
     from treadle.tools.function.function import tool
-    from treadle.tools.protocol import ApprovalRequest, Attachment, Decision, ToolContext, ToolOutput
+    from treadle.tools.protocol import ApprovalRequest, Attachment, Decision, ToolOutput
 
 __version__ = "0.1.0"
 
@@ -78,7 +79,7 @@ _WHERE = {
     "Session": "treadle.agent.session",
     "StopReason": "treadle.core.types",
     "ToolCall": "treadle.core.types",
-    "ToolContext": "treadle.tools.protocol",
+    "ToolContext": "treadle.tools.context",
     "ToolError": "treadle.core.errors",
     "ToolLimits": "treadle.core.policy",
     "ToolOutput": "treadle.tools.protocol",

@@ -32,10 +32,12 @@ from treadle.journal.memory import MemoryJournal
 from treadle.loop.perform import read_call, run_tool
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
+from treadle.tools.context import Scope, ToolContext
 from treadle.tools.function.function import check_tool_name
-from treadle.tools.protocol import Scope, Tool, Toolbox, ToolContext
+from treadle.tools.protocol import Tool
 from treadle.tools.resolve import MAKERS, TOOLSETS, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.toolbox import Toolbox
 from treadle.trajectory.transcript import check_transcript
 
 MCP_SERVER = Path(__file__).parents[1] / "tools" / "mcp" / "sdk_server.py"

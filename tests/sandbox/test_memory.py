@@ -285,3 +285,24 @@ def test_what_goes_in_comes_out(files: dict[str, bytes]) -> None:
         return
     assert {path: sandbox.read(path) for path in files} == files
     assert len(sandbox.paths()) == len(files)
+
+
+def test_what_has_changed_is_known_without_taking_a_delta() -> None:
+    sandbox = MemorySandbox({"a": "1"})
+    assert sandbox.has_changes
+    sandbox.take_delta()
+    assert not sandbox.has_changes
+    assert sandbox.copy().has_changes
+    sandbox.write("a", b"1")
+    sandbox.read("a")
+    assert not sandbox.has_changes
+    for change in (
+        lambda: sandbox.write("b", b"2"),
+        lambda: sandbox.delete("b"),
+        lambda: sandbox.write_state("tool", b"3"),
+    ):
+        change()
+        assert sandbox.has_changes
+        sandbox.take_delta()
+        assert not sandbox.has_changes
+    assert not MemorySandbox.restore({}, lambda digest: b"").has_changes

@@ -20,8 +20,8 @@ from treadle import ToolContext
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect
 from treadle.sandbox.memory import MemorySandbox
+from treadle.tools.context import Scope
 from treadle.tools.mcp import MCPServer
-from treadle.tools.protocol import Scope
 from treadle.tools.spin import Spin, spin
 
 TOOLS = """

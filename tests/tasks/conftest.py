@@ -10,8 +10,8 @@ from treadle.loop.perform import read_call, run_tool
 from treadle.models.protocol import Model, Watch
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tasks.protocol import Task
+from treadle.tools.context import ToolContext
 from treadle.tools.files import files as toolset
-from treadle.tools.protocol import ToolContext
 
 TOOLS = {tool.spec.name: tool for tool in toolset.tools()}
 SPECS = tuple([tool.spec for tool in TOOLS.values()])

@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.tools.web import Asked, Web
 
+from treadle.tools.context import ToolContext
 from treadle.tools.openapi import OpenAPI
-from treadle.tools.protocol import ToolContext
 
 WHERE = ToolContext("r", "c", 1)
 _OPTIONS = ("auth", "headers", "effects")

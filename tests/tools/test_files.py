@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from treadle.core.errors import SandboxError, ToolError
 from treadle.core.types import Effect, Json
 from treadle.sandbox.memory import MemorySandbox
+from treadle.tools.context import ToolContext
 from treadle.tools.files import MAX_EDITED_CHARS, MAX_MATCHES, FilesToolset, files
-from treadle.tools.protocol import ToolContext
 
 TOOLS = {item.spec.name: item for item in files.tools()}
 CHANGING = {"write_file", "delete_file", "edit_file"}

@@ -16,8 +16,9 @@ from pydantic import BaseModel, Field
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json
+from treadle.tools.context import ToolContext
 from treadle.tools.function.function import as_tool, tool
-from treadle.tools.protocol import Tool, ToolContext
+from treadle.tools.protocol import Tool
 
 CONTEXT = ToolContext("run", "call", 1)
 
@@ -278,7 +279,7 @@ class TestCall:
         script = """
 import asyncio, os
 from treadle.tools.function.function import tool
-from treadle.tools.protocol import ToolContext
+from treadle.tools.context import ToolContext
 item = tool(lambda: "ran", name="f")
 run = lambda: asyncio.run(asyncio.wait_for(item.call({}, ToolContext("r", "c", 1)), 30))
 assert run() == "ran"

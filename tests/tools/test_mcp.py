@@ -19,8 +19,9 @@ from treadle.core.types import Effect, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.loop.perform import run_tool
 from treadle.models import call
+from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
-from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+from treadle.tools.protocol import ToolOutput
 from treadle.trajectory.verify import verify_run
 
 HERE = Path(__file__).parent / "mcp"

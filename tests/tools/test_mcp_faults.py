@@ -15,9 +15,9 @@ import pytest
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import ToolCall
 from treadle.loop.perform import run_tool
+from treadle.tools.context import ToolContext
 from treadle.tools.function.function import check_tool_name
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
-from treadle.tools.protocol import ToolContext
 
 ODD = str(Path(__file__).parent / "mcp" / "odd_server.py")
 
@@ -256,7 +256,7 @@ def test_no_server_outlives_the_process_that_started_it(odd: Odd, ending: str) -
     script = f"""
         import asyncio, sys
         from treadle.tools.mcp import MCPServer
-        from treadle.tools.protocol import ToolContext
+        from treadle.tools.context import ToolContext
         server = MCPServer(sys.executable, args=sys.argv[1:])
         print(asyncio.run(server.tools()[0].call({{}}, ToolContext("r", "c", 1))).content)
         {ending}
@@ -271,7 +271,7 @@ def test_a_forked_process_has_servers_of_its_own(odd: Odd) -> None:
     script = """
         import asyncio, os, sys
         from treadle.tools.mcp import MCPServer
-        from treadle.tools.protocol import ToolContext
+        from treadle.tools.context import ToolContext
         server = MCPServer(sys.executable, args=sys.argv[1:])
         def call():
             print(asyncio.run(server.tools()[0].call({}, ToolContext("r", "c", 1))).content, flush=True)

@@ -16,8 +16,8 @@ import pytest
 from tests.tools.web import Asked, Web, serve
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.tools.context import ToolContext
 from treadle.tools.mcp import MCPServer, mcp
-from treadle.tools.protocol import ToolContext
 
 SDK = str(Path(__file__).parent / "mcp" / "sdk_server.py")
 Answer = tuple[int, dict[str, str], bytes]

@@ -17,9 +17,10 @@ from treadle.core.types import Effect, ToolSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
+from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.fixtures import Fixture, fill
 from treadle.tools.mock.mock import Mock, mock, mock_of
-from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+from treadle.tools.protocol import ToolOutput
 
 SPEC = ToolSpec("f", "Does f.", {"type": "object"}, Effect.IDEMPOTENT)
 

@@ -20,7 +20,8 @@ from treadle.journal.jsonl import export_run, import_lines
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+from treadle.tools.context import Scope, ToolContext
+from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import Python, python
 from treadle.trajectory.verify import verify_run
 
@@ -292,7 +293,7 @@ async def test_an_exported_journal_brings_the_variables_along() -> None:
 def test_a_fork_of_a_process_that_ran_code_is_told_and_does_not_hang() -> None:
     script = """
 import asyncio, os, sys
-from treadle.tools.protocol import ToolContext
+from treadle.tools.context import ToolContext
 from treadle.tools.python import python
 def run():
     return asyncio.run(python.call({"code": "1 + 1"}, ToolContext("r", "c", 1)))
@@ -334,7 +335,7 @@ def workers_of(pid: int) -> list[int]:
 def test_no_worker_outlives_the_process(ending: signal.Signals | None) -> None:
     script = """
 import asyncio, sys
-from treadle.tools.protocol import ToolContext
+from treadle.tools.context import ToolContext
 from treadle.tools.python import python
 async def main():
     print((await python.call({"code": "1 + 1"}, ToolContext("r", "c", 1))).content, flush=True)

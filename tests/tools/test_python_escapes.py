@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+from treadle.tools.context import Scope, ToolContext
+from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import Python
 from treadle.tools.python.tool import MAX_CODE_CHARS
 

@@ -20,7 +20,8 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, Message, Role, ToolCall
 from treadle.sandbox.commands.command import Limits
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+from treadle.tools.context import Scope, ToolContext
+from treadle.tools.protocol import ToolOutput
 from treadle.tools.resolve import resolve_tools
 from treadle.tools.shell import MAX_COMMAND_BYTES, MAX_COMMANDS, Shell
 
@@ -353,7 +354,7 @@ def runs(mark: str) -> bool:
 SCRIPT = """
     import asyncio, sys
     from treadle.sandbox.memory import MemorySandbox
-    from treadle.tools.protocol import Scope, ToolContext
+    from treadle.tools.context import Scope, ToolContext
     from treadle.tools.shell import Shell
 
     async def main():

@@ -21,7 +21,8 @@ from tests.sandbox.here import needs_sandbox
 from treadle.sandbox.commands.command import Limits
 from treadle.sandbox.commands.processes import find_marked
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+from treadle.tools.context import Scope, ToolContext
+from treadle.tools.protocol import ToolOutput
 from treadle.tools.shell import Shell
 
 pytestmark = needs_sandbox

@@ -12,9 +12,10 @@ from treadle.core.errors import ConfigError, ServerError
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolSpec
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
+from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.mock import MAX_HISTORY, Mock, MockTool
 from treadle.tools.mock.simulate import Simulator
-from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+from treadle.tools.protocol import ToolOutput
 
 PLAIN = ToolSpec("f", "Does f.", {"type": "object"})
 SCHEMA = {"$defs": {"n": {"type": "integer"}}, "type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}}

@@ -14,7 +14,7 @@ from treadle.core.types import Effect, ToolSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.protocol import Scope, ToolContext
+from treadle.tools.context import Scope, ToolContext
 from treadle.tools.spin import Spin, session_of, spin
 
 Json = Any

@@ -42,7 +42,8 @@ from treadle.loop.replay import Replay, Replayer
 from treadle.loop.toolcalls import approval_decided
 from treadle.models.protocol import Model, output_mode_of
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver, Decision, Tool, Toolbox, ToolLike
+from treadle.tools.protocol import Approver, Decision, Tool, ToolLike
+from treadle.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from treadle.agent.session import Session

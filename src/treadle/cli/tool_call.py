@@ -15,8 +15,10 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.perform import read_call, run_tool
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.protocol import Scope, Tool, Toolbox, ToolContext, ToolOutput
+from treadle.tools.context import Scope, ToolContext
+from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.resolve import resolve_tools
+from treadle.tools.toolbox import Toolbox
 
 
 def call_tool(name: str, arguments: str, texts: Sequence[str], mount: Path | None, *, is_json: bool) -> int:

@@ -36,7 +36,9 @@ from treadle.loop.perform import call_ids_of, describe_failure, share_prompt, wh
 from treadle.loop.toolcalls import ask, request_approvals, run_calls
 from treadle.models.protocol import Model, Watch
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver, Scope, Toolbox
+from treadle.tools.context import Scope
+from treadle.tools.protocol import Approver
+from treadle.tools.toolbox import Toolbox
 
 Emit = Callable[[e.Event | e.Ephemeral], None]
 

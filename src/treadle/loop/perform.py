@@ -36,7 +36,8 @@ from treadle.core.types import (
     ToolResult,
     ToolSpec,
 )
-from treadle.tools.protocol import Attachment, Tool, ToolContext, ToolOutput
+from treadle.tools.context import ToolContext
+from treadle.tools.protocol import Attachment, Tool, ToolOutput
 
 
 def describe_failure(error: Exception, step: int, at: float) -> e.InferenceFailed:

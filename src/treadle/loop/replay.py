@@ -29,7 +29,7 @@ from treadle.core.types import Completion, Request, StopReason
 from treadle.loop.answers import check_answer
 from treadle.loop.driver import Driver
 from treadle.models.protocol import Watch
-from treadle.tools.protocol import Toolbox
+from treadle.tools.toolbox import Toolbox
 
 
 def _is_input(body: e.DurableBody) -> bool:

@@ -18,7 +18,8 @@ from treadle.core.policy import Approval
 from treadle.core.state import CallState, InnerCall
 from treadle.core.types import Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.loop.perform import Blobs, failed, read_call, run_together, run_tool
-from treadle.tools.protocol import ApprovalRequest, Decision, Tool, ToolContext, ToolOutput
+from treadle.tools.context import ToolContext
+from treadle.tools.protocol import ApprovalRequest, Decision, Tool, ToolOutput
 
 if TYPE_CHECKING:
     from treadle.loop.driver import Driver

@@ -43,8 +43,10 @@ class MemorySandbox:
         """Folder to how many files lie in it, at any depth."""
         self._is_shared = False
         """Another sandbox holds the same two mappings, so they must be copied before a change."""
+        self.has_changes = True
+        """See `Sandbox.has_changes`. A plain attribute, because it is read after every tool call."""
         self._is_reported = False
-        """The first delta has been taken."""
+        """Whether the first delta has been taken."""
         self._before: dict[str, _Content | None] = {}
         """What the files touched since the last delta held then; `None`: the file was not there."""
         self._snapshot_id: str | None = None
@@ -112,6 +114,7 @@ class MemorySandbox:
         for name, digest in (states or {}).items():
             sandbox._states[name] = _Content(read_blob(digest), digest)
         sandbox._is_reported = True
+        sandbox.has_changes = False
         return sandbox
 
     def copy(self) -> "MemorySandbox":
@@ -173,6 +176,7 @@ class MemorySandbox:
             old = self._states.get(name)
             if old is None or old.data != content:
                 self._states[name] = self._changed_states[name] = _Content(content)
+                self.has_changes = True
 
     @property
     def snapshot_id(self) -> str:
@@ -186,9 +190,10 @@ class MemorySandbox:
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
         """See `Sandbox.take_delta`. A file that is back at what it held does not count as changed."""
-        if self._is_reported and not self._before and not self._changed_states:
+        if not self.has_changes:
             return None
         with self._lock:
+            self.has_changes = False
             before, self._before = self._before, {}
             states, self._changed_states = self._changed_states, {}
             if not self._is_reported:
@@ -220,6 +225,7 @@ class MemorySandbox:
             self._is_shared = False
         if self._is_reported:
             self._before.setdefault(name, old)
+        self.has_changes = True
         self._snapshot_id = None
 
     def _put(self, name: str, content: _Content) -> None:

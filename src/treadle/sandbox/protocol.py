@@ -41,9 +41,14 @@ class Sandbox(Protocol):
         """SHA-256 over the sorted (path, content hash) pairs, hex: equal files, equal id."""
         ...
 
-    def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
-        """What changed since the last call, and the contents of what changed by their hash.
+    @property
+    def has_changes(self) -> bool:
+        """False if `take_delta` would return `None`. It is cheap to read, and may be true without a change."""
+        ...
 
-        `None` if nothing did. The first call reports every file.
+    def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
+        """Return what changed since the last call, and the changed contents by their hash.
+
+        Return `None` if nothing changed. The first call reports every file.
         """
         ...

@@ -14,8 +14,9 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from treadle.core.errors import SandboxError, ToolError
 from treadle.sandbox.paths import normalize_file, normalize_folder
 from treadle.sandbox.protocol import Sandbox
+from treadle.tools.context import ToolContext
 from treadle.tools.function.function import tool
-from treadle.tools.protocol import Tool, ToolContext
+from treadle.tools.protocol import Tool
 
 MAX_EDITED_CHARS = 16 * 1024 * 1024
 """Without a limit a few edits that double a text would fill the memory."""

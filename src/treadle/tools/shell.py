@@ -26,7 +26,8 @@ from treadle.sandbox.commands.folder import Folder
 from treadle.sandbox.commands.home import is_open_to_all, make_root
 from treadle.sandbox.commands.tree import TooMuchError, clear_folder, remove_tree
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Tool, ToolContext, ToolOutput
+from treadle.tools.context import ToolContext
+from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
 T = TypeVar("T")

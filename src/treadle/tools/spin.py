@@ -17,7 +17,8 @@ from treadle.agent.sync import run_blocking
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.guarded import GuardedHttp, HttpAnswer, host_of
-from treadle.tools.protocol import Scope, ToolContext, ToolOutput
+from treadle.tools.context import Scope, ToolContext
+from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.definitions import parse_definitions
 from treadle.tools.schema.validation import ArgumentChecker
 

@@ -28,7 +28,8 @@ from treadle.journal.protocol import Journal
 from treadle.loop.perform import read_call, run_tool
 from treadle.loop.toolcalls import for_code, tell_edit
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.protocol import Scope, Tool, ToolContext, ToolLike, ToolOutput
+from treadle.tools.context import Scope, ToolContext
+from treadle.tools.protocol import Tool, ToolLike, ToolOutput
 from treadle.tools.resolve import TOOLSETS, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.trajectory.compare import is_same

@@ -24,7 +24,8 @@ from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model, Watch
 from treadle.tasks import load_task
-from treadle.tools.protocol import Tool, ToolContext, ToolOutput
+from treadle.tools.context import ToolContext
+from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.resolve import resolve_tools
 
 REPORT_SECONDS = 0.1

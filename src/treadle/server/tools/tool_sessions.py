@@ -14,7 +14,9 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.loop.perform import failed, read_call, run_tool
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.protocol import CallTool, Scope, Tool, Toolbox, ToolContext, ToolOutput
+from treadle.tools.context import CallTool, Scope, ToolContext
+from treadle.tools.protocol import Tool, ToolOutput
+from treadle.tools.toolbox import Toolbox
 
 
 class ToolSession:

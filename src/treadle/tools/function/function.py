@@ -21,9 +21,10 @@ import pydantic_core
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, ToolSpec
+from treadle.tools.context import ToolContext
 from treadle.tools.function.docstring import parse_docstring
 from treadle.tools.function.signature import read_signature
-from treadle.tools.protocol import Tool, ToolContext
+from treadle.tools.protocol import Tool
 from treadle.tools.schema.validation import ArgumentChecker
 
 P = ParamSpec("P")
@@ -84,6 +85,8 @@ class FunctionTool(Generic[P, R_co]):
         self._is_method = is_method
         self._attribute: str | None = None
         self._contexts = signature.contexts
+        self.takes_context = bool(signature.contexts)
+        """Whether `call` uses its context: see `Tool`."""
         self._convert = None if signature.takes_json else signature.convert
         self._is_async = _is_async(function)
         self.find_fault = ArgumentChecker(signature.schema).find_fault

@@ -20,7 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Json
-from treadle.tools.protocol import ToolContext
+from treadle.tools.context import ToolContext
 
 _SCALARS = (str, int, float, bool, type(None))
 _IN_SCHEMA = (at.Ge, at.Gt, at.Le, at.Lt, at.MultipleOf, at.MinLen, at.MaxLen)

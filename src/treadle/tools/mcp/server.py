@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, ToolSpec
+from treadle.tools.context import ToolContext
 from treadle.tools.mcp import worker
 from treadle.tools.mcp.failure import UnreachableError
 from treadle.tools.mcp.link import Link
 from treadle.tools.mcp.names import name_of_command, name_of_url, safe_name
 from treadle.tools.mcp.results import effect_of, make_output_check, to_output
 from treadle.tools.mcp.target import Target
-from treadle.tools.protocol import ToolContext, ToolOutput
+from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -32,8 +32,9 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json, ToolSpec
+from treadle.tools.context import ToolContext
 from treadle.tools.mock.fixtures import Fixture, FixtureLike, fill, has_places, rank_fixtures, read_fixtures
-from treadle.tools.protocol import ToolContext, ToolOutput
+from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.definitions import MOCK_FIELDS, Definitions, parse_definitions, read_definitions
 from treadle.tools.schema.output import OutputChecker
 from treadle.tools.schema.validation import ArgumentChecker

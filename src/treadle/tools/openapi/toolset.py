@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.guarded import GuardedHttp, Resolver, host_of
+from treadle.tools.context import ToolContext
 from treadle.tools.openapi.answer import read
 from treadle.tools.openapi.document import Document, Operation, read_effect
 from treadle.tools.openapi.load import load
 from treadle.tools.openapi.request import build
 from treadle.tools.openapi.security import Secrets
-from treadle.tools.protocol import ToolContext, ToolOutput
+from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
 

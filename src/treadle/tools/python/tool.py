@@ -17,7 +17,8 @@ from typing import Any
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.registry import require
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.tools.protocol import ToolContext, ToolOutput
+from treadle.tools.context import ToolContext
+from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import workers
 from treadle.tools.schema.validation import ArgumentChecker
 

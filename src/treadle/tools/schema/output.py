@@ -9,7 +9,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, OutputMode, OutputSpec, ToolSpec
-from treadle.tools.protocol import ToolContext
+from treadle.tools.context import ToolContext
 from treadle.tools.schema.validation import ArgumentChecker
 
 MAX_PROBLEMS = 5

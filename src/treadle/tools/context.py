@@ -1,0 +1,130 @@
+"""What a running tool is given: facts about its call, and what its run holds while it is driven."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias, TypeVar
+
+from treadle.core.errors import ToolError
+from treadle.core.types import Json, ToolSpec
+from treadle.sandbox.protocol import Sandbox
+from treadle.tools.protocol import ToolOutput
+
+T = TypeVar("T")
+
+CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
+
+
+class Scope:
+    """What tools hold for one run while a process drives it: working folders, connections, sessions.
+
+    Everything in it is closed, in reverse order of opening, when the run is no longer driven.
+    """
+
+    __slots__ = ("_closers", "_items", "_lock", "is_run_over")
+
+    def __init__(self) -> None:
+        self.is_run_over = False
+        """Whether the run is finished and will not be driven again. It is set before the last `close`."""
+        self._items: dict[Hashable, Any] = {}
+        self._closers: list[AbstractAsyncContextManager[Any]] = []
+        self._lock: asyncio.Lock | None = None
+
+    async def get(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        """Return the run's item under `key`. The first call makes and enters it.
+
+        It may be exited in another task than it was entered in. Raises: what entering it raises.
+        """
+        self._lock = self._lock or asyncio.Lock()
+        async with self._lock:
+            if key not in self._items:
+                manager = make()
+                self._items[key] = await manager.__aenter__()
+                self._closers.append(manager)
+            item: T = self._items[key]
+        return item
+
+    async def close(self) -> None:
+        """Close everything in the scope. It is empty afterwards and can be used again."""
+        while self._closers:
+            manager = self._closers.pop()
+            try:
+                await manager.__aexit__(None, None, None)
+            except Exception as error:
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "a tool failed to release what it held for a run", "exception": error}
+                )
+        self._items.clear()
+
+
+class ToolContext:
+    """What a running call knows about its run. A parameter with this annotation receives it."""
+
+    __slots__ = (
+        "_caller",
+        "_make_caller",
+        "_report",
+        "call_id",
+        "run_id",
+        "sandbox",
+        "scope",
+        "step",
+        "tools",
+    )
+
+    def __init__(
+        self,
+        run_id: str,
+        call_id: str,
+        step: int,
+        sandbox: Sandbox | None = None,
+        report: Callable[[str, str], None] | None = None,
+        *,
+        scope: Scope | None = None,
+        tools: Sequence[ToolSpec] = (),
+        make_caller: Callable[[str], CallTool] | None = None,
+    ) -> None:
+        """`make_caller` takes this call's id and returns the function that makes calls within it."""
+        self.run_id = run_id
+        self.call_id = call_id
+        self.step = step
+        """The step's number in the run, counted from 1."""
+        self.sandbox = sandbox
+        """The run's files. `None` if the run has no sandbox."""
+        self.scope = scope if scope is not None else Scope()
+        """What tools hold for the run as long as it is driven."""
+        self.tools = tools
+        """All tools of the run, including this one."""
+        self._report = report
+        self._make_caller = make_caller
+        self._caller: CallTool | None = None
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key that is the same for every attempt at this call, in every process. Pass it on to services."""
+        return f"{self.run_id}/{self.call_id}"
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody watches the run. If not, `progress` has no effect."""
+        return self._report is not None
+
+    def progress(self, text: str) -> None:
+        """Report progress to whoever watches the run. It is not journalled. Safe to call from a thread."""
+        if self._report is not None:
+            self._report(self.call_id, text)
+
+    async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
+        """Call another tool of the run. The call is journalled within this one.
+
+        A call that fails returns an output with `is_error`. Raises: `ToolError` if there is no run.
+        """
+        if self._caller is None:
+            if self._make_caller is None:
+                raise ToolError(f"{name!r} cannot be called from here: this call is not part of a run")
+            self._caller = self._make_caller(self.call_id)
+        return await self._caller(name, arguments)
+
+
+NO_CONTEXT = ToolContext("", "", 0)
+"""The context for tools with a false `takes_context`, which do not use it."""

@@ -1,0 +1,64 @@
+"""The tools of a run by name, with the limits that apply to them."""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from treadle.core.policy import Policy
+from treadle.core.types import ToolSpec
+from treadle.tools.protocol import Tool
+
+DEFAULT_RESULT_CHARS: int = ToolSpec("", "", {}).max_result_chars
+
+
+class Toolbox:
+    """The tools that a model may call, and their definitions as the model reads them."""
+
+    __slots__ = ("_limited", "by_name", "contextless", "specs", "tools")
+
+    def __init__(self, tools: Mapping[str, Tool], policy: Policy | None = None) -> None:
+        self.tools = tools
+        self.by_name: dict[str, ToolSpec] = {
+            name: limit_spec(tool.spec, policy) for name, tool in tools.items()
+        }
+        """Each tool's definition, with the limits that apply to it. The description states these limits."""
+        self.specs: tuple[ToolSpec, ...] = tuple(self.by_name.values())
+        self.contextless = frozenset(
+            name for name, tool in tools.items() if not getattr(tool, "takes_context", True)
+        )
+        """The names of the tools that can be called with `NO_CONTEXT`: see `Tool`."""
+        self._limited: tuple[Policy, Toolbox] | None = None
+
+    def under(self, policy: Policy) -> "Toolbox":
+        """Return this toolbox with the limits of `policy`."""
+        if not policy.tool_limits and policy.max_result_chars is None:
+            return self
+        if self._limited is None or self._limited[0] != policy:
+            self._limited = policy, Toolbox(self.tools, policy)
+        return self._limited[1]
+
+
+def limit_spec(spec: ToolSpec, policy: Policy | None) -> ToolSpec:
+    """Return `spec` with the stricter of its own limits and those of `policy`, stated in the description."""
+    limits = () if policy is None else policy.limits_of(spec.name)
+    calls = _strictest(spec.max_calls, *[item.max_calls for item in limits])
+    concurrent = _strictest(spec.max_concurrent, *[item.max_concurrent for item in limits])
+    general = None if policy is None else policy.max_result_chars
+    chars = _strictest(spec.max_result_chars, general, *[item.max_result_chars for item in limits])
+    assert chars is not None
+    notes = []
+    if calls is not None:
+        notes.append(f"At most {calls} {'call' if calls == 1 else 'calls'} in one turn.")
+    if chars < DEFAULT_RESULT_CHARS:
+        notes.append(f"Results of more than {chars:,} characters are cut in the middle.")
+    note = " ".join(notes)
+    if not note or spec.description.endswith(note):
+        return replace(spec, max_calls=calls, max_concurrent=concurrent, max_result_chars=chars)
+    description = f"{spec.description}\n\n{note}" if spec.description else note
+    return replace(
+        spec, description=description, max_calls=calls, max_concurrent=concurrent, max_result_chars=chars
+    )
+
+
+def _strictest(*limits: int | None) -> int | None:
+    return min((item for item in limits if item is not None), default=None)
