@@ -50,6 +50,7 @@ from treadle.journal.memory import MemoryJournal, MemoryWriter
 from treadle.models import call
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer
+from treadle.teacher import oracle_for
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Attachment, ToolOutput
 from treadle.trajectory.transcript import check_transcript
@@ -1065,7 +1066,7 @@ async def test_a_run_that_was_interrupted_before_its_grade_is_graded_when_resume
     from treadle import load_task
 
     task = load_task("files:csv_sum-0003")
-    oracle = task.oracle()
+    oracle = oracle_for(task)
     assert oracle is not None
     graded = await lab.agent(model=oracle).run(task)
     bodies = [event.body for event in graded.events]
@@ -1709,7 +1710,7 @@ async def test_a_task_brings_files_and_tools_and_is_graded(lab: Lab) -> None:
     from treadle import load_task
 
     task = load_task("files:csv_sum-0003")
-    oracle = task.oracle()
+    oracle = oracle_for(task)
     assert oracle is not None
     run = await lab.agent(model=oracle).run(task)
     assert (run.reward, run.stop_reason) == (1.0, "completed")
@@ -1724,7 +1725,7 @@ async def test_a_run_that_failed_through_no_fault_of_its_own_gets_no_reward(lab:
     assert (failed.fault, failed.reward) == (Fault.INFRASTRUCTURE, None)
     refused = await lab.agent(RefusedError("no")).run(task)
     assert refused.reward == 0.0
-    oracle = task.oracle()
+    oracle = oracle_for(task)
     assert oracle is not None
     assert (await lab.agent(model=oracle).resume(failed.run_id)).reward == 1.0
 
@@ -1735,7 +1736,7 @@ async def test_a_fork_of_a_task_has_its_tools_and_a_grade_of_its_own(lab: Lab) -
     task = load_task("files:csv_sum-0003")
     wrong = await lab.agent("I do not know").run(task)
     assert wrong.reward == 0.0
-    oracle = task.oracle()
+    oracle = oracle_for(task)
     assert oracle is not None
     fork = await lab.agent(model=oracle).fork(wrong.run_id, lab.types(wrong.run_id).index("turn_started") + 1)
     assert fork.reward == 1.0

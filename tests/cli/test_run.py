@@ -155,7 +155,7 @@ MISUSES = [
     (["run", "hi", "-m", "oracle"], "the model 'oracle' solves the tasks of a task set"),
     (["run", "hi", "--task", TASK, "-m", "oracle"], "a text or --task, not both"),
     (["run", "--task", "files:csv_sum-9999", "-m", "oracle"], "has no task 'csv_sum-9999'; near ids"),
-    (["run", "--task", "nope:1", "-m", "oracle"], "there is no task set 'nope'"),
+    (["run", "--task", "nope:1", "-m", "oracle"], "unknown task set 'nope'"),
     (["run", "--task", TASK, "-m", "oracle:often"], "has no rate of mistakes"),
     (["run", "--task", TASK, "-m", "oracle", "--max-steps", "-1"], "max_steps is -1"),
     (["run", "--task", TASK, "-m", "oracle", "--mount", "."], "brings its own files"),

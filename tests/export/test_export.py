@@ -24,6 +24,7 @@ from treadle.export import FORMATS, Lineage, Row, export_rows, load_row, read_ro
 from treadle.export.formats import encode_row, find_format
 from treadle.models import call
 from treadle.models.scripted import Answer
+from treadle.teacher import oracle_for
 from treadle.tools.protocol import ToolLike, ToolOutput
 from treadle.trajectory.verify import verify_run
 
@@ -69,7 +70,7 @@ async def test_trl_has_arguments_as_objects_and_reasoning() -> None:
 async def test_a_row_says_where_it_came_from() -> None:
     journal = open_journal("memory:")
     task = load_task("files:csv_sum-0007")
-    oracle = task.oracle()
+    oracle = oracle_for(task)
     assert oracle is not None
     run = await Agent(oracle, journal=journal).run(task)
     (row,) = rows_of(journal, run.run_id, "openai")

@@ -3,13 +3,14 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
+from treadle.tasks.protocol import Task
 
+from treadle.agent.task import Task
 from treadle.core.log import Log
 from treadle.core.types import Effect, Message, Request, Role, ToolCall, ToolResult
 from treadle.loop.perform import read_call, run_tool
 from treadle.models.protocol import Model, Watch
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tasks.protocol import Task
 from treadle.tools.context import ToolContext
 from treadle.tools.files import files as toolset
 

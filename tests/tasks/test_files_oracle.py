@@ -9,7 +9,7 @@ import pytest
 from treadle.core.types import Message, Role
 from treadle.tasks.files import find_solver
 from treadle.tasks.files.task_set import FAMILIES, SEEDS, TASK_SET, FilesTask
-from treadle.teacher.oracle import OracleModel
+from treadle.teacher import OracleModel, oracle_for
 
 NAMES = [family.name for family in FAMILIES]
 FULL = pytest.mark.skipif(os.environ.get("TREADLE_FULL") != "1", reason="the long form")
@@ -32,7 +32,7 @@ def errors_of(messages: list[Message]) -> list[Message]:
 async def test_solves_every_family(play, name, rate):
     failures = steps = 0
     for task in tasks(name, 30):
-        messages, files = await play(task, task.oracle(mistake_rate=rate))
+        messages, files = await play(task, oracle_for(task, mistake_rate=rate))
         grade = task.check(messages[-1].content, files)
         assert grade.reward == 1.0, (task.task_id, grade.detail, messages[-1].content)
         failures += len(errors_of(messages))
@@ -47,7 +47,7 @@ async def test_solves_every_family(play, name, rate):
 @pytest.mark.parametrize("name", NAMES)
 async def test_solves_the_whole_set(play, name, rate):
     for task in tasks(name, SEEDS):
-        messages, files = await play(task, task.oracle(mistake_rate=rate))
+        messages, files = await play(task, oracle_for(task, mistake_rate=rate))
         grade = task.check(messages[-1].content, files)
         assert grade.reward == 1.0, (task.task_id, grade.detail, messages[-1].content)
 

@@ -15,7 +15,7 @@ from treadle.tasks.files.calls import delete_file, edit_file, list_files, read_f
 from treadle.tasks.files.task_set import TASK_SET
 from treadle.tasks.solver import MAX_STALLS, Pursuit, Step
 from treadle.teacher.mistakes import misspell, spoil
-from treadle.teacher.oracle import OracleModel
+from treadle.teacher.oracle import OracleModel, oracle_for
 
 TASK = TASK_SET.get("csv_sum-0003")
 
@@ -262,3 +262,11 @@ def test_equal_calls_of_a_step_have_a_result_each():
     results = {name: Message(Role.TOOL, f"text {name}", call_id=name) for name in "12"}
     pursuit.observe(Message(Role.ASSISTANT, tool_calls=calls), results)
     assert pursuit.results == ["text 1", "text 2"]
+
+
+def test_a_task_whose_set_has_no_solver_has_no_oracle():
+    class Plain:
+        input = TASK.input
+
+    assert oracle_for(Plain()) is None
+    assert oracle_for(TASK, mistake_rate=0.25).name == "oracle:0.25"

@@ -1,13 +1,17 @@
 """Wordings are read back as they were filled; draws repeat; sets are found by name."""
 
+import sys
+
 import pytest
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import Registry
+from treadle.tasks import task_set
 from treadle.tasks.draw import Draw, fraction, pick
+from treadle.tasks.files import TASK_SET
 from treadle.tasks.files.calls import edit_line
 from treadle.tasks.files.words import cents, money
 from treadle.tasks.prompt import Prompt
-from treadle.tasks.registry import task_set
 
 
 def test_a_prompt_is_read_back():
@@ -64,8 +68,17 @@ def test_a_set_of_a_package_is_found(tmp_path, monkeypatch):
     (tmp_path / "chores_of_a_test.py").write_text("def make():\n    return 'made'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert task_set("chores") == "made"
-    assert task_set("files").name == "files"
     with pytest.raises(ConfigError, match=r"'broken' \(chores_of_a_test:gone\) cannot be loaded"):
         task_set("broken")
-    with pytest.raises(ConfigError, match="nearest are chores"):
+    with pytest.raises(ConfigError, match="did you mean 'chores'"):
         task_set("chore")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_built_in_set_wins_over_a_package_of_the_same_name(tmp_path, monkeypatch, is_first):
+    package = tmp_path / "chores-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: chores\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[treadle.tasks]\nfiles = no:no\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path] if is_first else [*sys.path, str(tmp_path)])
+    assert Registry("task set", "treadle.tasks", {}).load("files") is TASK_SET

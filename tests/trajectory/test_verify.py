@@ -20,6 +20,7 @@ from treadle import (
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
+from treadle.teacher import oracle_for
 from treadle.trajectory.transcript import check_transcript
 from treadle.trajectory.verify import verify_run
 
@@ -235,7 +236,7 @@ async def test_runs_of_the_task_set_are_verified(mistake_rate: float, tmp_path: 
 
     with open_journal(tmp_path / "runs.db") as journal:
         for task in islice(task_set("files"), 22):
-            oracle = task.oracle(mistake_rate=mistake_rate)
+            oracle = oracle_for(task, mistake_rate=mistake_rate)
             assert oracle is not None
             run = await Agent(oracle, journal=journal).run(task)
             assert run.reward == 1.0

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from treadle.agent.run import Run
 from treadle.agent.sync import iterate_blocking, run_blocking
+from treadle.agent.task import Task, load_task
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
@@ -47,7 +48,6 @@ from treadle.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from treadle.agent.session import Session
-    from treadle.tasks.protocol import Task
 
 Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
 """Initial files: path to content, or a folder, which is read and never written to."""
@@ -105,7 +105,7 @@ class Agent:
 
     async def run(
         self,
-        task: "str | Task",
+        task: str | Task,
         *,
         run_id: str | None = None,
         files: Files | None = None,
@@ -132,7 +132,7 @@ class Agent:
         )
         return await self._drive(driver, writer, None if isinstance(task, str) else task)
 
-    def stream(self, task: "str | Task", **options: Any) -> "RunStream":
+    def stream(self, task: str | Task, **options: Any) -> "RunStream":
         """The run's events as they are kept, and the deltas between; options as for `run`."""
         return RunStream(lambda emit: self.run(task, on_event=emit, **options))
 
@@ -236,11 +236,11 @@ class Agent:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def run_sync(self, task: "str | Task", **options: Any) -> Run:
+    def run_sync(self, task: str | Task, **options: Any) -> Run:
         """`run`, blocking."""
         return run_blocking(self.run(task, **options))
 
-    def stream_sync(self, task: "str | Task", **options: Any) -> Iterator[e.Event | e.Ephemeral]:
+    def stream_sync(self, task: str | Task, **options: Any) -> Iterator[e.Event | e.Ephemeral]:
         """`stream`, as a plain iterator."""
         return iterate_blocking(self.stream(task, **options))
 
@@ -258,7 +258,7 @@ class Agent:
 
     def _begin(
         self,
-        task: "str | Task | None",
+        task: str | Task | None,
         *,
         run_id: str | None,
         files: Files | None,
@@ -310,13 +310,13 @@ class Agent:
         writer: RunWriter,
         sandbox: Sandbox,
         emit: Emit | None,
-        task: "Task | None" = None,
+        task: Task | None = None,
         output: OutputSpec | None = None,
     ) -> Driver:
         toolbox = self._toolbox_for(task, output or state.output_spec)
         return Driver(state, writer, self.model, toolbox, sandbox, emit, self.approver)
 
-    def _choose_output(self, schema: dict[str, Json] | None, task: "Task | None") -> OutputSpec | None:
+    def _choose_output(self, schema: dict[str, Json] | None, task: Task | None) -> OutputSpec | None:
         """How this agent's model is asked for answers in `schema`."""
         if schema is None:
             return None
@@ -325,7 +325,7 @@ class Agent:
         chosen: OutputSpec = load("treadle.tools.schema.output:choose_output")(schema, mode, tools)
         return chosen
 
-    async def _drive(self, driver: Driver, writer: RunWriter, task: "Task | None") -> Run:
+    async def _drive(self, driver: Driver, writer: RunWriter, task: Task | None) -> Run:
         """Drive to the end, grade, give the lease back."""
         try:
             state = await driver.drive()
@@ -356,7 +356,7 @@ class Agent:
         )
         return sandbox
 
-    def _toolbox_for(self, task: "Task | None", output: OutputSpec | None = None) -> Toolbox:
+    def _toolbox_for(self, task: Task | None, output: OutputSpec | None = None) -> Toolbox:
         """An agent without tools takes those that the task names, for its runs of that task.
 
         With `output`, also the tool that takes the answer, if one does.
@@ -377,7 +377,7 @@ class Agent:
             self._task_toolboxes[names] = Toolbox(_by_name(names))
         return self._task_toolboxes[names]
 
-    def _prefix(self, run_id: str, at: int | None) -> "tuple[list[e.Event], Task | None]":
+    def _prefix(self, run_id: str, at: int | None) -> tuple[list[e.Event], Task | None]:
         """The first `at` events, the run's own parts replaced by this agent's; and its task."""
         events = self.journal.read(run_id)
         at = len(events) if at is None else at
@@ -476,15 +476,14 @@ def _instruct(instructions: str | None, output: OutputSpec) -> str | None:
     return text
 
 
-def _load_task(started: e.RunStarted | None) -> "Task | None":
+def _load_task(started: e.RunStarted | None) -> Task | None:
     ref = started.task if started is not None else None
     if ref is None:
         return None
-    task: Task = load("treadle.tasks:load_task")(f"{ref.task_set}:{ref.task_id}")
-    return task
+    return load_task(f"{ref.task_set}:{ref.task_id}")
 
 
-def _grade(driver: Driver, task: "Task") -> None:
+def _grade(driver: Driver, task: Task) -> None:
     """Check the outcome; a run that failed through no fault of its own gets no grade."""
     state = driver.state
     if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):

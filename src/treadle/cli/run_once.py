@@ -22,7 +22,7 @@ from treadle.core.types import Json
 from treadle.loop.driver import Emit
 
 if TYPE_CHECKING:
-    from treadle.tasks.protocol import Task
+    from treadle.agent.task import Task
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):

@@ -5,8 +5,7 @@ from itertools import islice
 import msgspec
 
 from treadle.cli.terminal.output import clean, print_lines, print_note, stdout, write_count
-from treadle.tasks import load_task, task_set
-from treadle.tasks.registry import TASK_SETS
+from treadle.tasks import TASK_SETS, load_task, task_set
 
 FILE_LINES = 20
 """How many lines of a task's file are shown."""
@@ -14,7 +13,7 @@ FILE_LINES = 20
 
 def print_sets(*, is_json: bool) -> None:
     """The names of the task sets, with their sizes."""
-    for name in sorted(TASK_SETS):
+    for name in TASK_SETS.names():
         size = len(task_set(name))
         if is_json:
             print_lines([msgspec.json.encode({"task_set": name, "tasks": size})])

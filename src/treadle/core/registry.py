@@ -24,11 +24,13 @@ class Registry(Generic[T]):
         """Make a registry of the objects in `table` and in the entry-point group `group`.
 
         `kind` is the noun that error messages use, as in "unknown task set 'flies'". `table` maps a name to
-        `module:attribute`. A name in the table wins over an entry point of the same name.
+        `module:attribute`. A name in the table wins over an entry point of the same name, and an entry point of
+        Treadle itself over one of another package.
         """
         self.kind = kind
         self.group = group
         self.table = table
+        self._loaded: dict[str, T] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self.table or name in self._plugins()
@@ -45,11 +47,13 @@ class Registry(Generic[T]):
         """
         if name in self.table:
             return cast("T", load(self.table[name]))
+        if name in self._loaded:  # to read the entry points takes milliseconds
+            return self._loaded[name]
         point = self._plugins().get(name)
         if point is None:
             raise self._unknown(name)
         try:
-            return cast("T", point.load())
+            return self._loaded.setdefault(name, cast("T", point.load()))
         except Exception as error:
             raise ConfigError(
                 f"the {self.kind} {name!r} ({point.value}) cannot be loaded: {error!r}"
@@ -58,7 +62,11 @@ class Registry(Generic[T]):
     def _plugins(self) -> "dict[str, EntryPoint]":
         from importlib.metadata import entry_points  # takes 20 ms to import
 
-        return {point.name: point for point in entry_points(group=self.group)}
+        points = entry_points(group=self.group)
+        return {
+            point.name: point
+            for point in sorted(points, key=lambda point: point.value.startswith("treadle."))
+        }
 
     def _unknown(self, name: str) -> ConfigError:
         import difflib

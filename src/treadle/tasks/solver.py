@@ -6,7 +6,7 @@ from what it has observed.
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -48,7 +48,16 @@ class Step(Struct, frozen=True):
 
 
 Solver: TypeAlias = Generator[Step, list[str], str]
-"""Returns the final answer."""
+"""A generator that yields steps, is sent the results of each, and returns the final answer."""
+
+
+@runtime_checkable
+class Solvable(Protocol):
+    """A task whose set can solve its tasks. `treadle.teacher.oracle_for` makes a model of it."""
+
+    def find_solver(self, prompt: str) -> Solver | None:
+        """Return a solver for the task of the set whose input is `prompt`, or `None` if there is no such task."""
+        ...
 
 
 class Pursuit:

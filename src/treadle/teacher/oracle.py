@@ -10,12 +10,13 @@ from hashlib import blake2b
 
 import msgspec
 
+from treadle.agent.task import Task
 from treadle.core.errors import ConfigError, RequestError
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall, Usage
-from treadle.models.protocol import Watch
+from treadle.models.protocol import Model, Watch
 from treadle.tasks.draw import fraction, pick
-from treadle.tasks.solver import Call, Pursuit, Solver
+from treadle.tasks.solver import Call, Pursuit, Solvable, Solver
 from treadle.teacher.mistakes import spoil
 
 REASONING_RATE = 0.6
@@ -31,6 +32,17 @@ _LOOKS = (
     "I do not know whether that took effect, so I look before I do it again.",
     "The outcome is open. I check what is there now.",
 )
+
+
+def oracle_for(task: Task, *, mistake_rate: float = 0.0) -> Model | None:
+    """Return a model that solves `task`, or `None` if the task is not `Solvable`.
+
+    `mistake_rate` is the probability, at each step, of a mistake that the model then recovers from.
+    Raises: `ConfigError` if `mistake_rate` is not between 0 and 1.
+    """
+    if not isinstance(task, Solvable):
+        return None
+    return OracleModel(task.find_solver, mistake_rate=mistake_rate)
 
 
 class OracleModel:

@@ -20,7 +20,7 @@ from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
 
 if TYPE_CHECKING:
-    from treadle.tasks.protocol import Task
+    from treadle.agent.task import Task
 
 METADATA_KEY = "cli"
 """Under which a run's metadata holds its `ModelOptions`."""
@@ -171,7 +171,9 @@ def _make_oracle(task: "Task", rate: str) -> Model:
         raise ConfigError(
             f"'oracle:{rate}' has no rate of mistakes; write 'oracle:0.2', from 0 to 1"
         ) from None
-    oracle = task.oracle(mistake_rate=mistake_rate)
+    from treadle.teacher import oracle_for
+
+    oracle = oracle_for(task, mistake_rate=mistake_rate)
     if oracle is None:
         raise ConfigError(f"the task {task.task_set}:{task.task_id} has no oracle; give another --model")
     return oracle
@@ -202,7 +204,7 @@ def load_task_of(started: RunStarted) -> "Task | None":
     """The task that a run was started on."""
     if started.task is None:
         return None
-    from treadle.tasks import load_task
+    from treadle.agent.task import load_task
 
     return load_task(f"{started.task.task_set}:{started.task.task_id}")
 

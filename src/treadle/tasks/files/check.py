@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from treadle.tasks.protocol import Grade
+from treadle.agent.task import Grade
 
 MAX_NUMBERS = 8
 """An answer without an answer line that holds more different numbers is a list of guesses."""

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 
+from treadle.agent.task import Grade
 from treadle.core.errors import ConfigError
 from treadle.tasks.draw import Draw, fraction
 from treadle.tasks.files import (
@@ -32,9 +33,7 @@ from treadle.tasks.files import (
 )
 from treadle.tasks.files.check import grade
 from treadle.tasks.files.family import Case, Family
-from treadle.tasks.protocol import Grade
 from treadle.tasks.solver import Habit, Solver
-from treadle.teacher.oracle import OracleModel
 
 SEEDS = 1000
 """How many tasks each family has, numbered from 0."""
@@ -104,9 +103,9 @@ class FilesTask:
         case = self._drawn[0]
         return grade(output, case.expected, self.files, case.changes, files)
 
-    def oracle(self, *, mistake_rate: float = 0.0) -> OracleModel:
-        """A model that solves this task, and every other of the set."""
-        return OracleModel(find_solver, mistake_rate=mistake_rate)
+    def find_solver(self, prompt: str) -> Solver | None:
+        """Return a solver for the task of this set whose input is `prompt`, or `None` if there is no such task."""
+        return find_solver(prompt)
 
     def __repr__(self) -> str:
         return f"FilesTask({self.task_id!r})"
