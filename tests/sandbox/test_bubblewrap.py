@@ -11,12 +11,13 @@ from tests.sandbox.here import needs_sandbox
 
 from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.bubblewrap import FOLDERS, INNER_ID, OUTER_ID, make_etc, wrap
-from treadle.sandbox.commands.command import Command, Limits
+from treadle.sandbox.commands.command import Command
 from treadle.sandbox.commands.home import make_root
 from treadle.sandbox.commands.output import Output
 from treadle.sandbox.commands.processes import measure_tree
 from treadle.sandbox.commands.seccomp import make_filter
 from treadle.sandbox.commands.tree import remove_tree
+from treadle.sandbox.protocol import Limits
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 X86, ARM = 0xC000003E, 0xC00000B7

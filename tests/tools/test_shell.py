@@ -18,12 +18,13 @@ from tests.sandbox.here import needs_sandbox
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, Message, Role, ToolCall
-from treadle.sandbox.commands.command import Limits
+from treadle.sandbox.commands.host import MAX_COMMANDS
 from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.protocol import Limits
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.resolve import resolve_tools
-from treadle.tools.shell import MAX_COMMAND_BYTES, MAX_COMMANDS, Shell
+from treadle.tools.shell import MAX_COMMAND_BYTES, Shell
 
 pytestmark = needs_sandbox
 
@@ -122,7 +123,7 @@ class TestResults:
     async def test_the_time_limit(self, bench: Bench) -> None:
         output = await bench("echo begun; echo kept > kept; sleep 60; echo never", timeout_seconds=0.5)
         assert output.is_error
-        assert output.content == "begun\n[stopped after 0.5 seconds, with all that it had started]"
+        assert output.content == "begun\n[stopped after 0.5 seconds, with everything that it had started]"
         assert bench.sandbox.read("kept") == b"kept\n"
 
     async def test_who_watches_is_told_the_last_line(self, bench: Bench) -> None:
@@ -140,7 +141,7 @@ class TestResults:
 
     async def test_without_a_sandbox_it_says_how_to_get_one(self) -> None:
         (tool,) = Shell().tools()
-        with pytest.raises(ToolError, match=r"no sandbox.*`files="):
+        with pytest.raises(ToolError, match=r"no files.*`files="):
             await tool.call({"command": "true"}, ToolContext("run", "call", 1))
 
 
@@ -207,7 +208,7 @@ class TestFiles:
         text = await bench.text(
             "echo 'echo ran' > run; chmod +x run; mkdir -p e/f; ln -s a.txt link; ln -s /etc l2"
         )
-        assert text == "[commands alone see these links, other tools do not: 'l2', 'link']"
+        assert text == "[only commands see these links, other tools do not: 'l2', 'link']"
         assert bench.sandbox.paths() == ["a.txt", "d/b.txt", "run"]
         delta, blobs = bench.sandbox.take_delta() or (None, {})
         assert delta is not None
@@ -258,7 +259,7 @@ class TestFiles:
         await bench.scope.close()
         with pytest.raises(ConfigError, match="there is no"):
             Shell(read_only_binds={str(tmp_path / "none"): "/data"})
-        with pytest.raises(ConfigError, match="cannot be where"):
+        with pytest.raises(ConfigError, match="cannot be shown"):
             Shell(read_only_binds={str(folder): "/proc/"})
 
 
@@ -333,9 +334,9 @@ class TestProcesses:
     async def test_closing_leaves_nothing_on_the_disk(self, bench: Bench) -> None:
         await bench.text("mkdir -p x/y; chmod 000 x/y x; chmod 000 a.txt")
         (manager,) = bench.scope._items.values()
-        assert manager.root.is_dir()
+        assert manager._root.is_dir()
         await bench.scope.close()
-        assert not manager.root.exists()
+        assert not manager._root.exists()
 
 
 def runs(mark: str) -> bool:

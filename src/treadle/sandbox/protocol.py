@@ -1,9 +1,15 @@
-"""What a sandbox is to the loop: files that can be read, changed, snapshotted and restored."""
+"""What others may use of sandboxes: a run's files, and commands that run in a folder with these files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
 from typing import Protocol
 
+from msgspec import Struct
+
 from treadle.core.types import FileDelta
+from treadle.sandbox.paths import normalize_file as normalize_file
+from treadle.sandbox.paths import normalize_folder as normalize_folder
 
 
 class Sandbox(Protocol):
@@ -13,7 +19,7 @@ class Sandbox(Protocol):
     """
 
     def read(self, path: str) -> bytes:
-        """A file's content. Raises: `SandboxError` if there is no such file."""
+        """Return a file's content. Raises: `SandboxError` if there is no such file."""
         ...
 
     def write(self, path: str, content: bytes) -> None:
@@ -25,20 +31,20 @@ class Sandbox(Protocol):
         ...
 
     def paths(self) -> list[str]:
-        """The paths of all files, sorted."""
+        """Return the paths of all files, sorted."""
         ...
 
     def read_state(self, name: str) -> bytes | None:
-        """What a tool keeps beside the files under `name`; `None` if nothing."""
+        """Return the state that a tool stored under `name`, or `None` if there is none."""
         ...
 
     def write_state(self, name: str, content: bytes) -> None:
-        """Keep a tool's own state: it is part of the snapshot, so that a resume or a fork has it, and no file."""
+        """Store a tool's own state. It is not a file, but part of the snapshot, so a resume or fork has it."""
         ...
 
     @property
     def snapshot_id(self) -> str:
-        """SHA-256 over the sorted (path, content hash) pairs, hex: equal files, equal id."""
+        """SHA-256 over the sorted (path, content hash) pairs, in hex. Equal files have equal ids."""
         ...
 
     @property
@@ -52,3 +58,97 @@ class Sandbox(Protocol):
         Return `None` if nothing changed. The first call reports every file.
         """
         ...
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The resources that one command may use."""
+
+    seconds: float = 120.0
+    memory_bytes: int = 2 * 1024**3
+    """Memory of all its processes together."""
+    processes: int = 128
+    """Processes and threads together."""
+    disk_bytes: int = 512 * 1024**2
+    """Size of all files together, including those in /tmp."""
+    file_bytes: int = 256 * 1024**2
+    """Size of any one file."""
+    files: int = 50_000
+    """Files and folders together."""
+    output_bytes: int = 1024**2
+    """How much of the output is kept. Of a longer output the middle is left out."""
+
+
+class Stop(StrEnum):
+    """The reason why a command was stopped before its end."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    PROCESSES = "processes"
+    DISK = "disk"
+    CANCELLED = "cancelled"
+
+
+class Outcome(Struct, frozen=True):
+    """The result of a command."""
+
+    exit_code: int
+    """Above 128 if a signal ended the command: the signal's number plus 128."""
+    text: str
+    """Standard output and standard error, in the order in which they were written."""
+    stop: Stop | None = None
+    """`None`: the command ended by itself. `DISK`: its changes to the run's files were undone."""
+    reason: str = ""
+    """Why the command was stopped, in words."""
+    removed: tuple[str, ...] = ()
+    """What the command made and a run's files cannot hold, each with the reason. It was removed."""
+    new_links: tuple[str, ...] = ()
+    """The paths of symbolic links that the command made. Only later commands see them."""
+
+
+class CommandFolder(Protocol):
+    """A folder on disk in which one run's commands run, one at a time."""
+
+    async def run(
+        self, command: str, sandbox: Sandbox, limits: Limits, report: Callable[[str], None] | None = None
+    ) -> Outcome:
+        """Run a command for `/bin/sh` in a folder with the files of `sandbox`, and bring its changes back.
+
+        `report` is called from a thread with the last line printed, while the command runs. A cancellation
+        stops the command and is raised again when none of its processes is left.
+        Raises: `SandboxError` if the command cannot be started or the folder cannot be used.
+        """
+        ...
+
+
+class CommandSandbox(Protocol):
+    """One way to run commands: what they can see and reach."""
+
+    @property
+    def read_only_paths(self) -> tuple[str, ...]:
+        """The paths, as commands see them, of the host's files that were made readable to them."""
+        ...
+
+    def find_fault(self) -> str | None:
+        """Return why commands cannot be run this way on this machine and what helps, or `None` if they can."""
+        ...
+
+    def open(self) -> AbstractAsyncContextManager[CommandFolder]:
+        """Make a folder for one run. It is removed on exit. Raises: `SandboxError` if there is no room."""
+        ...
+
+
+def make_command_sandbox(
+    *,
+    has_network: bool = False,
+    read_only_binds: Mapping[str, str] | None = None,
+    is_protected: bool = True,
+) -> CommandSandbox:
+    """Return a sandbox for commands that is based on bubblewrap.
+
+    `read_only_binds` maps files and folders of the host to the absolute paths where commands find them.
+    Without `is_protected` commands run as the current user and can read and change whatever that user can.
+    Raises: `ConfigError` for a bind that cannot be made.
+    """
+    from treadle.sandbox.commands.host import HostCommands
+
+    return HostCommands(has_network, read_only_binds or {}, is_protected)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treadle.http.guarded import GuardedHttp
-    from treadle.sandbox.commands.command import Limits
+    from treadle.sandbox.protocol import Limits
     from treadle.tools.mcp import MCPServer, MCPServers
     from treadle.tools.mock.mock import Mock
     from treadle.tools.openapi import OpenAPI
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "GuardedHttp": "treadle.http.guarded",
-    "Limits": "treadle.sandbox.commands.command",
+    "Limits": "treadle.sandbox.protocol",
     "MCPServer": "treadle.tools.mcp",
     "MCPServers": "treadle.tools.mcp",
     "Mock": "treadle.tools.mock.mock",

@@ -12,8 +12,7 @@ from pydantic import Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from treadle.core.errors import SandboxError, ToolError
-from treadle.sandbox.paths import normalize_file, normalize_folder
-from treadle.sandbox.protocol import Sandbox
+from treadle.sandbox.protocol import Sandbox, normalize_file, normalize_folder
 from treadle.tools.context import ToolContext
 from treadle.tools.function.function import tool
 from treadle.tools.protocol import Tool

@@ -8,11 +8,8 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from pathlib import Path
 from threading import Lock
-
-from msgspec import Struct
 
 from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.bubblewrap import WRITABLE
@@ -20,48 +17,9 @@ from treadle.sandbox.commands.family import BareFamily, Family, ShutInFamily
 from treadle.sandbox.commands.output import Output
 from treadle.sandbox.commands.processes import measure_tree
 from treadle.sandbox.commands.tree import TooMuchError, measure
+from treadle.sandbox.protocol import Limits, Outcome, Stop
 
 TICK_SECONDS = 0.1
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """What one command may take."""
-
-    seconds: float = 120.0
-    memory_bytes: int = 2 * 1024**3
-    """Of all processes together."""
-    processes: int = 128
-    """And threads."""
-    disk_bytes: int = 512 * 1024**2
-    """Of all files together, those in /tmp too."""
-    file_bytes: int = 256 * 1024**2
-    """Of any one."""
-    files: int = 50_000
-    """And folders."""
-    output_bytes: int = 1024**2
-    """What is kept of what is printed; the middle is left out."""
-
-
-class Stop(StrEnum):
-    """Why a command was stopped before its end."""
-
-    TIME = "time"
-    MEMORY = "memory"
-    PROCESSES = "processes"
-    DISK = "disk"
-    CANCELLED = "cancelled"
-
-
-class Outcome(Struct, frozen=True):
-    """What became of a command."""
-
-    exit_code: int
-    """Above 128: ended by the signal of this number less 128."""
-    text: str
-    """What it printed, errors too."""
-    stop: Stop | None
-    reason: str
-    """Of `stop`, in words."""
 
 
 class Command:

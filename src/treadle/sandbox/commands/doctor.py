@@ -14,9 +14,10 @@ from treadle.sandbox.commands.bubblewrap import (
     is_root,
     make_etc,
 )
-from treadle.sandbox.commands.command import Command, Limits
+from treadle.sandbox.commands.command import Command
 from treadle.sandbox.commands.home import make_root
 from treadle.sandbox.commands.tree import remove_tree
+from treadle.sandbox.protocol import Limits
 
 
 def find_fault() -> str | None:

@@ -1,0 +1,173 @@
+"""Commands of runs: a folder for each run, which lasts as long as the run is driven, and threads that run them.
+
+A command's changes come back into the run's files after it, and so into the next snapshot.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from treadle.core.errors import ConfigError, SandboxError
+from treadle.sandbox.commands.bubblewrap import FOLDERS, OUTER_ID, WRITABLE, is_root, make_etc
+from treadle.sandbox.commands.command import Command
+from treadle.sandbox.commands.doctor import find_fault
+from treadle.sandbox.commands.folder import Folder
+from treadle.sandbox.commands.home import is_open_to_all, make_root
+from treadle.sandbox.commands.tree import TooMuchError, clear_folder, remove_tree
+from treadle.sandbox.protocol import Limits, Outcome, Sandbox, Stop
+
+T = TypeVar("T")
+MAX_COMMANDS = 64
+"""How many commands of all runs of the process run at the same time. Others wait."""
+
+
+class HostCommands:
+    """Commands on this machine, in bubblewrap or unprotected. See `make_command_sandbox`."""
+
+    def __init__(self, has_network: bool, binds: Mapping[str, str], is_protected: bool) -> None:
+        self.has_network = has_network
+        self.binds = _check_binds(binds)
+        self.is_protected = is_protected
+        self.read_only_paths = tuple(sorted(self.binds.values()))
+
+    def find_fault(self) -> str | None:
+        """See `CommandSandbox.find_fault`."""
+        return find_fault() if self.is_protected else None
+
+    def open(self) -> AbstractAsyncContextManager["HostFolder"]:
+        """See `CommandSandbox.open`."""
+        return _Opening(self)
+
+
+class HostFolder:
+    """One run's folder, kept from one command to the next."""
+
+    def __init__(self, commands: HostCommands) -> None:
+        self._commands = commands
+        owner = OUTER_ID if commands.is_protected and is_root() else None
+        self._root = make_root(FOLDERS, owner)
+        make_etc(self._root)
+        self._folder = Folder(self._root / "work", owner)
+        self._is_spoiled = False
+        self._lock = Lock()
+
+    async def run(
+        self, command: str, sandbox: Sandbox, limits: Limits, report: Callable[[str], None] | None = None
+    ) -> Outcome:
+        """See `CommandFolder.run`."""
+        process = Command(
+            command,
+            self._root,
+            limits,
+            is_shut_in=self._commands.is_protected,
+            has_network=self._commands.has_network,
+            binds=self._commands.binds,
+            report=report,
+        )
+        return await _stop_if_cancelled(process, lambda: self._perform(process, sandbox, limits))
+
+    def close(self) -> None:
+        """Remove the folder."""
+        with self._lock:
+            remove_tree(self._root)
+
+    def _perform(self, command: Command, sandbox: Sandbox, limits: Limits) -> Outcome:
+        with self._lock:
+            try:
+                return self._perform_alone(command, sandbox, limits)
+            except SandboxError:
+                raise
+            except OSError as error:
+                raise SandboxError(f"the folder for commands cannot be used: {error}") from error
+
+    def _perform_alone(self, command: Command, sandbox: Sandbox, limits: Limits) -> Outcome:
+        if self._is_spoiled:
+            self._folder.clear()
+        # Until the changes are back in the sandbox, the folder's content is unknown.
+        self._is_spoiled = True
+        self._folder.push(sandbox)
+        links = self._folder.links
+        outcome = command.run()
+        for name in ("tmp", "shm"):
+            clear_folder(self._root / name)
+        if outcome.stop in (Stop.DISK, Stop.CANCELLED):
+            return outcome
+        try:
+            removed = self._folder.pull(sandbox, limits.files, limits.disk_bytes)
+        except TooMuchError as error:
+            return replace(outcome, stop=Stop.DISK, reason=str(error))
+        self._is_spoiled = False
+        new_links = tuple(sorted(self._folder.links - links))
+        return replace(outcome, removed=tuple(removed), new_links=new_links)
+
+
+class _Opening(AbstractAsyncContextManager[HostFolder]):
+    def __init__(self, commands: HostCommands) -> None:
+        self._commands = commands
+
+    async def __aenter__(self) -> HostFolder:
+        self._folder = await _in_thread(lambda: HostFolder(self._commands))
+        return self._folder
+
+    async def __aexit__(self, *error: object) -> None:
+        await _in_thread(self._folder.close)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    # The threads do not survive a fork, so a child makes its own.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+    return ThreadPoolExecutor(MAX_COMMANDS, thread_name_prefix="treadle-tool-shell")
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_pool(), function)
+
+
+async def _stop_if_cancelled(command: Command, perform: Callable[[], Outcome]) -> Outcome:
+    """Call `perform` in a thread. On cancellation stop `command`, wait for the thread, then raise again."""
+    work = _pool().submit(perform)
+    result = asyncio.wrap_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not result.done():
+        try:
+            await asyncio.wait([result])
+        except asyncio.CancelledError as error:
+            if work.cancel():
+                # All threads were busy, so the command has not been started.
+                raise
+            command.stop(Stop.CANCELLED)
+            cancelled = error
+    if cancelled is not None:
+        result.exception()
+        raise cancelled
+    return result.result()
+
+
+def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:
+    """Return `binds` with normal paths. Raises: `ConfigError`."""
+    checked = {}
+    for outer, inner in binds.items():
+        if not os.path.exists(outer):
+            raise ConfigError(f"read_only_binds: there is no {outer!r}")
+        if is_root() and not is_open_to_all(Path(outer)):
+            raise ConfigError(
+                f"read_only_binds: only root can reach {outer!r}, and commands run as another user; move it to a "
+                "folder that everybody may enter, or run this program as a user other than root"
+            )
+        normal = os.path.normpath(inner)
+        if not normal.startswith("/") or normal in ("/", "/dev", "/proc", "/etc", *WRITABLE.values()):
+            raise ConfigError(
+                f"read_only_binds: {outer!r} cannot be shown to commands at {inner!r}; use a path of its own, "
+                "such as '/data'"
+            )
+        checked[os.path.abspath(outer)] = normal
+    return checked
