@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
-from treadle.tasks.protocol import Task
 
 from treadle.agent.task import Task
 from treadle.core.log import Log
