@@ -230,5 +230,5 @@ def test_the_policy_refuses_no_attempts():
 
 
 def test_an_old_journal_reads_as_without_a_schema():
-    body = e.decode_body(msgspec.json.encode(e.RunStarted(at=0.0, policy=Policy(), version="1.0")))
+    body = e.decode_body(msgspec.json.encode(e.RunStarted(at=1.0, policy=Policy(), version="1.0")))
     assert body.output is None

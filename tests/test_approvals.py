@@ -165,7 +165,7 @@ async def test_a_session_waits_too(lab: Lab) -> None:
     agent = lab.agent([send_to("a")], "ok", "more", tools=[send], approve={"once": "ask"})
     async with agent.session("s") as session:
         assert (await session.send("go")).status is Status.PAUSED
-        with pytest.raises(ConfigError, match="waits for an answer or a yes"):
+        with pytest.raises(ConfigError, match="waits for an answer or an approval"):
             await session.send("on")
     run = await agent.resume("s", approvals={"call_1_0": True})
     assert (run.output, SENT) == ("ok", ["a"])

@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from treadle import Policy
 from treadle.core import events as e
+from treadle.core.replay import Replay
+from treadle.core.replay import replay as decide_again
 from treadle.core.types import StopReason
-from treadle.loop.replay import Replay, Replayer
+from treadle.tools.schema.output import find_output_fault
 
 GOLDEN = sorted((Path(__file__).parent / "data").glob("*.jsonl"))
 
@@ -18,7 +20,7 @@ def load(path: Path) -> list[e.Event]:
 
 
 async def replay(events: list[e.Event], policy: Policy | None = None) -> Replay:
-    return await Replayer(events, policy).replay()
+    return decide_again(events, find_output_fault, policy)
 
 
 def test_there_are_golden_journals() -> None:

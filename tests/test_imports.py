@@ -33,6 +33,7 @@ PURE = frozenset(
         "base64",
         "binascii",
         "collections",
+        "copy",
         "dataclasses",
         "datetime",
         "difflib",

@@ -89,7 +89,9 @@ class Lab:
     def agent(self, *answers: Answer, tools: Iterable[Any] = (), **options: Any) -> Agent:
         model = options.pop("model", None) or ScriptedModel(answers)
         limits = {name: options.pop(name) for name in list(options) if name in Policy.__struct_fields__}
-        return Agent(model, tools=tools, policy=Policy(**limits), journal=self.journal, **options)
+        return Agent(
+            model, tools=tools, policy=Policy(**limits) if limits else None, journal=self.journal, **options
+        )
 
     def types(self, run_id: str) -> list[str]:
         return [event.type for event in self.journal.read(run_id)]
@@ -216,7 +218,11 @@ async def test_a_run_is_its_messages_events_and_sums(lab: Lab) -> None:
     assert run.cost_usd == 0.0
     started = run.events[0].body
     assert isinstance(started, e.RunStarted)
-    assert (started.metadata, started.version, started.model) == ({"who": "me"}, e.VERSION, "scripted")
+    assert (started.metadata, started.version, started.spec.model.name) == (
+        {"who": "me"},
+        e.VERSION,
+        "scripted",
+    )
     assert [spec.name for spec in started.tools] == ["look"]
 
 

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.agent.agent import Agent, RunStream
+    from treadle.agent.agent import Agent
     from treadle.agent.run import Run
     from treadle.agent.session import Session
+    from treadle.agent.stream import RunStream
     from treadle.core.errors import (
         ConfigError,
         ExportError,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     )
     from treadle.core.events import Ephemeral, Event
     from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
+    from treadle.core.replay import Replay
     from treadle.core.types import (
         Effect,
         Fault,
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
         Usage,
     )
     from treadle.journal.registry import open_journal
-    from treadle.loop.replay import Replay
     from treadle.models.config.build import model
     from treadle.models.scripted import ScriptedModel
     from treadle.models.wire.price import Price
@@ -67,13 +68,13 @@ _WHERE = {
     "Policy": "treadle.core.policy",
     "Price": "treadle.models.wire.price",
     "ProviderError": "treadle.core.errors",
-    "Replay": "treadle.loop.replay",
+    "Replay": "treadle.core.replay",
     "ReplayDivergence": "treadle.core.errors",
     "Role": "treadle.core.types",
     "Run": "treadle.agent.run",
     "RunExistsError": "treadle.core.errors",
     "RunNotFoundError": "treadle.core.errors",
-    "RunStream": "treadle.agent.agent",
+    "RunStream": "treadle.agent.stream",
     "SandboxError": "treadle.core.errors",
     "ScriptedModel": "treadle.models.scripted",
     "Session": "treadle.agent.session",

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 from tests.tools.web import Asked, serve
+from tests.workbench import make_call
 
 from treadle import Agent, Policy, RunNotFoundError, ScriptedModel
 from treadle.core.errors import ServerError
@@ -29,10 +30,9 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.journal.memory import MemoryJournal
-from treadle.loop.perform import read_call, run_tool
+from treadle.loop.workbench import Workbench
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.context import Scope, ToolContext
 from treadle.tools.function.function import check_tool_name
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import MAKERS, TOOLSETS, resolve_tools
@@ -283,19 +283,14 @@ class Place:
 
     def __init__(self, tools: dict[str, Tool], run_id: str = "r") -> None:
         self.tools = tools
-        self.run_id = run_id
         self.sandbox = MemorySandbox({"seed": "s"})
-        self.scope = Scope()
+        self.bench = Workbench(Toolbox(tools), run_id=run_id, sandbox=self.sandbox)
+        self.scope = self.bench.scope
 
     async def __call__(self, wanted: Call) -> ToolResult:
         name, arguments = wanted
         written = ToolCall("c1", name, json.dumps(arguments))
-        ready = read_call(written, self.tools, None)
-        if isinstance(ready, ToolResult):
-            return ready
-        context = ToolContext(self.run_id, "c1", 1, self.sandbox, scope=self.scope)
-        result, _ = await run_tool(written, *ready, context)
-        return result
+        return await make_call(written, self.tools, bench=self.bench)
 
     async def __aenter__(self) -> "Place":
         return self

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.decide import Append, Ask, Infer, RequestApprovals, decide
 from treadle.core.policy import Approval, InDoubt, Policy
+from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State, Status, apply
 from treadle.core.types import (
     Completion,
@@ -51,8 +52,7 @@ class History:
             e.RunStarted(
                 at=self.at,
                 version=e.VERSION,
-                policy=policy,
-                instructions="x",
+                agent=AgentSpec(model=PartSpec(name="m"), instructions="x", policy=policy),
                 is_session=is_session,
                 tools=tuple(
                     [ToolSpec(name, "", {}, max_calls=draw(st.none() | st.integers(0, 3))) for name in "tu"]
@@ -189,7 +189,7 @@ class History:
     def call_within(self, parent: ToolCall, call_id: str) -> None:
         most, open_calls = (
             self.state.policy.max_tool_calls,
-            sum(item.result is None for item in self.state.calls),
+            self.state.open_calls,
         )
         if most is not None and self.state.spent.tool_calls + open_calls >= most:
             return

@@ -98,6 +98,6 @@ def test_a_line_is_kept_byte_for_byte() -> None:
 
 def test_a_newer_version_is_refused_wherever_the_line_says_so() -> None:
     """As in a file whose keys a tool has sorted."""
-    raw = b'{"at":1.0,"instructions":"%b","policy":{},"type":"run_started","version":"2.0"}' % (b"x" * 100)
+    raw = b'{"at":1.0,"instructions":"%b","policy":{},"type":"run_started","version":"3.0"}' % (b"x" * 100)
     with pytest.raises(e.JournalError, match="newer Treadle"):
         e.decode_body(raw)

@@ -99,11 +99,11 @@ def test_events_name_the_contents_of_their_parts() -> None:
     message = Message(Role.USER, "look", parts=(kept, inline))
     completion = Completion(Message(Role.ASSISTANT, "", parts=(kept,)), FinishReason.STOP)
     for body in (
-        e.TurnStarted(at=0.0, turn=1, message=message),
-        e.MessageInjected(at=0.0, message=message),
-        e.ContextCompacted(at=0.0, messages=1, replacement=(message,)),
-        e.InferenceCompleted(at=0.0, step=1, completion=completion),
-        e.ToolCompleted(at=0.0, step=1, result=ToolResult("c", "t", "", artifacts=(kept,))),
+        e.TurnStarted(at=1.0, turn=1, message=message),
+        e.MessageInjected(at=1.0, message=message),
+        e.ContextCompacted(at=1.0, messages=1, replacement=(message,)),
+        e.InferenceCompleted(at=1.0, step=1, completion=completion),
+        e.ToolCompleted(at=1.0, step=1, result=ToolResult("c", "t", "", artifacts=(kept,))),
     ):
         assert e.digests_of(body) == ("d1",)
         assert e.decode_body(e.encode_body(body)) == body

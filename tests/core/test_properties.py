@@ -58,7 +58,7 @@ def test_every_run_ends_with_a_whole_transcript(history: History) -> None:
     state = history.state
     assert state.stop_reason is not None
     assert not state.is_turn_open
-    assert state.calls == ()
+    assert state.calls == {}
     is_session = state.started is not None and state.started.is_session
     assert state.status is (Status.RUNNING if is_session else Status.FINISHED)
     assert check_transcript(list(state.messages)) == []

@@ -200,7 +200,7 @@ async def test_a_content_travels_once_a_run(make_journal: Callable[[], Journal])
             [_line(STARTED), b"", _line({"type": "cake_baked", "at": 1}, 2)],
             "line 3: unknown event type 'cake_baked'",
         ),
-        ([_line({**STARTED, "version": "2.0"})], "line 1: this run was written by a newer Treadle"),
+        ([_line({**STARTED, "version": "3.0"})], "line 1: this run was written by a newer Treadle"),
         ([_line(STARTED), _line(TURN, 3)], "line 2: event 3 of run 'r' where event 2 belongs"),
         ([_line(STARTED), _line(TURN, 1)], "line 2: event 1 of run 'r' where event 2 belongs"),
         ([_line(STARTED, 2)], "line 1: event 2 of run 'r' where event 1 belongs"),

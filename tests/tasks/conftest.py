@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
+from tests.workbench import make_call
 
 from treadle.agent.task import Task
 from treadle.core.log import Log
 from treadle.core.types import Effect, Message, Request, Role, ToolCall, ToolResult
-from treadle.loop.perform import read_call, run_tool
+from treadle.loop.results import read_call
 from treadle.models.protocol import Model, Watch
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.context import ToolContext
 from treadle.tools.files import files as toolset
 
 TOOLS = {tool.spec.name: tool for tool in toolset.tools()}
@@ -55,14 +55,13 @@ async def _play(
         if not completion.message.tool_calls:
             return list(log), {path: box.read(path) for path in box.paths()}
         for call in completion.message.tool_calls:
-            found = read_call(call, TOOLS, completion.finish_reason)
+            found = read_call(call, TOOLS)
             if not isinstance(found, ToolResult):
                 loses = doubt is not None and doubt.loses(call)
-                if not (loses and doubt is not None and not doubt.takes_effect):
-                    found, _ = await run_tool(call, *found, ToolContext("run", call.call_id, step, box))
-                if loses:
-                    found = ToolResult(call.call_id, call.name, UNKNOWN, is_error=True)
-            assert isinstance(found, ToolResult)
+                found = ToolResult(call.call_id, call.name, UNKNOWN, is_error=True)
+                if not loses or (doubt is not None and doubt.takes_effect):
+                    made = await make_call(call, TOOLS, box, step=step)
+                    found = found if loses else made
             is_error = found.is_error and is_flagged
             log = log.append(
                 Message(Role.TOOL, found.content, call_id=call.call_id, name=call.name, is_error=is_error)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.workbench import make_call
 
 from treadle import Agent, ScriptedModel
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, ToolCall
 from treadle.journal.memory import MemoryJournal
-from treadle.loop.perform import run_tool
 from treadle.models import call
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
@@ -284,7 +284,7 @@ async def test_a_server_that_is_killed_is_started_again(odd: Any) -> None:
 
 async def test_a_call_that_hangs_is_ended_by_its_timeout(odd: Any) -> None:
     once = named(odd("hangs", timeout_seconds=0.3), "once")
-    result, _ = await run_tool(ToolCall("c1", "once", "{}"), once, {}, context())
+    result = await make_call(ToolCall("c1", "once", "{}"), {"once": once})
     assert result.is_error
     assert "did not finish within 0.3 s" in result.content
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.workbench import make_call
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import ToolCall
-from treadle.loop.perform import run_tool
 from treadle.tools.context import ToolContext
 from treadle.tools.function.function import check_tool_name
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
@@ -178,7 +178,7 @@ async def test_names_that_clash_stay_ones_that_providers_take() -> None:
 async def test_a_server_that_let_a_call_hang_is_replaced(odd: Odd) -> None:
     server = odd("hangs", timeout_seconds=0.3, start_timeout_seconds=2.0)
     once = named(server, "once")
-    result, _ = await run_tool(ToolCall("c1", "once", "{}"), once, {}, context())
+    result = await make_call(ToolCall("c1", "once", "{}"), {"once": once})
     assert "did not finish within 0.3 s" in result.content
     assert (await once.call({}, context())).content == f"did once in {odd.pids[1]}"
     assert not is_alive(odd.pids[0])

@@ -7,7 +7,8 @@ from typing import TypeVar
 import msgspec
 
 from treadle.core.events import Event, QuestionAsked, ToolCompleted
-from treadle.core.state import State, Status
+from treadle.core.spec import AgentSpec
+from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
 from treadle.journal.protocol import Journal
 
@@ -15,13 +16,25 @@ T = TypeVar("T")
 
 
 class Run:
-    """A run as of now. A session's is as of its last turn."""
+    """The outcome of a run, and the way to its events. A session's is as of its last turn."""
 
     def __init__(self, run_id: str, state: State, journal: Journal) -> None:
         self.run_id = run_id
         self.state = state
         """The fold of the events."""
         self._journal = journal
+
+    @classmethod
+    def load(cls, run_id: str, journal: Journal) -> "Run":
+        """Read a run from a journal, whether it is over or not. Raises: `RunNotFoundError`."""
+        return cls(run_id, fold([event.body for event in journal.read(run_id)]), journal)
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent that drove the run last, with which it can be built again."""
+        if self.state.agent is None:
+            raise ValueError(f"run {self.run_id!r} has not begun")
+        return self.state.agent
 
     def __repr__(self) -> str:
         outcome = self.stop_reason or self.status

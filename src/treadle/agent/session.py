@@ -1,96 +1,88 @@
 """A session: a conversation of any number of turns in one journal."""
 
 import asyncio
-import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from treadle.agent.agent import RunStream, turn_started
+from treadle.agent import driving
+from treadle.agent.attachments import Attachable, read_attachments
 from treadle.agent.run import Run
+from treadle.agent.spec import Files
+from treadle.agent.stream import RunStream
 from treadle.agent.sync import run_blocking
-from treadle.core import events as e
-from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
-from treadle.core.state import Status
-from treadle.journal.protocol import RunWriter
+from treadle.core.errors import ConfigError, RunNotFoundError
+from treadle.core.state import clone
 from treadle.loop.driver import Driver, Emit
+from treadle.loop.wayout import see_through
 
 if TYPE_CHECKING:
-    from treadle.agent.agent import Agent, Files
+    from treadle.agent.agent import Agent
 
 
 class Session:
-    """Use it with `async with` (or `with` and the `_sync` methods). It holds the run's lease until closed.
+    """A conversation. Use it with `async with`, or `with` and the `_sync` methods.
 
-    The limits of the policy count for each turn. A turn that fails leaves the session as it is.
+    It holds the run's lease until it is closed. The limits of the policy count for each turn. A turn that fails
+    leaves the session usable.
     """
 
-    def __init__(self, agent: "Agent", run_id: str | None, files: "Files | None") -> None:
+    def __init__(self, agent: "Agent", run_id: str | None, files: Files | None) -> None:
         self._agent = agent
         self._files = files
         self._driver: Driver | None = None
-        self._writer: RunWriter | None = None
         self._lock = asyncio.Lock()
+        """Held while a turn is driven, until its way out has ended."""
         self.run_id = run_id
 
     async def open(self) -> "Session":
-        """Begin, or go on where the journal stops.
+        """Begin the session, or go on where its journal stops.
 
         Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is no session.
         """
         agent = self._agent
-        if self.run_id is not None:
-            try:
-                state, self._writer = await agent._open(self.run_id)
-            except RunNotFoundError:
-                pass
-            else:
-                if state.started is None or not state.started.is_session:
-                    await self._writer.release()
-                    raise ConfigError(f"run {self.run_id!r} is not a session; fork it to go on from it")
-                self._driver = agent._driver(state, self._writer, agent._restore(state), None)
-                if state.status is not Status.NEW:
-                    self._driver.record(e.RunResumed(at=time.time()))
-                await self._driver.sync()
-                return self
-        self._driver, self._writer = agent._begin(
-            None,
-            run_id=self.run_id,
-            files=self._files,
-            metadata=None,
-            schema=agent.schema,
-            is_session=True,
-            emit=None,
-        )
-        self.run_id = self._writer.run_id
-        await self._driver.sync()
+        driver = None if self.run_id is None else await self._reopen(self.run_id)
+        if driver is None:
+            driver = driving.begin(agent, None, run_id=self.run_id, files=self._files, schema=agent.schema)
+        self.run_id = driver.run_id
+        try:
+            await driver.kept()
+        except BaseException:
+            await driving.leave(driver, None)
+            raise
+        self._driver = driver
         return self
 
     @property
     def is_turn_open(self) -> bool:
-        """The last turn was interrupted; `finish_turn` goes on with it."""
+        """True if the last turn was interrupted; `finish_turn` goes on with it."""
         return self._open_driver().state.is_turn_open
 
-    async def send(self, text: str, *, on_event: Emit | None = None) -> Run:
-        """One turn. A turn that was interrupted is finished first. Turns sent at once follow each other.
+    async def send(
+        self, text: str, *, attach: Sequence[Attachable] = (), on_event: Emit | None = None
+    ) -> Run:
+        """Run one turn, after any turn that was interrupted or is under way.
 
+        `attach` adds images, audio or documents to the message, as for `Agent.run`. Cancelling ends the turn.
         Raises: `ConfigError` if the turn before waits for the user's answer to a question.
         """
         async with self._lock:
+            parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
             driver = self._open_driver()
             if driver.state.is_turn_open:
                 await self._drive(on_event)
             if driver.state.is_turn_open:
                 raise ConfigError(
-                    f"session {self.run_id!r} waits for an answer or a yes; close it and give it with "
+                    f"session {self.run_id!r} waits for an answer or an approval; close it and give it with "
                     "`agent.resume(run_id, answers=..., approvals=...)`"
                 )
             driver.listen(on_event)
-            driver.record(turn_started(driver.state, text))
+            driver.put(driving.turn_started(driver.state, text, parts), blobs=blobs or None)
             return await self._drive(on_event)
 
-    def stream(self, text: str) -> "RunStream":
-        """The turn's events and deltas."""
-        return RunStream(lambda emit: self.send(text, on_event=emit))
+    def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream:
+        """Return the turn's events and deltas."""
+        return RunStream(lambda emit: self.send(text, attach=attach, on_event=emit))
 
     async def finish_turn(self, *, on_event: Emit | None = None) -> Run:
         """Go on with a turn that was interrupted."""
@@ -98,23 +90,18 @@ class Session:
             return await self._drive(on_event)
 
     async def close(self) -> None:
-        """Give the run back; it can be opened again, here or in another process. Idempotent."""
-        driver, writer = self._driver, self._writer
-        self._driver = self._writer = None
-        if driver is None or writer is None:
-            return
-        try:
-            await driver.close()
-            await driver.pause("closed")
-        except JournalError:
-            # Whoever drives it now, or the store's trouble, has been met by the turn itself.
-            return
-        finally:
-            await writer.release()
+        """Give the run back; it can be opened again, here or in another process. Safe to call twice.
 
-    def send_sync(self, text: str, *, on_event: Emit | None = None) -> Run:
-        """`send`, blocking."""
-        return run_blocking(self.send(text, on_event=on_event))
+        A turn that is under way is waited for.
+        """
+        async with self._lock:
+            driver, self._driver = self._driver, None
+            if driver is not None:
+                await driving.leave(driver, "closed")
+
+    def send_sync(self, text: str, *, attach: Sequence[Attachable] = (), on_event: Emit | None = None) -> Run:
+        """Call `send` and block until it returns."""
+        return run_blocking(self.send(text, attach=attach, on_event=on_event))
 
     async def __aenter__(self) -> "Session":
         return await self.open()
@@ -130,6 +117,20 @@ class Session:
     ) -> None:
         run_blocking(self.close())
 
+    async def _reopen(self, run_id: str) -> Driver | None:
+        """Return a driver for a session that exists, or `None` if the journal has no such run."""
+        try:
+            state, writer = await driving.reopen(self._agent, run_id)
+        except RunNotFoundError:
+            return None
+        try:
+            if state.started is None or not state.started.is_session:
+                raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
+            return await driving.go_on(self._agent, state, writer)
+        except BaseException:
+            await see_through(writer.release)
+            raise
+
     def _open_driver(self) -> Driver:
         if self._driver is None:
             raise ConfigError(
@@ -141,12 +142,11 @@ class Session:
         driver = self._open_driver()
         driver.listen(emit)
         try:
-            state = await driver.drive()
-            await driver.sync()
+            await driver.drive()
+            await driver.kept()
         except asyncio.CancelledError:
-            await asyncio.shield(driver.abandon("cancelled"))
+            await see_through(lambda: driver.abandon("cancelled"))
             raise
         finally:
             driver.listen(None)
-        assert self.run_id is not None
-        return Run(self.run_id, state, self._agent.journal)
+        return Run(driver.run_id, clone(driver.state), self._agent.journal)

@@ -1,6 +1,6 @@
 """What `treadle fork` does."""
 
-from treadle.agent.agent import make_run_id
+from treadle.agent.driving import make_run_id
 from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.drive import drive
 from treadle.cli.terminal.resuming import Resuming

@@ -10,17 +10,18 @@ from treadle.cli.terminal.output import clean, print_lines, stdout, write_count,
 from treadle.cli.terminal.setup import Limits
 from treadle.core import events as e
 from treadle.core.policy import Policy
+from treadle.core.replay import Replay, replay
 from treadle.journal.protocol import Journal
-from treadle.loop.replay import Replay, Replayer
+from treadle.tools.schema.output import find_output_fault
 
 
 async def replay_run(journal: Journal, run_id: str, limits: Limits | None = None) -> Replay:
     """Replay one run, with `limits` in the place of the recorded ones."""
     events = journal.read(run_id)
     started = events[0].body if events else None
-    recorded = started.policy if isinstance(started, e.RunStarted) else Policy()
+    recorded = started.spec.policy if isinstance(started, e.RunStarted) else Policy()
     policy = limits.over(recorded) if limits is not None else recorded
-    return await Replayer(events, policy if policy != recorded else None).replay()
+    return replay(events, find_output_fault, policy if policy != recorded else None)
 
 
 def replay_runs(journal: Journal, run_ids: Sequence[str], limits: Limits, *, is_json: bool) -> int:
@@ -31,10 +32,10 @@ def replay_runs(journal: Journal, run_ids: Sequence[str], limits: Limits, *, is_
     async def replay_all() -> None:
         nonlocal exact, events
         for run_id in run_ids:
-            replay = await replay_run(journal, run_id, limits)
-            exact += replay.is_exact
-            events += replay.events
-            _print(replay, is_json=is_json)
+            found = await replay_run(journal, run_id, limits)
+            exact += found.is_exact
+            events += found.events
+            _print(found, is_json=is_json)
 
     execute(replay_all())
     if not is_json and len(run_ids) > 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from treadle.agent.agent import make_run_id
+from treadle.agent.driving import make_run_id
 from treadle.agent.run import Run
 from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.drive import drive

@@ -3,20 +3,20 @@
 import difflib
 import sys
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 
 import msgspec
 
-from treadle.agent.agent import make_run_id
+from treadle.agent.driving import make_run_id
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
 from treadle.core.errors import ConfigError
-from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
-from treadle.loop.perform import read_call, run_tool
+from treadle.core.events import SnapshotTaken
+from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult
+from treadle.loop.outbox import Collected
+from treadle.loop.workbench import Order, Workbench
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.context import Scope, ToolContext
-from treadle.tools.protocol import Tool, ToolOutput
+from treadle.tools.protocol import Tool
 from treadle.tools.resolve import resolve_tools
 from treadle.tools.toolbox import Toolbox
 
@@ -30,7 +30,7 @@ def call_tool(name: str, arguments: str, texts: Sequence[str], mount: Path | Non
         raise ConfigError(f"there is no tool {name!r}{hint}; the tools are {', '.join(tools) or 'none'}")
     text = _read_stdin() if arguments == "-" else arguments
     sandbox = MemorySandbox.from_folder(mount) if mount is not None else MemorySandbox()
-    result = execute(_call(ToolCall("call_1", name, text), tools, sandbox))
+    result, delta = execute(_call(ToolCall("call_1", name, text), tools, sandbox))
     if result.error_kind in (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS):
         raise ConfigError(result.content)
     if is_json:
@@ -40,9 +40,8 @@ def call_tool(name: str, arguments: str, texts: Sequence[str], mount: Path | Non
     else:
         text = clean(result.content)
         stdout().print(text, soft_wrap=True, end="" if text.endswith("\n") else "\n")
-    delta = sandbox.take_delta()
-    if not is_json and delta is not None and (delta[0].changed or delta[0].deleted):
-        changes = [*delta[0].changed, *[f"-{path}" for path in delta[0].deleted]]
+    if not is_json and (delta.changed or delta.deleted):
+        changes = [*delta.changed, *[f"-{path}" for path in delta.deleted]]
         print_note(f"{write_count(len(changes), 'file')} changed in the sandbox: {', '.join(changes)[:500]}")
     return int(result.is_error)
 
@@ -54,35 +53,17 @@ def _read_stdin() -> str:
         raise ConfigError(f"the arguments on standard input are not UTF-8: {error}") from error
 
 
-async def _call(call: ToolCall, tools: dict[str, Tool], sandbox: MemorySandbox) -> ToolResult:
-    """Make the call, and those that it makes of the other tools."""
+async def _call(
+    call: ToolCall, tools: dict[str, Tool], sandbox: MemorySandbox
+) -> tuple[ToolResult, FileDelta]:
+    """Make the call, and those that it makes of the other tools; return its result and what it changed."""
     sandbox.take_delta()
-    run_id, scope, specs, ids = make_run_id(), Scope(), Toolbox(tools).specs, count(1)
-
-    async def make(call: ToolCall) -> ToolResult:
-        ready = read_call(call, tools, None)
-        if isinstance(ready, ToolResult):
-            return ready
-        context = ToolContext(
-            run_id,
-            call.call_id,
-            1,
-            sandbox,
-            lambda _, text: print_note(text),
-            scope=scope,
-            tools=specs,
-            make_caller=lambda _: make_inner,
-        )
-        result, _ = await run_tool(call, *ready, context)
-        return result
-
-    async def make_inner(name: str, arguments: dict[str, Json]) -> ToolOutput:
-        text = msgspec.json.encode(arguments).decode()
-        result = await make(ToolCall(f"{call.call_id}/{next(ids)}", name, text))
-        return ToolOutput(result.content, result.is_error, result.is_simulated, result.structured)
-
+    bench, outbox = Workbench(Toolbox(tools), run_id=make_run_id(), sandbox=sandbox), Collected()
+    bench.report = lambda _, text: print_note(text)
     try:
-        return await make(call)
+        result = await bench.make(Order(call), outbox)
     finally:
-        scope.is_run_over = True
-        await scope.close()
+        bench.scope.is_run_over = True
+        await bench.scope.close()
+    snapshots = [body.delta for body in outbox.bodies if isinstance(body, SnapshotTaken)]
+    return result, snapshots[0] if snapshots else FileDelta()

@@ -92,14 +92,14 @@ def decide(state: State) -> Action | None:
 
 def abandon_turn(state: State) -> tuple[e.DurableBody, ...]:
     """What to record to end a cancelled turn now: a result for each open call, and the turn's end."""
-    settled = _settle(state, [_unrun(item, None) for item in state.calls if item.result is None])
+    settled = _settle(state, [_unrun(item, None) for item in state.calls.values() if item.result is None])
     return (*settled.bodies, *_end_turn(state, StopReason.CANCELLED).bodies)
 
 
 def stop_calls(state: State) -> tuple[e.DurableBody, ...]:
     """The results of the calls that the deadline stopped, or that it keeps from being run."""
     results = []
-    for item in state.calls:
+    for item in state.calls.values():
         if item.result is None and item.attempt:
             text = "Stopped by the deadline of the run; what it did until then is unknown."
             results.append(_error(item, ToolErrorKind.TIMEOUT, text))
@@ -111,7 +111,7 @@ def stop_calls(state: State) -> tuple[e.DurableBody, ...]:
 def _after_turn(state: State) -> Action | None:
     if state.turn == 0 or state.started is None or state.started.is_session or state.stop_reason is None:
         return None
-    finished = e.RunFinished(at=0.0, stop_reason=state.stop_reason, error=state.error, fault=state.fault)
+    finished = e.RunFinished(stop_reason=state.stop_reason, error=state.error, fault=state.fault)
     return Append((finished,))
 
 
@@ -125,12 +125,10 @@ def _end_turn(
 ) -> Append:
     if output is None:
         output = state.answer.content if state.answer is not None else _last_text(state)
-    done = e.TurnCompleted(
-        at=0.0, turn=state.turn, stop_reason=stop_reason, output=output, error=error, fault=fault
-    )
+    done = e.TurnCompleted(turn=state.turn, stop_reason=stop_reason, output=output, error=error, fault=fault)
     if state.started is None or state.started.is_session:
         return Append((done,))
-    return Append((done, e.RunFinished(at=0.0, stop_reason=stop_reason, error=error, fault=fault)))
+    return Append((done, e.RunFinished(stop_reason=stop_reason, error=error, fault=fault)))
 
 
 def _last_text(state: State) -> str:
@@ -177,7 +175,7 @@ def judge_answer(state: State, output: str, fault: str | None) -> Append:
     tool = state.output_tool
     advice = "Answer again, with nothing but" if tool is None else f"Call {tool} with"
     text = f"This is no valid answer: {fault}\n{advice} JSON that fits the schema."
-    return Append((e.MessageInjected(at=0.0, message=Message(Role.USER, text), output_fault=fault),))
+    return Append((e.MessageInjected(message=Message(Role.USER, text), output_fault=fault),))
 
 
 def _reject(state: State, fault: str) -> Append:
@@ -188,7 +186,7 @@ def _reject(state: State, fault: str) -> Append:
 
 
 def _on_calls(state: State) -> Action:
-    open_calls = [item for item in state.calls if item.result is None]
+    open_calls = [item for item in state.calls.values() if item.result is None]
     if _is_past_deadline(state) or state.limit is not None:
         unrun = [
             item for item in open_calls if item.call.name != state.output_tool or _is_past_deadline(state)
@@ -267,7 +265,7 @@ def _on_approvals(state: State, open_calls: list[CallState]) -> Action | None:
 
 def _settle(state: State, results: list[ToolResult]) -> Append:
     step = state.step
-    return Append(tuple([e.ToolCompleted(at=0.0, step=step, result=result) for result in results]))
+    return Append(tuple([e.ToolCompleted(step=step, result=result) for result in results]))
 
 
 def _unrun(item: CallState, limit: StopReason | None) -> ToolResult:
@@ -301,11 +299,11 @@ def _on_doubt(state: State, doubtful: list[CallState]) -> Action:
                 "recorded. What came of it? Your answer becomes its result."
             )
             question = f"{item.call.call_id}/{item.attempt}"
-            bodies.append(e.QuestionAsked(at=0.0, question_id=question, text=text, call_id=item.call.call_id))
+            bodies.append(e.QuestionAsked(question_id=question, text=text, call_id=item.call.call_id))
         elif (answer := state.questions[item.question_id]) is not None:
             result = ToolResult(item.call.call_id, item.call.name, answer)
-            bodies.append(e.ToolCompleted(at=0.0, step=state.step, result=result))
-    return Append(tuple(bodies) or (e.RunPaused(at=0.0, reason="question"),))
+            bodies.append(e.ToolCompleted(step=state.step, result=result))
+    return Append(tuple(bodies) or (e.RunPaused(reason="question"),))
 
 
 def _is_past_deadline(state: State) -> bool:
@@ -340,7 +338,7 @@ def _on_limits(state: State) -> Append | None:
     if not is_affordable:
         return _end_turn(state, limit)
     text = policy.last_step_message.format(limit=limit.value)
-    return Append((e.MessageInjected(at=0.0, message=Message(Role.USER, text), limit=limit),))
+    return Append((e.MessageInjected(message=Message(Role.USER, text), limit=limit),))
 
 
 _UNKNOWN_COST = (

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from treadle.core.errors import JournalError
 from treadle.core.policy import Policy
+from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -29,15 +30,16 @@ from treadle.core.types import (
     Usage,
 )
 
-VERSION = "1.0"
+VERSION = "2.0"
 """Version of the vocabulary, `major.minor`. A reader refuses a newer major."""
 
 
 class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_field="type"):
     """What every body has."""
 
-    at: float
-    """Seconds since the epoch, by the clock of the process that appended it."""
+    at: float = 0.0
+    """Seconds since the epoch, by the clock of the process that appended it. Bodies are made without a time: the
+    driver stamps each one as it appends it."""
 
 
 class BodyWithContents(Body, frozen=True, kw_only=True, gc=False):
@@ -48,23 +50,41 @@ class BodyWithContents(Body, frozen=True, kw_only=True, gc=False):
 
 
 class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
-    """A run begins: all that decisions depend on and the journal does not say elsewhere."""
+    """A run begins. Holds everything that decisions depend on and no other event says."""
 
-    policy: Policy
     version: str
     """`VERSION` of the writer."""
-    model: str | None = None
+    agent: AgentSpec | None = None
+    """The agent that began the run; `None` only in journals of version 1, see `spec`."""
     instructions: str | None = None
+    """The system message as sent, where it differs from `agent.instructions`."""
     tools: tuple[ToolSpec, ...] = ()
+    """The tools as they are offered to the model."""
     is_session: bool = False
-    """A session stays open after a turn, until it is closed."""
+    """True if the run stays open after a turn, until it is closed."""
     task: TaskRef | None = None
     parent: Parent | None = None
-    """Set in a fork; the events up to `parent.seq` are copies."""
+    """The run that this one was forked from; the events up to `parent.seq` are copies."""
     output: OutputSpec | None = None
-    """What the answers must be; `None`: text."""
+    """How the answers must look; `None`: they are text."""
     metadata: dict[str, Json] | None = None
-    """The caller's own."""
+    """Anything the caller wants to keep with the run."""
+    policy: Policy | None = None
+    """Of version 1, where `agent` has it now."""
+    model: str | None = None
+    """Of version 1: the model's name."""
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent that began the run, also for journals of version 1."""
+        return self.agent if self.agent is not None else read_version_1(self)
+
+    @property
+    def system_message(self) -> str | None:
+        """The text of the system message; `None` if there is none."""
+        if self.instructions is not None or self.agent is None:
+            return self.instructions
+        return self.agent.instructions
 
 
 class TurnStarted(BodyWithContents, frozen=True, gc=False, tag="turn_started"):
@@ -84,6 +104,8 @@ class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
     """The request is the first `messages` messages of the run's transcript."""
     has_tools: bool = True
     """False at a wrap-up, where no tools are offered but the one that takes the answer, if there is one."""
+    model: str | None = None
+    """The model that is asked, as the user names it."""
 
 
 class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference_completed"):
@@ -214,7 +236,12 @@ class RunPaused(Body, frozen=True, gc=False, tag="run_paused"):
 
 
 class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
-    """Somebody drives the run again. Calls started before it and not completed are in doubt."""
+    """Somebody drives the run again. Calls that were started before and not completed are in doubt."""
+
+    agent: AgentSpec | None = None
+    """The agent from now on; `None` in journals of version 1, where it stays the same."""
+    tools: tuple[ToolSpec, ...] = ()
+    """The tools as they are offered from now on; only counts where `agent` is set."""
 
 
 class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):
@@ -332,6 +359,37 @@ class Ephemeral(Struct, frozen=True, gc=False):
         return b'{"run_id":%b,%b' % (_encoder.encode(self.run_id), _encoder.encode(self.body)[1:])
 
 
+def stamp(body: DurableBody, at: float) -> None:
+    """Set the time of a body that was just made and that nobody else holds yet."""
+    msgspec.structs.force_setattr(body, "at", at)
+
+
+def read_version_1(started: RunStarted) -> AgentSpec:
+    """Return the agent spec of a run whose journal is of version 1.
+
+    Runs of the command line have their model and tools in `metadata["cli"]`; of other runs only names are known.
+    """
+    kept = (started.metadata or {}).get("cli")
+    given: dict[str, Json] = kept if isinstance(kept, dict) else {}
+    names = ("base_url", "temperature", "max_output_tokens", "seed")
+    settings = {name: given[name] for name in names if given.get(name) is not None}
+    if given.get("tools"):
+        tools = tuple([PartSpec(name=str(text)) for text in given["tools"]])
+    elif started.task is not None:
+        tools = ()
+    else:
+        why = "its journal is of an older version and holds only its definition"
+        tools = tuple([PartSpec(name=tool.name, missing=why) for tool in started.tools])
+    return AgentSpec(
+        model=PartSpec(name=str(given.get("model") or started.model or ""), settings=settings or None),
+        instructions=started.instructions,
+        tools=tools,
+        policy=started.policy or Policy(),
+        schema=None if started.output is None else started.output.schema,
+        task_set=None if started.task is None else started.task.task_set,
+    )
+
+
 def digests_of(body: Body) -> tuple[str, ...]:
     """Return the hashes of the contents that `body` names and the store keeps."""
     if isinstance(body, SnapshotTaken):
@@ -384,6 +442,8 @@ def decode_body(raw: bytes) -> DurableBody:
         body = _decoder.decode(raw)
     except msgspec.DecodeError as error:
         raise JournalError(_explain(raw, error)) from error
+    if not body.at and b'"at"' not in raw:
+        raise JournalError(f"a damaged event (it has no time): {raw[:120]!r}")
     if type(body) is RunStarted:
         _refuse_newer(body.version)
     return body

@@ -5,7 +5,6 @@ A spec is a value without objects and without secrets. A part that cannot be bui
 
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.types import Json
 
@@ -36,17 +35,3 @@ class AgentSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The task set that the run's task comes from; it brings tools where `tools` is empty."""
     files: str | None = None
     """The folder that the sandbox was filled from. `None`: it began empty, or with files given in the program."""
-
-    def require(self) -> None:
-        """Raise an error if a part cannot be built from its name.
-
-        Raises: `ConfigError` that names each missing part and why it is missing.
-        """
-        parts = [("model", self.model), *[("tool", part) for part in self.tools]]
-        missing = [
-            f"the {kind} {part.name!r}: {part.missing}" for kind, part in parts if part.missing is not None
-        ]
-        if missing:
-            raise ConfigError(
-                f"this agent cannot be built from its journal ({'; '.join(missing)}); give these parts"
-            )

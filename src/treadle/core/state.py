@@ -1,20 +1,24 @@
 """State, and `apply`, which folds one event into it.
 
-Invariant: the state is a function of the events alone. `apply` never looks at a clock, and folding a prefix
-and then the rest equals folding the whole.
+Invariant: the state is a function of the events alone. `apply` never looks at a clock, and folding a prefix and
+then the rest equals folding the whole.
+
+`apply` returns a new state and leaves the old one unchanged. `advance` does the same work in place: it is for the
+one owner of a state (the driver, a fold), costs the same however long the run is, and copies nothing.
 """
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
 
 from treadle.core import events as e
 from treadle.core.log import Log
 from treadle.core.parts import parts_among
 from treadle.core.policy import Policy
+from treadle.core.spec import AgentSpec
 from treadle.core.types import (
     Effect,
     Fault,
@@ -26,11 +30,12 @@ from treadle.core.types import (
     ToolCall,
     ToolErrorKind,
     ToolResult,
+    ToolSpec,
     Usage,
 )
 
 _REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, ToolErrorKind.TRUNCATED)
-"""What makes a call of the tool for the answer one that breaks the schema."""
+"""The errors that make a call of the answer tool an answer that breaks the schema."""
 
 
 class Status(StrEnum):
@@ -42,128 +47,135 @@ class Status(StrEnum):
     FINISHED = "finished"
 
 
-class InnerCall(Struct, frozen=True, gc=False):
-    """A call that a tool made of another, while it ran."""
+class InnerCall(Struct, gc=False):
+    """A call that a tool made of another tool while it ran."""
 
     call: ToolCall
     effect: Effect
     attempt: int
+    """How often the call was started; 0 if it never was."""
     result: ToolResult | None = None
 
 
-class CallState(Struct, frozen=True, gc=False):
+class CallState(Struct, gc=False):
     """One tool call of the present step."""
 
     call: ToolCall
     attempt: int = 0
-    """How often it was started."""
+    """How often the call was started."""
     effect: Effect | None = None
-    """As recorded when it was started."""
+    """The tool's effect when the call was started."""
     result: ToolResult | None = None
     question_id: str | None = None
-    """The question asked about it, when it was in doubt."""
+    """The question that was asked about the call when it was in doubt."""
     approval: e.ApprovalRequested | e.ApprovalDecided | None = None
-    """The newest that was said about whether to run it."""
-    inner: tuple[InnerCall, ...] = ()
-    """What it called itself, in order."""
+    """The newest event about whether the call may run."""
+    inner: dict[str, InnerCall] = {}
+    """The calls that this call made itself, by id, in order."""
 
 
-class Spent(Struct, frozen=True, gc=False):
-    """What the present turn has used of its budgets."""
+class Spent(Struct, gc=False):
+    """How much of its budgets the present turn has used."""
 
     steps: int = 0
     tool_calls: int = 0
     refused_calls: int = 0
     """Calls that were not run because `max_tool_calls` was reached."""
     calls_by_tool: dict[str, int] = {}
-    """Of tools that may be called only so often."""
+    """Calls of each tool that has a limit of its own."""
     rejected_answers: int = 0
-    """Answers that broke their schema."""
+    """Answers that broke the schema."""
     tokens: int = 0
     cost_usd: float = 0.0
     is_cost_known: bool = True
 
 
-class State(Struct, frozen=True, gc=False):
-    """All that the next decision depends on."""
+class State(Struct, gc=False):
+    """Everything that the next decision depends on. Treat it as read-only: only `advance` changes it."""
 
     status: Status = Status.NEW
     seq: int = 0
-    """Of the newest event."""
+    """The number of the newest event."""
     at: float = 0.0
-    """Of the newest event."""
+    """The time of the newest event."""
     started: e.RunStarted | None = None
+    agent: AgentSpec | None = None
+    """The agent that drives the run, as the newest start or resume recorded it."""
     policy: Policy = Policy()
-    messages: Log[Message] = Log()
-    """The transcript, the system message included."""
+    messages: Log[Message] = field(default_factory=Log)
+    """The transcript, system message included."""
+    tools: tuple[ToolSpec, ...] = ()
+    """The tools that are offered to the model, as the newest start or resume recorded them."""
     turn: int = 0
     is_turn_open: bool = False
     step: int = 0
-    """Inferences completed in the run."""
-    calls: tuple[CallState, ...] = ()
-    """The present step's calls, in call order; empty once all have results."""
+    """How many inferences were completed in the run."""
+    calls: dict[str, CallState] = {}
+    """The present step's calls by id, in call order; empty once all have results."""
+    open_calls: int = 0
+    """How many of `calls` have no result yet."""
     answer: Message | None = None
     """A message without calls, which ends the turn."""
     finish_reason: FinishReason | None = None
-    """Of the newest inference."""
+    """The finish reason of the newest inference."""
     final: str | None = None
-    """An answer that was given to the tool for it, which ends the turn once its step is done."""
+    """An answer that was given through the answer tool; it ends the turn once its step is done."""
     failure: e.InferenceFailed | None = None
-    """The inference failed for good."""
+    """The failure that ended the newest inference, if it failed for good."""
     is_inferring: bool = False
-    """A request was sent and its end is not recorded."""
+    """True if a request was sent and how it ended is not recorded."""
     limit: StopReason | None = None
-    """The limit that the model has been told of; what remains of the turn is the wrap-up."""
+    """The limit that the model was told about; the rest of the turn is its wrap-up."""
     is_wrapped_up: bool = False
     questions: dict[str, str | None] = {}
-    """Question to answer, `None` while it is open."""
-    spent: Spent = Spent()
+    """Each question's answer by question id; `None` while the question is open."""
+    spent: Spent = field(default_factory=Spent)
     call_limits: dict[str, int] = {}
-    """Tool to how often it may be called in a turn; those without a limit are left out."""
+    """How often each tool may be called in a turn; tools without a limit are left out."""
     effects: dict[str, Effect] = {}
-    """Tool to its effect, as the run began."""
+    """The effect of each tool that is offered."""
     work_began_at: float = 0.0
-    """When the turn began, later by as long as nobody drove it."""
+    """When the turn began, moved later by the time in which nobody drove the run."""
     usage: Usage = Usage()
-    """Of the whole run."""
+    """Tokens of the whole run."""
     cost_usd: float | None = 0.0
-    """Of the whole run; `None` once an inference's cost was unknown."""
+    """Cost of the whole run; `None` once the cost of an inference was unknown."""
     last_usage: Usage = Usage()
-    """Of the newest inference."""
+    """Tokens of the newest inference."""
     unsent_chars: int = 0
-    """Length of what was said since the newest inference, to guess the next prompt's length."""
+    """Characters added to the transcript since the newest inference, to guess the next prompt's length."""
     stop_reason: StopReason | None = None
-    """Of the last turn that ended."""
+    """Why the last finished turn ended."""
     output: str = ""
     error: str | None = None
     fault: Fault | None = None
     files: dict[str, str] = {}
-    """Path to content hash, as of the newest snapshot."""
+    """Content hash by path, as of the newest snapshot."""
     snapshot_id: str | None = None
     tool_states: dict[str, str] = {}
-    """Name of what a tool keeps beside the files to content hash, as of the newest snapshot."""
+    """Content hash of each state that a tool keeps beside the files, as of the newest snapshot."""
     rewards: dict[str, float] = {}
-    """Given since the newest turn began."""
+    """Rewards by name, given since the newest turn began."""
 
     @property
     def waiting_calls(self) -> tuple[CallState, ...]:
-        """The calls that wait for somebody's yes."""
+        """The calls that wait for somebody's approval."""
         return tuple(
             [
                 item
-                for item in self.calls
+                for item in self.calls.values()
                 if item.result is None and isinstance(item.approval, e.ApprovalRequested)
             ]
         )
 
     @property
     def output_spec(self) -> OutputSpec | None:
-        """What a turn's answer must be; `None`: text."""
+        """How the answers of the run must look; `None`: they are text."""
         return None if self.started is None else self.started.output
 
     @property
     def output_tool(self) -> str | None:
-        """The tool that takes a turn's answer, if one does."""
+        """The name of the tool that takes a turn's answer, if there is one."""
         output = self.output_spec
         return None if output is None else output.tool
 
@@ -174,324 +186,250 @@ class State(Struct, frozen=True, gc=False):
 
 
 def apply(state: State, body: e.DurableBody) -> State:
-    """The state after `body`, which is the event numbered `state.seq + 1`."""
-    return _APPLY[type(body)](state, body)
+    """Return the state after `body`, which is the event numbered `state.seq + 1`."""
+    return advance(clone(state), body)
 
 
-def fold(bodies: Iterable[e.DurableBody], state: State | None = None) -> State:
-    """The state after all of `bodies`."""
-    state = state or State()
-    for body in bodies:
-        state = apply(state, body)
+def advance(state: State, body: e.DurableBody) -> State:
+    """Change `state` itself to the state after `body`, and return it."""
+    state.seq += 1
+    state.at, before = body.at, state.at
+    _ADVANCE[type(body)](state, body, before)
     return state
 
 
-def _on_run_started(state: State, body: e.RunStarted) -> State:
-    messages: Log[Message] = Log()
-    if body.instructions is not None:
-        messages = messages.append(Message(Role.SYSTEM, body.instructions))
-    return replace(
-        state,
-        status=Status.RUNNING,
-        seq=state.seq + 1,
-        at=body.at,
-        started=body,
-        policy=body.policy,
-        messages=messages,
-        call_limits={tool.name: tool.max_calls for tool in body.tools if tool.max_calls is not None},
-        effects={tool.name: tool.effect for tool in body.tools},
-        unsent_chars=len(body.instructions or ""),
-    )
+def clone(state: State) -> State:
+    """Return a state that shares nothing with `state` that `advance` changes."""
+    new = copy(state)
+    new.calls = {call_id: _clone_call(item) for call_id, item in state.calls.items()}
+    new.spent = copy(state.spent)
+    new.spent.calls_by_tool = dict(state.spent.calls_by_tool)
+    new.questions = dict(state.questions)
+    new.files = dict(state.files)
+    new.tool_states = dict(state.tool_states)
+    new.rewards = dict(state.rewards)
+    return new
 
 
-def _on_turn_started(state: State, body: e.TurnStarted) -> State:
-    return replace(
-        state,
-        status=Status.RUNNING,
-        seq=state.seq + 1,
-        at=body.at,
-        turn=body.turn,
-        is_turn_open=True,
-        messages=state.messages.append(body.message),
-        unsent_chars=state.unsent_chars + len(body.message.content),
-        answer=None,
-        final=None,
-        failure=None,
-        limit=None,
-        is_wrapped_up=False,
-        spent=Spent(),
-        work_began_at=body.at,
-        rewards={},
-    )
+def fold(bodies: Iterable[e.DurableBody], state: State | None = None) -> State:
+    """Return the state after all of `bodies`, beginning with `state`."""
+    state = State() if state is None else clone(state)
+    for body in bodies:
+        advance(state, body)
+    return state
 
 
-def _on_inference_started(state: State, body: e.InferenceStarted) -> State:
-    return replace(state, seq=state.seq + 1, at=body.at, is_inferring=True)
+def _clone_call(item: CallState) -> CallState:
+    new = copy(item)
+    new.inner = {call_id: copy(inner) for call_id, inner in item.inner.items()}
+    return new
 
 
-def _on_inference_completed(state: State, body: e.InferenceCompleted) -> State:
+def _on_run_started(state: State, body: e.RunStarted, before: float) -> None:
+    instructions = body.system_message
+    state.status = Status.RUNNING
+    state.started = body
+    state.agent = body.spec
+    state.policy = state.agent.policy
+    state.messages = Log() if instructions is None else Log((Message(Role.SYSTEM, instructions),))
+    state.unsent_chars = len(instructions or "")
+    _offer(state, body.tools)
+
+
+def _offer(state: State, tools: tuple[ToolSpec, ...]) -> None:
+    state.tools = tools
+    state.call_limits = {tool.name: tool.max_calls for tool in tools if tool.max_calls is not None}
+    state.effects = {tool.name: tool.effect for tool in tools}
+
+
+def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
+    state.status = Status.RUNNING
+    state.turn = body.turn
+    state.is_turn_open = True
+    state.messages = state.messages.append(body.message)
+    state.unsent_chars += len(body.message.content)
+    state.answer = state.final = state.failure = state.limit = None
+    state.is_wrapped_up = False
+    state.spent = Spent()
+    state.work_began_at = body.at
+    state.rewards = {}
+
+
+def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
+    state.is_inferring = True
+
+
+def _on_inference_completed(state: State, body: e.InferenceCompleted, before: float) -> None:
     completion = body.completion
-    message = completion.message
+    message, cost = completion.message, completion.cost_usd
     usage = completion.usage or guess_usage(state, message)
-    spent, cost = state.spent, completion.cost_usd
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        step=body.step,
-        is_inferring=False,
-        messages=state.messages.append(message),
-        calls=tuple([CallState(call) for call in message.tool_calls]),
-        answer=None if message.tool_calls else message,
-        finish_reason=completion.finish_reason,
-        is_wrapped_up=state.limit is not None,
-        spent=Spent(
-            spent.steps + 1,
-            spent.tool_calls,
-            spent.refused_calls,
-            spent.calls_by_tool,
-            spent.rejected_answers,
-            spent.tokens + usage.total_tokens,
-            spent.cost_usd + (cost or 0.0),
-            spent.is_cost_known and cost is not None,
-        ),
-        usage=state.usage + usage,
-        cost_usd=None if cost is None or state.cost_usd is None else state.cost_usd + cost,
-        last_usage=usage,
-        unsent_chars=0,
-    )
+    state.step = body.step
+    state.is_inferring = False
+    state.messages = state.messages.append(message)
+    state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
+    state.open_calls = len(state.calls)
+    state.answer = None if message.tool_calls else message
+    state.finish_reason = completion.finish_reason
+    state.is_wrapped_up = state.limit is not None
+    spent = state.spent
+    spent.steps += 1
+    spent.tokens += usage.total_tokens
+    spent.cost_usd += cost or 0.0
+    spent.is_cost_known = spent.is_cost_known and cost is not None
+    state.usage += usage
+    state.cost_usd = None if cost is None or state.cost_usd is None else state.cost_usd + cost
+    state.last_usage = usage
+    state.unsent_chars = 0
 
 
-def _on_inference_failed(state: State, body: e.InferenceFailed) -> State:
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        failure=body if body.retry_in_seconds is None else None,
-        is_inferring=body.retry_in_seconds is not None,
-    )
+def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -> None:
+    state.failure = body if body.retry_in_seconds is None else None
+    state.is_inferring = body.retry_in_seconds is not None
 
 
-def _change_call(calls: tuple[CallState, ...], call_id: str | None, **changes: Any) -> tuple[CallState, ...]:
-    for index, item in enumerate(calls):
-        if item.call.call_id == call_id:
-            return (*calls[:index], replace(item, **changes), *calls[index + 1 :])
-    return calls
+def _on_tool_started(state: State, body: e.ToolStarted, before: float) -> None:
+    item = state.calls.get(body.parent_call_id or body.call_id)
+    if item is None:
+        return
+    if body.parent_call_id is None:
+        item.attempt, item.effect = body.attempt, body.effect
+        return
+    call = ToolCall(body.call_id, body.name, body.arguments or "")
+    item.inner.pop(body.call_id, None)  # A call that is made again moves to the end.
+    item.inner[body.call_id] = InnerCall(call, body.effect, body.attempt)
 
 
-def _find_call(state: State, call_id: str | None) -> CallState | None:
-    return next((item for item in state.calls if item.call.call_id == call_id), None)
-
-
-def _on_inner_started(state: State, body: e.ToolStarted) -> State:
-    parent = _find_call(state, body.parent_call_id)
-    calls = state.calls
-    if parent is not None:
-        call = ToolCall(body.call_id, body.name, body.arguments or "")
-        kept = [item for item in parent.inner if item.call.call_id != body.call_id]
-        inner = (*kept, InnerCall(call, body.effect, body.attempt))
-        calls = _change_call(calls, body.parent_call_id, inner=inner)
-    return replace(state, seq=state.seq + 1, at=body.at, calls=calls)
-
-
-def _on_inner_completed(state: State, body: e.ToolCompleted) -> State:
+def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> None:
+    if body.parent_call_id is not None:
+        _on_inner_completed(state, body.result, body.parent_call_id)
+        return
     result = body.result
-    parent = _find_call(state, body.parent_call_id)
-    calls, spent = state.calls, state.spent
-    if parent is not None:
-        known = next((item for item in parent.inner if item.call.call_id == result.call_id), None)
-        if known is None:
-            # It was not started: there was something wrong with it.
-            known = InnerCall(ToolCall(result.call_id, result.name, ""), Effect.PURE, 0)
-            inner = (*parent.inner, replace(known, result=result))
-            is_first = True
-        else:
-            inner = tuple([replace(known, result=result) if item is known else item for item in parent.inner])
-            is_first = known.attempt == 1
-        calls = _change_call(calls, body.parent_call_id, inner=inner)
-        # A call that is made again is no second one.
-        spent = _count_call(state, result) if is_first else spent
-    return replace(state, seq=state.seq + 1, at=body.at, calls=calls, spent=spent)
+    _count_call(state, result)
+    state.unsent_chars += len(result.content)
+    item = state.calls.get(result.call_id)
+    if item is not None:
+        if item.result is None:
+            state.open_calls -= 1
+        item.result = result
+        if result.name == state.output_tool and not result.is_error:
+            state.final = item.call.arguments
+    if result.name == state.output_tool and result.error_kind in _REJECTIONS:
+        state.spent.rejected_answers += 1
+    if not state.open_calls:
+        results = [item.result for item in state.calls.values() if item.result is not None]
+        state.messages = state.messages.extend([to_message(item) for item in results])
+        state.calls = {}
 
 
-def _count_call(state: State, result: ToolResult) -> Spent:
+def _on_inner_completed(state: State, result: ToolResult, parent_call_id: str) -> None:
+    parent = state.calls.get(parent_call_id)
+    if parent is None:
+        return
+    known = parent.inner.get(result.call_id)
+    if known is None:
+        # The call was never started: something was wrong with it.
+        known = parent.inner[result.call_id] = InnerCall(
+            ToolCall(result.call_id, result.name, ""), Effect.PURE, 0
+        )
+    known.result = result
+    # A call that is made again counts once.
+    if known.attempt <= 1:
+        _count_call(state, result)
+
+
+def _count_call(state: State, result: ToolResult) -> None:
     spent = state.spent
     if result.error_kind is ToolErrorKind.NOT_RUN:
-        return replace(spent, refused_calls=spent.refused_calls + 1)
-    if result.error_kind in (ToolErrorKind.REFUSED, ToolErrorKind.OVER_LIMIT):
-        return spent
-    if result.name in state.call_limits:
-        counts = {**spent.calls_by_tool, result.name: spent.calls_by_tool.get(result.name, 0) + 1}
-        return replace(spent, tool_calls=spent.tool_calls + 1, calls_by_tool=counts)
-    return replace(spent, tool_calls=spent.tool_calls + 1)
+        spent.refused_calls += 1
+    elif result.error_kind not in (ToolErrorKind.REFUSED, ToolErrorKind.OVER_LIMIT):
+        spent.tool_calls += 1
+        if result.name in state.call_limits:
+            spent.calls_by_tool[result.name] = spent.calls_by_tool.get(result.name, 0) + 1
 
 
-def _on_tool_started(state: State, body: e.ToolStarted) -> State:
-    if body.parent_call_id is not None:
-        return _on_inner_started(state, body)
-    calls = _change_call(state.calls, body.call_id, attempt=body.attempt, effect=body.effect)
-    return replace(state, seq=state.seq + 1, at=body.at, calls=calls)
+def _on_context_compacted(state: State, body: e.ContextCompacted, before: float) -> None:
+    state.messages = Log([*body.replacement, *list(state.messages)[body.messages :]])
+    state.usage += body.usage or Usage()
+    state.last_usage = Usage()
+    state.unsent_chars = sum(len(message.content) for message in state.messages)
 
 
-def _on_tool_completed(state: State, body: e.ToolCompleted) -> State:
-    if body.parent_call_id is not None:
-        return _on_inner_completed(state, body)
-    result = body.result
-    calls = _change_call(state.calls, result.call_id, result=result)
-    final, spent = state.final, _count_call(state, result)
-    if state.output_tool is not None and result.name == state.output_tool:
-        given = _find_call(state, result.call_id)
-        if given is not None and not result.is_error:
-            final = given.call.arguments
-        elif result.error_kind in _REJECTIONS:
-            spent = replace(spent, rejected_answers=spent.rejected_answers + 1)
-    messages, chars = state.messages, state.unsent_chars + len(result.content)
-    results = [item.result for item in calls if item.result is not None]
-    if len(results) == len(calls):
-        messages = messages.extend([to_message(item) for item in results])
-        calls = ()
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        calls=calls,
-        messages=messages,
-        final=final,
-        spent=spent,
-        unsent_chars=chars,
-    )
+def _on_message_injected(state: State, body: e.MessageInjected, before: float) -> None:
+    state.messages = state.messages.append(body.message)
+    state.unsent_chars += len(body.message.content)
+    state.limit = body.limit or state.limit
+    if body.output_fault is not None:
+        state.answer = None
+        state.is_wrapped_up = False
+        state.spent.rejected_answers += 1
 
 
-def _on_context_compacted(state: State, body: e.ContextCompacted) -> State:
-    kept = list(state.messages)[body.messages :]
-    messages = Log([*body.replacement, *kept])
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        messages=messages,
-        usage=state.usage + (body.usage or Usage()),
-        last_usage=Usage(),
-        unsent_chars=sum(len(message.content) for message in messages),
-    )
+def _on_question_asked(state: State, body: e.QuestionAsked, before: float) -> None:
+    state.questions[body.question_id] = None
+    if body.call_id in state.calls:
+        state.calls[body.call_id].question_id = body.question_id
 
 
-def _on_message_injected(state: State, body: e.MessageInjected) -> State:
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        messages=state.messages.append(body.message),
-        unsent_chars=state.unsent_chars + len(body.message.content),
-        limit=body.limit or state.limit,
-        answer=None if body.output_fault is not None else state.answer,
-        is_wrapped_up=state.is_wrapped_up and body.output_fault is None,
-        spent=state.spent
-        if body.output_fault is None
-        else replace(state.spent, rejected_answers=state.spent.rejected_answers + 1),
-    )
+def _on_question_answered(state: State, body: e.QuestionAnswered, before: float) -> None:
+    state.questions[body.question_id] = body.text
 
 
-def _on_question_asked(state: State, body: e.QuestionAsked) -> State:
-    calls = _change_call(state.calls, body.call_id, question_id=body.question_id)
-    questions = {**state.questions, body.question_id: None}
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        calls=calls,
-        questions=questions,
-    )
+def _on_snapshot_taken(state: State, body: e.SnapshotTaken, before: float) -> None:
+    for path in body.delta.deleted:
+        state.files.pop(path, None)
+    state.files.update(body.delta.changed)
+    state.tool_states.update(body.delta.states)
+    state.snapshot_id = body.snapshot_id
 
 
-def _on_question_answered(state: State, body: e.QuestionAnswered) -> State:
-    questions = {**state.questions, body.question_id: body.text}
-    return replace(state, seq=state.seq + 1, at=body.at, questions=questions)
+def _on_turn_completed(state: State, body: e.TurnCompleted, before: float) -> None:
+    state.is_turn_open = False
+    state.stop_reason = body.stop_reason
+    state.output, state.error, state.fault = body.output, body.error, body.fault
+    state.answer = None
 
 
-def _on_snapshot_taken(state: State, body: e.SnapshotTaken) -> State:
-    files = {path: digest for path, digest in state.files.items() if path not in body.delta.deleted}
-    files.update(body.delta.changed)
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        files=files,
-        snapshot_id=body.snapshot_id,
-        tool_states={**state.tool_states, **body.delta.states} if body.delta.states else state.tool_states,
-    )
+def _on_run_paused(state: State, body: e.RunPaused, before: float) -> None:
+    state.status = Status.PAUSED
 
 
-def _on_turn_completed(state: State, body: e.TurnCompleted) -> State:
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        is_turn_open=False,
-        stop_reason=body.stop_reason,
-        output=body.output,
-        error=body.error,
-        fault=body.fault,
-        answer=None,
-    )
+def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
+    is_reopened = state.stop_reason is StopReason.ERROR and not state.is_turn_open
+    state.status = Status.RUNNING
+    state.failure = None
+    state.is_inferring = False
+    state.is_turn_open = state.is_turn_open or is_reopened
+    state.work_began_at += max(0.0, body.at - before)
+    if is_reopened:
+        state.spent.is_cost_known = True
+    if body.agent is not None:
+        state.agent = body.agent
+        state.policy = body.agent.policy
+        _offer(state, body.tools)
 
 
-def _on_run_paused(state: State, body: e.RunPaused) -> State:
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        status=Status.PAUSED,
-    )
+def _on_run_finished(state: State, body: e.RunFinished, before: float) -> None:
+    state.status = Status.FINISHED
+    state.stop_reason, state.error, state.fault = body.stop_reason, body.error, body.fault
 
 
-def _on_run_resumed(state: State, body: e.RunResumed) -> State:
-    reopened = state.stop_reason is StopReason.ERROR and not state.is_turn_open
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        status=Status.RUNNING,
-        failure=None,
-        is_inferring=False,
-        is_turn_open=state.is_turn_open or reopened,
-        work_began_at=state.work_began_at + max(0.0, body.at - state.at),
-        spent=replace(state.spent, is_cost_known=True) if reopened else state.spent,
-    )
+def _on_rewarded(state: State, body: e.Rewarded, before: float) -> None:
+    state.rewards[body.name] = body.reward
 
 
-def _on_run_finished(state: State, body: e.RunFinished) -> State:
-    return replace(
-        state,
-        seq=state.seq + 1,
-        at=body.at,
-        status=Status.FINISHED,
-        stop_reason=body.stop_reason,
-        error=body.error,
-        fault=body.fault,
-    )
+def _on_approval_requested(state: State, body: e.ApprovalRequested, before: float) -> None:
+    if body.call_id in state.calls:
+        state.calls[body.call_id].approval = body
 
 
-def _on_rewarded(state: State, body: e.Rewarded) -> State:
-    rewards = {**state.rewards, body.name: body.reward}
-    return replace(state, seq=state.seq + 1, at=body.at, rewards=rewards)
+def _on_approval_decided(state: State, body: e.ApprovalDecided, before: float) -> None:
+    if body.call_id in state.calls:
+        state.calls[body.call_id].approval = body
+    # The run does nothing while somebody makes up their mind.
+    state.work_began_at += max(0.0, body.at - before)
 
 
-def _on_approval_requested(state: State, body: e.ApprovalRequested) -> State:
-    calls = _change_call(state.calls, body.call_id, approval=body)
-    return replace(state, seq=state.seq + 1, at=body.at, calls=calls)
-
-
-def _on_approval_decided(state: State, body: e.ApprovalDecided) -> State:
-    calls = _change_call(state.calls, body.call_id, approval=body)
-    # Nothing is done while somebody makes up their mind.
-    waited = max(0.0, body.at - state.at)
-    return replace(
-        state, seq=state.seq + 1, at=body.at, calls=calls, work_began_at=state.work_began_at + waited
-    )
-
-
-_APPLY: dict[type, Callable[[State, Any], State]] = {
+_ADVANCE: dict[type, Callable[[State, Any, float], None]] = {
     e.RunStarted: _on_run_started,
     e.TurnStarted: _on_turn_started,
     e.InferenceStarted: _on_inference_started,
@@ -512,6 +450,7 @@ _APPLY: dict[type, Callable[[State, Any], State]] = {
     e.RunFinished: _on_run_finished,
     e.Rewarded: _on_rewarded,
 }
+"""Each handler is given the state, the body, and the time of the event before it."""
 
 
 def to_message(result: ToolResult) -> Message:
@@ -527,12 +466,12 @@ def to_message(result: ToolResult) -> Message:
 
 
 def guess_usage(state: State, message: Message) -> Usage:
-    """Tokens of an inference whose server did not count them, from lengths at 4 characters a token."""
+    """Estimate the tokens of an inference whose server did not count them, at 4 characters a token."""
     written = len(message.content) + len(message.reasoning or "")
     written += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     return Usage(guess_input_tokens(state), -(-written // 4))
 
 
 def guess_input_tokens(state: State) -> int:
-    """Tokens of the next prompt: the newest one and its answer, and what was said since."""
+    """Estimate the tokens of the next prompt: the newest prompt and answer, and the text added since."""
     return state.last_usage.total_tokens + -(-state.unsent_chars // 4)

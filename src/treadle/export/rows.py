@@ -68,7 +68,7 @@ def load_row(journal: Journal, run_id: str) -> Row:
     task, parent = started.task, started.parent
     lineage = Lineage(
         run_id=run_id,
-        model=started.model,
+        model=started.spec.model.name,
         stop_reason=state.stop_reason.value,
         tools_hash=hash_tools(started.tools),
         task=None if task is None else f"{task.task_set}:{task.task_id}",

@@ -1,16 +1,16 @@
 """The driver: the only loop there is.
 
-It asks `decide`, performs, appends what happened and folds it into the state, until there is nothing to do.
-Streaming, resuming and replaying are this loop with a listener, with a state folded from a journal, and with
-a world that answers from one.
+It asks `decide`, lets a performer touch the world, appends the events that come out and folds them into the state,
+until there is nothing to do. Streaming and resuming are this loop with a listener, and with a state folded from a
+journal.
 
-Invariant: an event is appended before the state moves on, and nothing is told to a tool with an effect, to
-the model or to a listener before what led to it is kept.
+Invariant: an event is appended before the state moves on, and nothing is told to a tool with an effect, to the
+model or to a listener before what led to it is durable. Nobody else appends.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -27,16 +27,15 @@ from treadle.core.decide import (
     decide,
     stop_calls,
 )
-from treadle.core.errors import ProviderError
-from treadle.core.state import State, Status, apply
+from treadle.core.inner import InnerDecision, decide_inner
+from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
-from treadle.loop.answers import check_answer, make_request
-from treadle.loop.perform import call_ids_of, describe_failure, share_prompt, whole_prompt, with_ids
+from treadle.loop.inference import Inference, check_answer
 from treadle.loop.toolcalls import ask, request_approvals, run_calls
-from treadle.models.protocol import Model, Watch
+from treadle.loop.workbench import Clock, Workbench
+from treadle.models.protocol import Model
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.context import Scope
 from treadle.tools.protocol import Approver
 from treadle.tools.toolbox import Toolbox
 
@@ -44,7 +43,7 @@ Emit = Callable[[e.Event | e.Ephemeral], None]
 
 
 class Driver:
-    """Drives one run, from whatever state it is in."""
+    """Drives one run, from whatever state it is in. It owns the state, and changes it in place."""
 
     def __init__(
         self,
@@ -55,194 +54,191 @@ class Driver:
         sandbox: Sandbox | None = None,
         emit: Emit | None = None,
         approver: Approver | None = None,
+        *,
+        read_blob: Callable[[str], bytes] | None = None,
+        clock: Clock = time,
     ) -> None:
+        """`toolbox` has the limits of the policy already. `read_blob` gives the contents that messages name."""
         self.state = state
-        self._writer = writer
         self.run_id = writer.run_id
-        self._model = model
-        self.toolbox = toolbox.under(state.policy)
-        self.sandbox = sandbox
-        self.approver = approver
-        self.scope = Scope()
-        """What tools hold for the run, until `close`."""
+        self._writer = writer
+        self._clock = clock
+        self._inference = Inference(model, read_blob, clock)
+        self.bench = Workbench(
+            toolbox,
+            run_id=writer.run_id,
+            sandbox=sandbox,
+            approver=approver,
+            decide_inner=_InnerDecider(state),
+            clock=clock,
+        )
         self._unsent: list[e.Event] = []
-        self._call_ids: set[str] = set()
-        self._token_ids: tuple[int, ...] = ()
-        self._telling: asyncio.Future[None] | None = None
+        self._is_released = False
         self.listen(emit)
 
     def listen(self, emit: Emit | None) -> None:
-        """From now on tell `emit` what is kept, and the deltas between."""
+        """From now on tell `emit` every event once it is durable, and the deltas between; `None`: nobody."""
         self._emit = emit
-        self._loop = asyncio.get_running_loop()
+        self._inference.on_delta = None if emit is None else _Deltas(self.run_id, emit)
+        self.bench.report = None if emit is None else _Progress(self.run_id, emit, asyncio.get_running_loop())
 
-    @property
-    def is_heard(self) -> bool:
-        """Somebody listens."""
-        return self._emit is not None
-
-    async def close(self) -> None:
-        """Give back what tools hold for the run; it can be driven on, and they take it anew."""
-        # One that ended with an error may be resumed, and then needs what its tools hold elsewhere.
+    async def leave(self) -> None:
+        """Give back what tools hold for the run, and then its lease; wait until all is durable. Safe to repeat."""
+        # A run that ended with an error may be resumed, and then needs what its tools hold elsewhere.
         has_failed = self.state.stop_reason is StopReason.ERROR
-        self.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
-        await self.scope.close()
+        self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
+        await self.bench.scope.close()
+        if not self._is_released:
+            self._is_released = True
+            await self._writer.release()
+        await self.kept()
 
     async def drive(self) -> State:
-        """Go on until the run waits for somebody or is over; `sync` then says when all of it is kept.
+        """Go on until the run waits for somebody or is over; `kept` then waits until all of it is durable.
 
         Cancelling stops the model and the tools at once, and leaves a journal that can be resumed.
         Raises: `JournalError` if the store refuses; nothing else.
         """
         while (action := decide(self.state)) is not None:
-            # Time that somebody takes to decide is not the run's.
-            if self.state.policy.deadline_seconds is None or isinstance(action, Ask):
+            deadline_seconds = self.state.policy.deadline_seconds
+            # The time that somebody takes to decide is not the run's.
+            if deadline_seconds is None or isinstance(action, Ask):
                 await self._perform(action)
-                continue
-            left = self.state.policy.deadline_seconds - self.state.work_seconds
-            try:
-                async with asyncio.timeout(max(0.0, left)) as timer:
-                    await self._perform(action)
-            except TimeoutError:
-                if not timer.expired():
-                    raise
-                self._on_deadline()
+            else:
+                await self._perform_until(action, deadline_seconds - self.state.work_seconds)
+            if self._emit is not None:
+                await self.kept()
         return self.state
 
     async def pause(self, reason: str) -> None:
-        """Note that nobody drives the run any more; what was under way is thrown away or in doubt."""
-        if self.state.status is not Status.FINISHED:
+        """Note that nobody drives the run any more; whatever was under way is thrown away or in doubt."""
+        if self.state.status not in (Status.FINISHED, Status.PAUSED):
             self._throw_away(reason, StopReason.CANCELLED)
-            self.record(e.RunPaused(at=time.time(), reason=reason))
-        await self.sync()
+            self.put(e.RunPaused(reason=reason))
+        await self.kept()
 
     async def abandon(self, reason: str) -> None:
         """End the turn without its answer, so that another can begin.
 
-        One that is over, or waits for the user, stays as it is.
+        A turn that is over, or waits for the user, stays as it is.
         """
         is_working = self.state.is_turn_open and self.state.status is Status.RUNNING
         if not self._throw_away(reason, StopReason.CANCELLED) and is_working:
-            self._record_now(abandon_turn(self.state), with_files=True)
+            self._put_stopped(abandon_turn(self.state))
         await self.drive()
-        await self.sync()
+        await self.kept()
 
-    def take_snapshot(self) -> tuple[tuple[e.SnapshotTaken, ...], Mapping[str, bytes] | None]:
-        """What changed in the sandbox, to be recorded with what changed it; none if nothing did."""
-        changes = self.sandbox.take_delta() if self.sandbox is not None else None
-        if changes is None or self.sandbox is None:
-            return (), None
-        delta, blobs = changes
-        taken = e.SnapshotTaken(at=time.time(), snapshot_id=self.sandbox.snapshot_id, delta=delta)
-        return (taken,), blobs
-
-    def record(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
+    def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
         """Append events, all or none, and let the state move on."""
-        self._writer.append(bodies, blobs)
-        state = self.state
+        if not bodies:
+            return
+        now, state = self._clock.time(), self.state
         for body in bodies:
-            state = apply(state, body)
+            e.stamp(body, now)
+        self._writer.append(bodies, blobs)
+        for body in bodies:
+            advance(state, body)
             if self._emit is not None:
-                self._unsent.append(e.Event(self._writer.run_id, state.seq, body))
-        self.state = state
+                self._unsent.append(e.Event(self.run_id, state.seq, body))
 
     def adopt(self, events: Sequence[e.Event]) -> None:
-        """Begin with the events of another run, as they were read: what a newer version added is kept."""
+        """Begin with the events of another run as they were read, with their times and unknown fields."""
         self._writer.append_events(events)
         for event in events:
-            self.state = apply(self.state, event.body)
+            advance(self.state, event.body)
             if self._emit is not None:
-                self._unsent.append(replace(event, run_id=self._writer.run_id))
+                self._unsent.append(replace(event, run_id=self.run_id))
 
-    async def sync(self) -> None:
-        """Wait until what was recorded is kept, then tell it to the listener."""
+    def kept(self) -> Awaitable[None]:
+        """Wait until all that was appended is durable, then tell it to the listener."""
+        return self._writer.sync() if self._emit is None else self._tell()
+
+    async def _tell(self) -> None:
         kept_seq = self.state.seq
         await self._writer.sync()
-        if self._emit is not None:
-            # While this waited, another call of the step may have recorded more, which is not kept yet.
-            while self._unsent and self._unsent[0].seq <= kept_seq:
-                self._emit(self._unsent.pop(0))
-
-    def _record_now(self, bodies: Sequence[e.DurableBody], *, with_files: bool = False) -> None:
-        """Record what was decided, which knows no clock; and the files that calls changed until stopped."""
-        snapshot, blobs = self.take_snapshot() if with_files and bodies else ((), None)
-        now = time.time()
-        self.record(*snapshot, *[replace(body, at=now) for body in bodies], blobs=blobs)
+        # While this waited, another call of the step may have appended more, which is not durable yet.
+        while self._emit is not None and self._unsent and self._unsent[0].seq <= kept_seq:
+            self._emit(self._unsent.pop(0))
 
     async def _perform(self, action: Action) -> None:
-        if isinstance(action, Infer):
-            await self._infer(action)
-        elif isinstance(action, Append):
-            self._record_now(action.bodies)
+        kind, state = type(action), self.state
+        if kind is Append:
+            self.put(*action.bodies)  # type: ignore[union-attr]
+        elif isinstance(action, Infer):
+            await self._inference.perform(state, action, self)
         elif isinstance(action, RunCalls):
-            await run_calls(self, action.calls)
+            await run_calls(state, action, self, self.bench)
         elif isinstance(action, CheckAnswer):
-            self._record_now(check_answer(self.state, action))
+            check_answer(state, action, self)
         elif isinstance(action, RequestApprovals):
-            await request_approvals(self, action.calls)
-        else:
-            await ask(self, action.calls[0].call)
-        if self._emit is not None:
-            await self.sync()
+            await request_approvals(state, action, self, self.bench)
+        elif isinstance(action, Ask):
+            await ask(state, action, self, self.bench)
 
-    async def _infer(self, action: Infer) -> None:
-        messages, step = self.state.messages, action.step
-        begin = time.time()
-        self.record(
-            e.InferenceStarted(at=begin, step=step, messages=len(messages), has_tools=action.has_tools)
-        )
-        await self.sync()
-        # Made anew: kept, it would make a cycle of the driver, and finished runs would wait for the collector.
-        watch = Watch(self._on_delta if self._emit is not None else None, self._on_failed_attempt)
+    async def _perform_until(self, action: Action, left_seconds: float) -> None:
+        """Perform an action; the deadline stops it."""
         try:
-            request = make_request(self, has_tools=action.has_tools)
-            completion = await self._model.infer(request, watch)
-        except Exception as error:
-            self.record(describe_failure(error, step, time.time()))
-            return
-        if completion.message.tool_calls:
-            self._call_ids = self._call_ids or call_ids_of(messages)
-            completion = with_ids(completion, step, self._call_ids)
-        if completion.tokens is not None:
-            tokens = share_prompt(completion.tokens, self._token_ids)
-            self._token_ids = whole_prompt(tokens, self._token_ids)
-            completion = replace(completion, tokens=tokens)
-        now = time.time()
-        self.record(
-            e.InferenceCompleted(at=now, step=step, completion=completion, duration_seconds=now - begin)
-        )
+            async with asyncio.timeout(max(0.0, left_seconds)) as timer:
+                await self._perform(action)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            self._throw_away("the deadline passed", StopReason.DEADLINE)
+            self._put_stopped(stop_calls(self.state))
 
-    def _on_deadline(self) -> None:
-        """Settle what the deadline stopped, so that the transcript is whole."""
-        self._throw_away("the deadline passed", StopReason.DEADLINE)
-        self._record_now(stop_calls(self.state), with_files=True)
+    def _put_stopped(self, bodies: Sequence[e.DurableBody]) -> None:
+        """Append the results of calls that were stopped, so that the transcript is whole, and what they changed."""
+        snapshot, blobs = self.bench.take_snapshot() if bodies else ((), None)
+        self.put(*snapshot, *bodies, blobs=blobs)
 
     def _throw_away(self, why: str, stop_reason: StopReason) -> bool:
-        """Record that the inference under way was stopped; whether there was one."""
+        """Note that the inference under way was stopped; return whether there was one."""
         is_inferring = self.state.is_inferring
         if is_inferring:
             failure = e.InferenceFailed(
-                at=time.time(),
                 step=self.state.step + 1,
                 error=why,
                 error_type="Cancelled",
                 fault=Fault.USER,
                 stop_reason=stop_reason,
             )
-            self.record(failure)
+            self.put(failure)
         return is_inferring
 
-    def _on_delta(self, delta: e.Delta) -> None:
-        if self._emit is not None:
-            self._emit(e.Ephemeral(self._writer.run_id, delta))
 
-    def on_progress(self, call_id: str, text: str) -> None:
-        """Tell the listener what a tool reports, from whatever thread."""
-        if self._emit is not None:
-            self._loop.call_soon_threadsafe(self._on_delta, e.ToolProgress(call_id, text))
+class _InnerDecider:
+    """Decides about calls within calls from the run's state. It holds no driver, so that there is no cycle."""
 
-    def _on_failed_attempt(self, error: ProviderError, attempt: int, delay_seconds: float) -> None:
-        failure = describe_failure(error, self.state.step + 1, time.time())
-        self.record(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
-        if self._emit is not None:
-            self._telling = asyncio.ensure_future(self.sync())
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __call__(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
+        return decide_inner(self._state, parent_id, number, name, arguments)
+
+
+class _Deltas:
+    """Tells a listener the pieces of an answer."""
+
+    __slots__ = ("_emit", "_run_id")
+
+    def __init__(self, run_id: str, emit: Emit) -> None:
+        self._run_id = run_id
+        self._emit = emit
+
+    def __call__(self, delta: e.Delta) -> None:
+        self._emit(e.Ephemeral(self._run_id, delta))
+
+
+class _Progress:
+    """Tells a listener what a tool reports, from whatever thread."""
+
+    __slots__ = ("_deltas", "_loop")
+
+    def __init__(self, run_id: str, emit: Emit, loop: asyncio.AbstractEventLoop) -> None:
+        self._deltas = _Deltas(run_id, emit)
+        self._loop = loop
+
+    def __call__(self, call_id: str, text: str) -> None:
+        self._loop.call_soon_threadsafe(self._deltas, e.ToolProgress(call_id, text))

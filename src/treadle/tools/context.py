@@ -121,7 +121,7 @@ class ToolContext:
         """
         if self._caller is None:
             if self._make_caller is None:
-                raise ToolError(f"{name!r} cannot be called from here: this call is not part of a run")
+                raise ToolError(f"{name!r} cannot be called from here")
             self._caller = self._make_caller(self.call_id)
         return await self._caller(name, arguments)
 

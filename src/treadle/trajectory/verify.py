@@ -1,20 +1,21 @@
 """Verifying a run: its tool calls are made again in a fresh sandbox, and every result is compared.
 
-The sandbox begins with the files that the run began with. What cannot be made again is counted and named.
-Calls that ran beside each other are made again one after another, as they ended or else as they began; their
-files are compared when the last of them has ended, since a snapshot before may hold half of another's work.
+The sandbox begins with the files that the run began with. Calls that cannot be made again are counted and named.
+Calls that ran beside each other are made again one after another, in the order in which they ended or else began;
+their files are compared when the last of them has ended, since a snapshot before may hold half of another call's
+work.
 """
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError, ToolError
-from treadle.core.state import State, apply
+from treadle.core.errors import ConfigError
+from treadle.core.inner import InnerDecision, Recall, Run, Settle
+from treadle.core.state import State, advance
 from treadle.core.types import (
     Effect,
     FinishReason,
@@ -25,13 +26,15 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.journal.protocol import Journal
-from treadle.loop.perform import read_call, run_tool
-from treadle.loop.toolcalls import for_code, tell_edit
+from treadle.loop.outbox import Collected
+from treadle.loop.results import failed, read_call
+from treadle.loop.workbench import Order, Workbench
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.context import Scope, ToolContext
-from treadle.tools.protocol import Tool, ToolLike, ToolOutput
+from treadle.tools.context import ToolContext
+from treadle.tools.protocol import Tool, ToolLike
 from treadle.tools.resolve import TOOLSETS, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.toolbox import Toolbox
 from treadle.trajectory.compare import is_same
 
 _LOST = {
@@ -44,10 +47,10 @@ _LOST = {
 
 
 class Difference(Struct, frozen=True):
-    """One result that came out otherwise."""
+    """One result that differs from the recorded one."""
 
     seq: int
-    """Of the event that holds the recorded one."""
+    """The number of the event that holds the recorded result."""
     call: str
     """The tool and the call's id."""
     recorded: str
@@ -58,11 +61,11 @@ class Difference(Struct, frozen=True):
 
 
 class Verification(Struct, frozen=True):
-    """What came of making a run's calls again."""
+    """The outcome of making a run's calls again."""
 
     run_id: str
     calls: int
-    """Results in the run; each is matched, skipped or different."""
+    """How many results the run has; each is matched, skipped or different."""
     matched: int
     skipped: int
     skips: tuple[str, ...]
@@ -71,22 +74,24 @@ class Verification(Struct, frozen=True):
 
     @property
     def is_verified(self) -> bool:
-        """Every call was made again, and gave the same."""
+        """True if every call was made again and gave the same result."""
         return not self.differences and not self.skipped
 
 
-async def verify_run(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None = None) -> Verification:
+async def verify_run(
+    journal: Journal, run_id: str, tools: Iterable[ToolLike] | None = None, *, is_trusted: bool = False
+) -> Verification:
     """Make a run's `pure` and `idempotent` calls again, in order, and compare results and files.
 
-    `tools` are the implementations; without them those of the built-in toolsets are taken, and the calls to
-    other tools are skipped by name. What of a result may differ, `ToolSpec.may_differ` says. Simulated results
-    are never taken for real ones. Raises: `RunNotFoundError`.
+    `tools` are the implementations. Without them those of the built-in toolsets are taken and, if the journal
+    `is_trusted`, all that its agent spec names; calls of other tools are skipped by name. `ToolSpec.may_differ`
+    says what of a result may differ. Simulated results never count as real ones. Raises: `RunNotFoundError`.
     """
-    return await _Verifier(journal, run_id, tools).verify()
+    return await _Verifier(journal, run_id, tools, is_trusted=is_trusted).verify()
 
 
 class _Recorded:
-    """A tool of which only the definition is at hand."""
+    """A tool whose definition is known, but not its implementation."""
 
     def __init__(self, spec: ToolSpec) -> None:
         self.spec = spec
@@ -100,14 +105,20 @@ class _Inner(Struct, frozen=True):
     """A recorded call that another tool made."""
 
     seq: int
-    """Of its result."""
+    """The number of the event that holds its result."""
     result: ToolResult
     started: e.ToolStarted | None
     """`None` for a call that was not run."""
 
+    def is_call(self, name: str, arguments: str) -> bool:
+        """Whether this is the call of a tool with these arguments."""
+        if self.started is None:
+            return self.result.name == name
+        return (self.started.name, self.started.arguments) == (name, arguments)
+
 
 class _Attempt(Struct):
-    """What came of making the calls of one group again, in one order."""
+    """The outcome of making the calls of one group again, in one order."""
 
     sandbox: MemorySandbox
     matched: int = 0
@@ -115,7 +126,7 @@ class _Attempt(Struct):
     differences: list[Difference] = []
 
     def compare(self, seq: int, recorded: ToolResult, found: ToolResult | str, tool: Tool | None) -> bool:
-        """Count one result; whether it is the same."""
+        """Count one result, or the reason why there is none; return whether it is the same."""
         name = f"{recorded.name} ({recorded.call_id})"
         if isinstance(found, str):
             self.skips.append(f"{name}: {found}")
@@ -128,24 +139,26 @@ class _Attempt(Struct):
 
 
 class _Verifier:
-    def __init__(self, journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> None:
+    def __init__(
+        self, journal: Journal, run_id: str, tools: Iterable[ToolLike] | None, *, is_trusted: bool
+    ) -> None:
         self._journal = journal
         self._run_id = run_id
         self._given = None if tools is None else resolve_tools(tools)
-        self._specs: dict[str, ToolSpec] = {}
-        self._tools: Mapping[str, Tool] = {}
+        self._is_trusted = is_trusted
+        self._toolbox = Toolbox({})
         self._sandbox = MemorySandbox()
         self._state = State()
         self._calls: dict[str, tuple[ToolCall, FinishReason]] = {}
         self._started: dict[str, e.ToolStarted] = {}
         self._edits: dict[str, str] = {}
-        """Call to the arguments that somebody gave in place of the model's."""
+        """The arguments that somebody gave in place of the model's, by call."""
         self._inner: dict[str, dict[str, _Inner]] = {}
-        """Call to the calls that it made itself, by id."""
-        self._running: dict[str, None] = {}
-        """Calls that were started and have no result yet, in the order in which they were started."""
+        """The calls that each call made itself, by id."""
+        self._running: set[str] = set()
+        """Calls that were started and have no result yet."""
         self._group: list[tuple[int, ToolResult]] = []
-        """Results, each with its seq, since a moment when no call was running."""
+        """Results, each with its event's number, since a moment when no call was running."""
         self._began: list[str] = []
         """The calls of the group, in the order in which they were started."""
         self._matched = 0
@@ -154,44 +167,49 @@ class _Verifier:
 
     async def verify(self) -> Verification:
         for event in self._journal.read(self._run_id):
-            body = event.body
-            self._state = apply(self._state, body)
-            if isinstance(body, e.RunStarted):
-                self._tools = self._implement(body.tools)
-            elif isinstance(body, e.SnapshotTaken) and self._state.turn == 0:
-                self._adopt_snapshot()
-            elif isinstance(body, e.InferenceCompleted):
-                completion = body.completion
-                for call in completion.message.tool_calls:
-                    self._calls[call.call_id] = call, completion.finish_reason
-            elif isinstance(body, e.ApprovalDecided) and body.arguments is not None:
-                self._edits[body.call_id] = body.arguments
-            elif isinstance(body, e.ToolStarted):
-                self._started[body.call_id] = body
-                if body.parent_call_id is None:
-                    self._running[body.call_id] = None
-                    self._began.append(body.call_id)
-            elif isinstance(body, e.ToolCompleted) and body.parent_call_id is not None:
-                inner = _Inner(event.seq, body.result, self._started.get(body.result.call_id))
-                self._inner.setdefault(body.parent_call_id, {})[body.result.call_id] = inner
-            elif isinstance(body, e.ToolCompleted):
-                self._running.pop(body.result.call_id, None)
-                self._group.append((event.seq, body.result))
-                if not self._running:
-                    await self._compare_group(is_whole=True)
-            elif isinstance(body, e.RunResumed):
-                self._running.clear()
-                await self._compare_group(is_whole=False)
+            advance(self._state, event.body)
+            await self._take(event.seq, event.body)
         await self._compare_group(is_whole=False)
         calls = self._matched + len(self._skips) + len({item.seq for item in self._differences})
         return Verification(
             self._run_id, calls, self._matched, len(self._skips), tuple(self._skips), tuple(self._differences)
         )
 
+    async def _take(self, seq: int, body: e.DurableBody) -> None:
+        if isinstance(body, e.RunStarted) or (isinstance(body, e.RunResumed) and body.agent is not None):
+            self._toolbox = Toolbox(self._implement(self._state.tools), self._state.policy)
+        if isinstance(body, e.SnapshotTaken) and self._state.turn == 0:
+            self._adopt_snapshot()
+        elif isinstance(body, e.InferenceCompleted):
+            for call in body.completion.message.tool_calls:
+                self._calls[call.call_id] = call, body.completion.finish_reason
+        elif isinstance(body, e.ApprovalDecided) and body.arguments is not None:
+            self._edits[body.call_id] = body.arguments
+        elif isinstance(body, e.ToolStarted):
+            self._started[body.call_id] = body
+            if body.parent_call_id is None:
+                self._running.add(body.call_id)
+                self._began.append(body.call_id)
+        elif isinstance(body, e.ToolCompleted) and body.parent_call_id is not None:
+            inner = _Inner(seq, body.result, self._started.get(body.result.call_id))
+            self._inner.setdefault(body.parent_call_id, {})[body.result.call_id] = inner
+        elif isinstance(body, e.ToolCompleted):
+            self._running.discard(body.result.call_id)
+            self._group.append((seq, body.result))
+            if not self._running:
+                await self._compare_group(is_whole=True)
+        elif isinstance(body, e.RunResumed):
+            self._running.clear()
+            await self._compare_group(is_whole=False)
+
     def _implement(self, specs: tuple[ToolSpec, ...]) -> dict[str, Tool]:
-        self._specs = {spec.name: spec for spec in specs}
         if self._given is None:
-            self._given = _built_in(set(self._specs))
+            parts = self._state.agent.tools if self._is_trusted and self._state.agent is not None else ()
+            named = resolve_tools([part for part in parts if part.missing is None])
+            self._given = (
+                *named,
+                *_built_in({spec.name for spec in specs} - {tool.spec.name for tool in named}),
+            )
         given = {tool.spec.name: tool for tool in self._given}
         return {
             spec.name: given[spec.name]
@@ -201,7 +219,7 @@ class _Verifier:
         }
 
     def _adopt_snapshot(self) -> None:
-        """Take the recorded files for the sandbox's: what made them is not made again."""
+        """Take the recorded files for the sandbox's: whatever made them is not made again."""
         self._sandbox = MemorySandbox.restore(
             self._state.files, self._journal.read_blob, self._state.tool_states
         )
@@ -230,127 +248,112 @@ class _Verifier:
 
     async def _attempt(self, recorded: Sequence[tuple[int, ToolResult]], *, is_whole: bool) -> _Attempt:
         """Make calls again in the order given, each after the one before, in a copy of the sandbox."""
-        attempt, scope = _Attempt(self._sandbox.copy()), Scope()
+        attempt = _Attempt(self._sandbox.copy())
+        inner = _InnerCalls(self, attempt)
+        bench = Workbench(
+            self._toolbox, run_id=self._run_id, sandbox=attempt.sandbox, decide_inner=inner.decide
+        )
         is_last_same = False
         try:
             for seq, result in recorded:
-                found = await self._make_again(result, attempt, scope)
-                tool = self._tools.get(result.name)
-                is_last_same = attempt.compare(seq, result, found, tool)
+                found = await self._make_again(result, bench, inner)
+                is_last_same = attempt.compare(seq, result, found, self.tool_of(result.name))
         finally:
-            await scope.close()
+            await bench.scope.close()
         if is_whole and not attempt.skips:
             seq, last = recorded[-1]
-            expected = self._state.snapshot_id or MemorySandbox().snapshot_id
-            actual = attempt.sandbox.snapshot_id
+            expected, actual = self._recorded_snapshot_id, attempt.sandbox.snapshot_id
             if actual != expected:
                 name = f"files after {last.name} ({last.call_id})"
                 attempt.differences.append(Difference(seq, name, expected, actual))
                 attempt.matched -= is_last_same
         return attempt
 
-    async def _make_again(self, recorded: ToolResult, attempt: _Attempt, scope: Scope) -> ToolResult | str:
-        """The result now, or why there is none."""
-        call, finish_reason = self._calls[recorded.call_id]
-        edited = self._edits.get(call.call_id)
-        if edited is not None:
-            call = replace(call, arguments=edited)
-        inner = _InnerCalls(self, call.call_id, attempt, scope)
-        found = await self.run(call, recorded, attempt.sandbox, scope, inner, finish_reason)
-        if isinstance(found, str):
-            return found
-        inner.finish()
-        return found if edited is None else tell_edit(found, edited)
-
-    async def run(
-        self,
-        call: ToolCall,
-        recorded: ToolResult,
-        sandbox: MemorySandbox,
-        scope: Scope,
-        inner: "_InnerCalls | None",
-        finish_reason: FinishReason | None = None,
+    async def _make_again(
+        self, recorded: ToolResult, bench: Workbench, inner: "_InnerCalls"
     ) -> ToolResult | str:
-        """The result of one call now, or why it is not made again; `inner` makes the calls that it makes."""
+        """Return the result now, or why there is none."""
+        call, finish_reason = self._calls[recorded.call_id]
+        edited, started = self._edits.get(call.call_id), self._started.get(call.call_id)
+        run = call if edited is None else replace(call, arguments=edited)
+        is_cut_off = finish_reason is FinishReason.LENGTH
+        if (reason := self.find_reason(run, recorded, is_cut_off=is_cut_off)) is not None:
+            return reason
+        outbox = Collected()
+        order = Order(call, 1 if started is None else started.step, is_cut_off=is_cut_off, edited=edited)
+        found = await bench.make(order, outbox)
+        inner.compare(call.call_id, outbox.bodies)
+        return found
+
+    def find_reason(self, call: ToolCall, recorded: ToolResult, *, is_cut_off: bool = False) -> str | None:
+        """Return why a call is not made again; `None` if it is, or if something is wrong with the call itself."""
         if recorded.error_kind in _LOST:
             return _LOST[recorded.error_kind]
         if recorded.is_simulated:
             return "its result was simulated"
-        ready = read_call(call, self._tools, finish_reason)
+        ready = read_call(call, self._toolbox.tools, is_cut_off=is_cut_off)
         started = self._started.get(recorded.call_id)
         if isinstance(ready, ToolResult):
-            return ready
-        tool, arguments = ready
+            return None
         if started is None:
             return "nothing says that it was run"
         if started.effect is Effect.ONCE:
             return "its effect is once"
-        if isinstance(tool, _Recorded):
-            return "its implementation is not at hand, or takes other arguments"
-        context = ToolContext(
-            self._run_id,
-            call.call_id,
-            started.step,
-            sandbox,
-            scope=scope,
-            tools=tuple(self._specs.values()),
-            make_caller=None if inner is None else lambda _: inner,
+        return (
+            "its implementation is not at hand, or takes other arguments"
+            if isinstance(ready[0], _Recorded)
+            else None
         )
-        spec = self._specs[call.name]
-        result, _ = await run_tool(call, tool, arguments, context, spec if inner else for_code(spec))
-        return result
 
     def inner_of(self, call_id: str) -> Mapping[str, _Inner]:
-        """The recorded calls that a call made, by id."""
+        """Return the recorded calls that a call made, by id."""
         return self._inner.get(call_id, {})
 
     def tool_of(self, name: str) -> Tool | None:
-        """The implementation at hand."""
-        return self._tools.get(name)
+        """Return the implementation of a tool, if it is known."""
+        return self._toolbox.tools.get(name)
 
 
 class _InnerCalls:
-    """Makes the calls that one call makes of other tools: again where that does no harm, else as recorded."""
+    """Decides about calls within calls: made again where that does no harm, else answered as recorded."""
 
-    def __init__(self, verifier: _Verifier, parent_id: str, attempt: _Attempt, scope: Scope) -> None:
+    def __init__(self, verifier: _Verifier, attempt: _Attempt) -> None:
         self._verifier = verifier
-        self._parent_id = parent_id
-        self._recorded = verifier.inner_of(parent_id)
         self._attempt = attempt
-        self._scope = scope
-        self._made: set[str] = set()
+        self._settled: set[str] = set()
+        """Calls that need no comparison any more."""
 
-    async def __call__(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
-        """See `ToolContext.call_tool`."""
-        call_id = f"{self._parent_id}/{len(self._made) + 1}"
-        self._made.add(call_id)
-        call = ToolCall(call_id, name, msgspec.json.encode(arguments).decode())
-        known = self._recorded.get(call_id)
-        if known is None or not _is_call_of(known, call):
-            raise ToolError(f"the recorded run did not call {name}({call.arguments}) here")
-        attempt, result = self._attempt, known.result
-        found = await self._verifier.run(call, result, attempt.sandbox, self._scope, None)
-        attempt.compare(known.seq, result, found, self._verifier.tool_of(name))
-        said = result if isinstance(found, str) else found
-        return ToolOutput(said.content, said.is_error, said.is_simulated, said.structured)
+    def decide(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
+        """See `DecideInner`."""
+        call = ToolCall(f"{parent_id}/{number}", name, arguments)
+        known = self._verifier.inner_of(parent_id).get(call.call_id)
+        if known is None or not known.is_call(name, arguments):
+            text = f"the recorded run did not call {name}({arguments}) here"
+            return Settle(failed(call, ToolErrorKind.FAILED, text))
+        reason = self._verifier.find_reason(call, known.result)
+        if reason is None:
+            return Run(call, 1)
+        self._attempt.compare(known.seq, known.result, reason, None)
+        self._settled.add(call.call_id)
+        return Recall(known.result)
 
-    def finish(self) -> None:
-        """Count the recorded calls that were not made now."""
-        for call_id, known in self._recorded.items():
-            if call_id not in self._made:
-                absent = ToolResult(call_id, known.result.name, "not called", is_error=True)
-                self._attempt.compare(known.seq, known.result, absent, None)
-
-
-def _is_call_of(known: _Inner, call: ToolCall) -> bool:
-    started = known.started
-    if started is None:
-        return known.result.name == call.name
-    return (started.name, started.arguments) == (call.name, call.arguments)
+    def compare(self, parent_id: str, bodies: Sequence[e.DurableBody]) -> None:
+        """Compare the results of the calls that a call made, and count those that it did not make now."""
+        found = {
+            body.result.call_id: body.result
+            for body in bodies
+            if isinstance(body, e.ToolCompleted) and body.parent_call_id is not None
+        }
+        for call_id, known in self._verifier.inner_of(parent_id).items():
+            if call_id in self._settled:
+                continue
+            absent = ToolResult(call_id, known.result.name, "not called", is_error=True)
+            tool = self._verifier.tool_of(known.result.name)
+            self._attempt.compare(known.seq, known.result, found.get(call_id, absent), tool)
 
 
 def _built_in(names: set[str]) -> tuple[Tool, ...]:
-    """The tools of the registered toolsets that can be loaded, until all `names` are found."""
+    """Return the tools of the built-in toolsets that can be loaded, until all `names` are found."""
     found: dict[str, Tool] = {}
     for toolset in TOOLSETS:
         if names <= found.keys():

@@ -48,7 +48,7 @@ def take_census(journal: Journal, run_ids: Sequence[str]) -> Census:
             continue
         census.interrupted.append(run_id)
         census.inferences_lost += state.is_inferring
-        doubtful = sum(item.attempt > 0 and item.result is None for item in state.calls)
+        doubtful = sum(item.attempt > 0 and item.result is None for item in state.calls.values())
         census.calls_in_doubt += doubtful
         if doubtful:
             census.doubtful.append(run_id)

@@ -100,7 +100,7 @@ def summarize(run: Run, seconds: float | None = None) -> Mapping[str, Json]:
         "output": run.output,
         "error": run.error,
         "fault": run.fault,
-        "model": started.model if started else None,
+        "model": started.spec.model.name if started else None,
         "task": f"{started.task.task_set}:{started.task.task_id}" if started and started.task else None,
         "steps": run.steps,
         "usage": {

@@ -80,7 +80,7 @@ def _read_line(journal: Journal, info: RunInfo) -> Line:
         tokens=state.usage.total_tokens,
         cost_usd=state.cost_usd,
         reward=state.rewards.get("check"),
-        model=started.model if started is not None else None,
+        model=started.spec.model.name if started is not None else None,
         task=f"{task.task_set}:{task.task_id}" if task is not None else None,
         input=user,
         error=state.error,

@@ -46,11 +46,13 @@ class Resuming:
                 f"run {run_id!r} was not started by this command, and its tools are unknown "
                 f"({', '.join(spec.name for spec in started.tools)}); give them with --tools"
             )
-        key = msgspec.json.encode((options, started.policy, started.task.task_set if started.task else None))
+        key = msgspec.json.encode(
+            (options, started.spec.policy, started.task.task_set if started.task else None)
+        )
         if key not in self._agents:
             task = load_task_of(started)
             if task is not None and not options.tools:
                 options = replace(options, tools=tuple(task.tools))
-            policy = self._limits.over(started.policy)
+            policy = self._limits.over(started.spec.policy)
             self._agents[key] = make_agent(options, self._api_key, self.journal, task=task, policy=policy)
         return self._agents[key]

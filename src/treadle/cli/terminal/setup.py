@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.agent import Agent, Files
+from treadle.agent.agent import Agent
+from treadle.agent.spec import Files
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.events import RunStarted
 from treadle.core.policy import Approval, Policy, ToolLimits
@@ -130,7 +131,7 @@ def recorded_options(started: RunStarted) -> ModelOptions:
     try:
         return msgspec.convert(kept, ModelOptions)
     except msgspec.ValidationError:
-        return ModelOptions(model=started.model)
+        return ModelOptions(model=started.spec.model.name)
 
 
 def make_model(options: ModelOptions, api_key: str | None, task: "Task | None") -> Model:

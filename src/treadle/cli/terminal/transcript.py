@@ -83,7 +83,7 @@ class _Printer:
         if started is None:
             return
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started.at))
-        parts = [f"run {clean(run.run_id)}", clean(started.model or "no model"), at]
+        parts = [f"run {clean(run.run_id)}", clean(started.spec.model.name or "no model"), at]
         if started.task is not None:
             parts.insert(1, f"task {started.task.task_set}:{started.task.task_id}")
         if started.parent is not None:
@@ -91,8 +91,8 @@ class _Printer:
         self.say(" · ".join(parts), "bold")
         if started.tools:
             self.say("tools: " + ", ".join(clean(spec.name) for spec in started.tools), "dim")
-        if started.instructions:
-            text = started.instructions
+        if started.system_message:
+            text = started.system_message
             self.say(
                 "instructions: " + (clean(text) if self._is_full else shorten(text, self._width - 14)), "dim"
             )

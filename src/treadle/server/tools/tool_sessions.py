@@ -8,24 +8,22 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from treadle.core.errors import ConfigError
-from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
-from treadle.loop.perform import failed, read_call, run_tool
+from treadle.core.types import ToolCall, ToolResult, ToolSpec
+from treadle.loop.outbox import Collected
+from treadle.loop.workbench import Order, Workbench
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.context import CallTool, Scope, ToolContext
-from treadle.tools.protocol import Tool, ToolOutput
+from treadle.tools.protocol import Tool
 from treadle.tools.toolbox import Toolbox
 
 
 class ToolSession:
     """One caller's files, and what tools hold for it."""
 
-    def __init__(self, session_id: str, sandbox: MemorySandbox) -> None:
+    def __init__(self, session_id: str, sandbox: MemorySandbox, toolbox: Toolbox) -> None:
         self.session_id = session_id
         self.sandbox = sandbox
-        self.scope = Scope()
+        self.bench = Workbench(toolbox, run_id=session_id, sandbox=sandbox)
         self.lock = asyncio.Lock()
         self.used_at = time.monotonic()
         self.calls = 0
@@ -45,8 +43,9 @@ class ToolSessions:
         """`files` are what each session begins with. A session that nobody used for `idle_seconds` is freed."""
         if idle_seconds <= 0 or max_sessions < 1:
             raise ConfigError("a server needs an idle time above 0 and at least one session")
-        self.tools: Mapping[str, Tool] = {tool.spec.name: tool for tool in tools}
-        self.specs: tuple[ToolSpec, ...] = Toolbox(self.tools).specs
+        self._toolbox = Toolbox({tool.spec.name: tool for tool in tools})
+        self.tools: Mapping[str, Tool] = self._toolbox.tools
+        self.specs: tuple[ToolSpec, ...] = self._toolbox.specs
         self._files = files or MemorySandbox()
         self._idle_seconds = idle_seconds
         self._max_sessions = max_sessions
@@ -66,7 +65,7 @@ class ToolSessions:
                 idle = [item for item in self._sessions.values() if not item.lock.locked()]
                 oldest = min(idle or self._sessions.values(), key=lambda item: item.used_at)
                 await self.free(oldest.session_id)
-            session = self._sessions[session_id] = ToolSession(session_id, self._files.copy())
+            session = self._sessions[session_id] = ToolSession(session_id, self._files.copy(), self._toolbox)
         session.used_at = time.monotonic()
         return session
 
@@ -76,7 +75,7 @@ class ToolSessions:
         if session is None:
             return False
         async with session.lock:
-            await session.scope.close()
+            await session.bench.scope.close()
         return True
 
     async def call(self, session_id: str, call: ToolCall) -> ToolResult:
@@ -85,7 +84,7 @@ class ToolSessions:
         async with session.lock:
             session.used_at = time.monotonic()
             session.calls += 1
-            return await self._run(session, call, self._calls_within(session, call))
+            return await session.bench.make(Order(call, session.calls), Collected())
 
     async def close(self) -> None:
         """End all sessions."""
@@ -96,34 +95,6 @@ class ToolSessions:
             self._sweeper = None
         for session_id in list(self._sessions):
             await self.free(session_id)
-
-    async def _run(self, session: ToolSession, call: ToolCall, inner: CallTool | None) -> ToolResult:
-        ready = read_call(call, self.tools, None)
-        if isinstance(ready, ToolResult):
-            return ready
-        tool, arguments = ready
-        context = ToolContext(
-            session.session_id,
-            call.call_id,
-            session.calls,
-            session.sandbox,
-            scope=session.scope,
-            tools=self.specs,
-            make_caller=None if inner is None else lambda _: inner,
-        )
-        result, _ = await run_tool(call, tool, arguments, context)
-        return result
-
-    def _calls_within(self, session: ToolSession, parent: ToolCall) -> CallTool:
-        async def call_tool(name: str, arguments: dict[str, Json]) -> ToolOutput:
-            call = ToolCall(f"{parent.call_id}/{name}", name, msgspec.json.encode(arguments).decode())
-            if name == parent.name:
-                result = failed(call, ToolErrorKind.FAILED, f"{name!r} cannot be called from itself")
-            else:
-                result = await self._run(session, call, None)
-            return ToolOutput(result.content, result.is_error, result.is_simulated, result.structured)
-
-        return call_tool
 
     async def _sweep(self) -> None:
         while True:

@@ -1,0 +1,347 @@
+"""What an agent does with one run: begin it, open it again, fork it, drive it to its end, and leave it in order."""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec.structs import replace
+
+from treadle.agent.run import Run
+from treadle.agent.spec import Files
+from treadle.agent.task import Task, load_task
+from treadle.core import events as e
+from treadle.core.errors import ConfigError, JournalError
+from treadle.core.policy import Policy
+from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.state import State, Status, fold
+from treadle.core.types import (
+    Artifact,
+    Fault,
+    Json,
+    Message,
+    OutputSpec,
+    Parent,
+    Role,
+    StopReason,
+    TaskRef,
+    ToolErrorKind,
+    ToolResult,
+)
+from treadle.journal.protocol import Journal, RunWriter
+from treadle.loop.driver import Driver, Emit
+from treadle.loop.results import read_call
+from treadle.loop.wayout import see_through
+from treadle.sandbox.protocol import Sandbox
+from treadle.tools.protocol import Decision, Tool
+
+if TYPE_CHECKING:
+    from treadle.agent.agent import Agent
+
+Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
+"""The parts of a message, and the contents that the store has to keep."""
+
+
+def begin(
+    agent: "Agent",
+    work: str | Task | None,
+    *,
+    run_id: str | None = None,
+    files: Files | None = None,
+    metadata: Mapping[str, Json] | None = None,
+    schema: dict[str, Json] | None = None,
+    attached: Attached = ((), {}),
+    emit: Emit | None = None,
+) -> Driver:
+    """Return a driver for a new run with its first events appended. Without `work` the run is a session."""
+    task = None if work is None or isinstance(work, str) else work
+    text = task.input if task is not None else work if isinstance(work, str) else None
+    if files is None:
+        files = agent.files if task is None else task.files
+    output = agent.kit.output(schema, task)
+    sandbox = make_sandbox(files)
+    writer = agent.journal.create(run_id or make_run_id())
+    spec = _spec_for(agent, task, schema, files)
+    driver = make_driver(agent, State(), writer, sandbox, emit, task, output, spec.policy)
+    started = e.RunStarted(
+        version=e.VERSION,
+        agent=spec,
+        instructions=_system_message(spec, output),
+        tools=driver.bench.toolbox.specs,
+        is_session=text is None,
+        task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
+        output=output,
+        metadata=dict(metadata) if metadata else None,
+    )
+    snapshot, blobs = driver.bench.take_snapshot()
+    turn = () if text is None else (turn_started(driver.state, text, attached[0]),)
+    # All or none: a run without its turn could never go on.
+    driver.put(started, *snapshot, *turn, blobs={**(blobs or {}), **attached[1]} or None)
+    return driver
+
+
+async def reopen(agent: "Agent", run_id: str) -> tuple[State, RunWriter]:
+    """Return the state of a run, and the right to append to it.
+
+    Raises: `RunNotFoundError`; `LeaseHeldError` if a live process drives the run.
+    """
+    journal = agent.journal
+    writer = await journal.acquire(run_id)
+    try:
+        return await asyncio.to_thread(read_state, journal, run_id), writer
+    except BaseException:
+        await see_through(writer.release)
+        raise
+
+
+async def go_on(
+    agent: "Agent", state: State, writer: RunWriter, task: Task | None = None, emit: Emit | None = None
+) -> Driver:
+    """Return a driver for a run that exists, with its files.
+
+    The journal says that this agent goes on with it, unless the run is over and only waits for its grade.
+    """
+    sandbox = await restore(agent.journal, state)
+    policy = agent.policy if agent.has_policy else state.policy
+    driver = make_driver(agent, state, writer, sandbox, emit, task, state.output_spec, policy)
+    if state.status is not Status.FINISHED or state.stop_reason is StopReason.ERROR:
+        driver.put(_resumed(agent, driver, task, policy))
+    return driver
+
+
+async def fork(
+    agent: "Agent", run_id: str, at: int | None, text: str | None, new_run_id: str | None, emit: Emit | None
+) -> tuple[Driver, Task | None]:
+    """Return a driver for a new run that begins with the first `at` events of another, and its task.
+
+    Raises: `RunNotFoundError`; `ConfigError` if `at` is no event of the run, or `text` is missing or comes within a
+    turn.
+    """
+    events = await asyncio.to_thread(agent.journal.read, run_id)
+    at = len(events) if at is None else at
+    if not 1 <= at <= len(events):
+        raise ConfigError(f"run {run_id!r} has events 1 to {len(events)}; it cannot be forked at {at}")
+    started = events[0].body
+    assert isinstance(started, e.RunStarted)
+    task = load_task_of(started)
+    head = _forked(agent, started, Parent(run_id, at), task)
+    prefix = [e.Event(run_id, 1, head), *events[1:at]]
+    state = fold([event.body for event in prefix])
+    if state.is_turn_open is (text is not None):
+        raise ConfigError(_explain_fork(state, at))
+    sandbox = await restore(agent.journal, state)
+    writer = agent.journal.create(new_run_id or make_run_id())
+    policy = head.spec.policy
+    driver = make_driver(agent, State(), writer, sandbox, emit, task, head.output, policy)
+    e.stamp(head, time.time())
+    driver.adopt(prefix)
+    driver.put(_resumed(agent, driver, task, policy))
+    if text is not None:
+        driver.put(turn_started(driver.state, text))
+    return driver, task
+
+
+async def drive(driver: Driver, journal: Journal, task: Task | None) -> Run:
+    """Drive a run to its end, grade it, and give its lease back.
+
+    However it ends (an error, any number of cancellations), the run is left in order before this returns.
+    """
+    try:
+        state = await driver.drive()
+        if task is not None and state.status is Status.FINISHED and not state.rewards:
+            _grade(driver, task)
+        await driver.leave()
+    except BaseException as error:
+        reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
+        await leave(driver, reason)
+        raise
+    return Run(driver.run_id, driver.state, journal)
+
+
+async def leave(driver: Driver, reason: str | None) -> None:
+    """Leave a run in order, whatever happens meanwhile. With a `reason`, note that it is paused.
+
+    A store that refuses now loses only the note: the run is as after a crash, and resumes as one.
+    """
+
+    async def pause() -> None:
+        if reason is not None:
+            await driver.pause(reason)
+
+    async def go() -> None:
+        await driver.leave()
+
+    try:
+        await see_through(pause, go)
+    except JournalError:
+        return
+
+
+def make_driver(
+    agent: "Agent",
+    state: State,
+    writer: RunWriter,
+    sandbox: Sandbox,
+    emit: Emit | None,
+    task: Task | None,
+    output: OutputSpec | None,
+    policy: Policy,
+) -> Driver:
+    """Return a driver with the agent's parts."""
+    toolbox = agent.kit.toolbox(task, output).under(policy)
+    return Driver(
+        state, writer, agent.model, toolbox, sandbox, emit, agent.approver, read_blob=agent.journal.read_blob
+    )
+
+
+def make_sandbox(files: Files | None) -> Sandbox:
+    """Return a sandbox in memory with `files`."""
+    from treadle.sandbox.memory import MemorySandbox
+
+    return MemorySandbox.from_folder(files) if isinstance(files, str | Path) else MemorySandbox(files)
+
+
+async def restore(journal: Journal, state: State) -> Sandbox:
+    """Return the sandbox as of a state."""
+    from treadle.sandbox.memory import MemorySandbox
+
+    if not state.files and not state.tool_states:
+        return MemorySandbox.restore({}, journal.read_blob)
+    return await asyncio.to_thread(MemorySandbox.restore, state.files, journal.read_blob, state.tool_states)
+
+
+def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e.TurnStarted:
+    """Return the event that opens the next turn with the user's message."""
+    return e.TurnStarted(turn=state.turn + 1, message=Message(Role.USER, text, parts=parts))
+
+
+def read_state(journal: Journal, run_id: str) -> State:
+    """Return the fold of a run's events. Raises: `RunNotFoundError`."""
+    return fold([event.body for event in journal.read(run_id)])
+
+
+def load_task_of(started: e.RunStarted | None) -> Task | None:
+    """Return the task that a run was begun on."""
+    ref = started.task if started is not None else None
+    return None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")
+
+
+_random = random.Random()
+"""Seeded by the system, whatever the program does with the global one."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
+
+
+def make_run_id() -> str:
+    """Return a new run id; ids made later sort later."""
+    return f"{int(time.time() * 1000):011x}{_random.getrandbits(32):08x}"
+
+
+def check_answers(state: State, answers: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for an answer whose question is not open."""
+    questions = state.questions
+    for question_id in answers:
+        if questions.get(question_id, "") is not None:
+            known = [key for key, answer in questions.items() if answer is None]
+            raise ConfigError(f"no question {question_id!r} is open; open are: {known or 'none'}")
+
+
+def read_approvals(
+    state: State, approvals: Mapping[str, Decision | bool], tools: Mapping[str, Tool]
+) -> dict[str, Decision]:
+    """Return the decisions by call id.
+
+    Raises: `ConfigError` for a call that waits for no decision, or arguments that it cannot be run with.
+    """
+    waiting = {item.call.call_id: item.call for item in state.waiting_calls}
+    decisions: dict[str, Decision] = {}
+    for call_id, said in approvals.items():
+        if call_id not in waiting:
+            known = ", ".join(waiting) or "none"
+            raise ConfigError(f"no call {call_id!r} waits for a decision; waiting are: {known}")
+        decision = Decision(said) if isinstance(said, bool) else said
+        if decision.arguments is not None:
+            call = replace(waiting[call_id], arguments=decision.arguments)
+            ready = read_call(call, tools)
+            if isinstance(ready, ToolResult) and ready.error_kind is not ToolErrorKind.UNKNOWN_TOOL:
+                raise ConfigError(f"call {call_id!r} cannot be run with these arguments: {ready.content}")
+        decisions[call_id] = decision
+    return decisions
+
+
+def _spec_for(
+    agent: "Agent", task: Task | None, schema: dict[str, Json] | None, files: Files | None
+) -> AgentSpec:
+    """Return the agent's spec with what a run adds to it."""
+    spec = agent.spec
+    if task is not None:
+        names = agent.kit.names_for(task)
+        spec = replace(
+            spec,
+            instructions=task.instructions if spec.instructions is None else spec.instructions,
+            tools=tuple([PartSpec(name=name) for name in names]) or spec.tools,
+            task_set=task.task_set,
+        )
+    folder = str(files) if isinstance(files, str | Path) else None
+    if schema == spec.schema and folder == spec.files:
+        return spec
+    return replace(spec, schema=schema, files=folder)
+
+
+def _resumed(agent: "Agent", driver: Driver, task: Task | None, policy: Policy) -> e.RunResumed:
+    started = driver.state.started
+    assert started is not None
+    output, begun = started.output, started.spec
+    spec = _spec_for(agent, task, None if output is None else output.schema, begun.files)
+    # The system message of a run never changes.
+    spec = replace(spec, instructions=begun.instructions, policy=policy)
+    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs)
+
+
+def _forked(agent: "Agent", started: e.RunStarted, parent: Parent, task: Task | None) -> e.RunStarted:
+    """Return the first event of a fork: the agent's parts take the place of the recorded ones."""
+    recorded = started.output
+    schema = agent.schema or (None if recorded is None else recorded.schema)
+    output = agent.kit.output(schema, task)
+    policy = agent.policy if agent.has_policy else started.spec.policy
+    spec = _spec_for(agent, task, schema, started.spec.files)
+    return replace(
+        started,
+        version=e.VERSION,
+        agent=replace(spec, instructions=started.spec.instructions, policy=policy),
+        instructions=started.system_message,
+        tools=agent.kit.toolbox(task, output).under(policy).specs,
+        parent=parent,
+        output=output,
+        policy=None,
+        model=None,
+    )
+
+
+def _system_message(spec: AgentSpec, output: OutputSpec | None) -> str | None:
+    """Return the system message where it differs from the spec's instructions."""
+    if output is None:
+        return None
+    from treadle.tools.schema.output import instruct
+
+    text = instruct(spec.instructions, output)
+    return None if text == spec.instructions else text
+
+
+def _grade(driver: Driver, task: Task) -> None:
+    """Check the outcome; a run that failed through no fault of its own gets no grade."""
+    state, sandbox = driver.state, driver.bench.sandbox
+    if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+        return
+    files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
+    grade = task.check(state.output, files)
+    driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail))
+
+
+def _explain_fork(state: State, at: int) -> str:
+    if state.is_turn_open:
+        return f"the turn is not over at event {at}, so the fork goes on with it; leave text away"
+    return f"the turn is over at event {at}; give a text for the next one, or an earlier event"

@@ -1,0 +1,84 @@
+"""Agent specs: made from an agent's parts, and made into an agent's parts again."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from treadle.core.errors import ConfigError
+from treadle.core.policy import Policy
+from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.types import Json
+from treadle.models.protocol import Model
+from treadle.tools.protocol import ToolLike
+from treadle.tools.toolbox import Toolbox
+
+Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
+"""Initial files: content by path, or a folder, which is read and never written to."""
+
+
+def make_spec(
+    model: Model,
+    instructions: str | None,
+    tools: Iterable[ToolLike],
+    policy: Policy,
+    schema: dict[str, Json] | None,
+    files: Files | None,
+) -> AgentSpec:
+    """Return the spec of an agent with these parts."""
+    items = tuple(tools)
+    return AgentSpec(
+        model=getattr(model, "part", None)
+        or PartSpec(name=model.name, missing="it is an object of the program"),
+        instructions=instructions,
+        tools=_parts_of(items) if items else (),
+        policy=policy,
+        schema=schema,
+        files=str(files) if isinstance(files, str | Path) else None,
+    )
+
+
+def make_model(part: PartSpec, api_key: str | None = None) -> Model:
+    """Return the model that `part` names. Raises: `ConfigError`."""
+    from treadle.models.config.file import load_config
+
+    return load_config().model(part.name, api_key=api_key, **(part.settings or {}))
+
+
+def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
+    """Return a toolbox of `tools`. Raises: `ConfigError` if one cannot be had, or two share a name."""
+    items = [item.name if isinstance(item, PartSpec) else item for item in tools]
+    if not items:
+        return Toolbox({})
+    from treadle.tools.resolve import resolve_tools
+
+    return Toolbox({tool.spec.name: tool for tool in resolve_tools(items)})
+
+
+def refuse_missing(spec: AgentSpec, *, has_model: bool, has_tools: bool) -> None:
+    """Raise an error if a part that nobody gives cannot be built from its name.
+
+    Raises: `ConfigError` that names each missing part, why it is missing, and how to give it.
+    """
+    missing = []
+    if not has_model and spec.model.missing is not None:
+        missing.append(f"the model {spec.model.name!r} ({spec.model.missing})")
+    if not has_tools:
+        missing += [
+            f"the tool {part.name!r} ({part.missing})" for part in spec.tools if part.missing is not None
+        ]
+    if missing:
+        raise ConfigError(
+            f"the agent of this run cannot be built from its journal alone: give {', '.join(missing)}"
+        )
+
+
+def _parts_of(items: tuple[ToolLike, ...]) -> tuple[PartSpec, ...]:
+    return tuple([_part_of(item) for item in items])
+
+
+def _part_of(item: ToolLike) -> PartSpec:
+    if isinstance(item, str):
+        return PartSpec(name=item)
+    found: PartSpec | None = getattr(item, "part", None)
+    spec_name = getattr(getattr(item, "spec", None), "name", None)
+    name = str(spec_name or getattr(item, "__name__", type(item).__name__))
+    return found or PartSpec(name=name, missing="it is an object of the program")

@@ -1,0 +1,101 @@
+"""Decides about a call that a running tool makes of another tool.
+
+Such calls are numbered in the order in which they are made. When the outer call runs again after a crash, its files
+are as they were before it, so what it calls runs again too, except calls of effect `once`: those are answered from
+the journal. Code that makes other calls this time than last time can not be answered from the journal; if a `once`
+call is among those that were made last time, the outer call is in doubt.
+"""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from treadle.core.decide import refuse_over_limit, refuse_unapproved, unknown_outcome
+from treadle.core.policy import Approval
+from treadle.core.state import CallState, InnerCall, State
+from treadle.core.types import Effect, ToolCall, ToolErrorKind, ToolResult
+
+
+class Run(Struct, frozen=True, gc=False):
+    """Run the call."""
+
+    call: ToolCall
+    attempt: int
+    needs_approval: bool = False
+    """True if somebody must approve the call first."""
+
+
+class Settle(Struct, frozen=True, gc=False):
+    """Do not run the call: this is its result, which is to be recorded."""
+
+    result: ToolResult
+
+
+class Recall(Struct, frozen=True, gc=False):
+    """Do not run the call: this is its result, which is recorded already."""
+
+    result: ToolResult
+
+
+class Doubt(Struct, frozen=True, gc=False):
+    """Do not run the call or any after it: the outer call is in doubt. The tool is told `result`."""
+
+    result: ToolResult
+
+
+InnerDecision: TypeAlias = Run | Settle | Recall | Doubt
+
+
+def decide_inner(state: State, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
+    """Decide about the call numbered `number`, from 1, that the running call `parent_id` makes."""
+    parent = state.calls.get(parent_id)
+    call = ToolCall(f"{parent_id}/{number}", name, arguments)
+    known = None if parent is None else parent.inner.get(call.call_id)
+    if known is not None and known.attempt and known.call != call:
+        assert parent is not None
+        if _has_once_from(parent, call.call_id):
+            return Doubt(_refuse_other(call))
+        # An idempotency key stands for one payload, so another call gets another id.
+        call = ToolCall(f"{call.call_id}~{parent.attempt}", name, arguments)
+        known = parent.inner.get(call.call_id)
+    if known is not None and known.effect is Effect.ONCE and known.attempt:
+        return Settle(unknown_outcome(call)) if known.result is None else Recall(known.result)
+    refused = _refuse(state, call)
+    if refused is not None:
+        return Settle(refused)
+    attempt = 1 if known is None else known.attempt + 1
+    return Run(call, attempt, needs_approval=_approval_of(state, call) is Approval.ASK)
+
+
+def _has_once_from(parent: CallState, call_id: str) -> bool:
+    """Whether a `once` call was started last time at `call_id` or later."""
+    ids = list(parent.inner)
+    later: list[InnerCall] = [parent.inner[item] for item in ids[ids.index(call_id) :]]
+    return any([item.effect is Effect.ONCE and item.attempt > 0 for item in later])
+
+
+def _refuse_other(call: ToolCall) -> ToolResult:
+    text = (
+        f"{call.name} was not called: before it was interrupted, this code made another call here, and one that "
+        "cannot be undone. What it did is unknown."
+    )
+    return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=ToolErrorKind.IN_DOUBT)
+
+
+def _refuse(state: State, call: ToolCall) -> ToolResult | None:
+    """Return the result of a call that a limit or the policy forbids."""
+    most = state.policy.max_tool_calls
+    # The open calls of the model, of which one makes this call, have their place already.
+    if most is not None and state.spent.tool_calls + state.open_calls >= most:
+        text = f"Not run: the turn has made its {most} tool calls."
+        return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=ToolErrorKind.NOT_RUN)
+    limit = state.call_limits.get(call.name)
+    if limit is not None and state.spent.calls_by_tool.get(call.name, 0) >= limit:
+        return refuse_over_limit(call, limit)
+    if _approval_of(state, call) is Approval.NEVER:
+        return refuse_unapproved(call, None)
+    return None
+
+
+def _approval_of(state: State, call: ToolCall) -> Approval:
+    return state.policy.approval_of(call.name, state.effects.get(call.name))

@@ -1,0 +1,254 @@
+"""Replay: every decision of a run is made again from its journal, which says what came of each.
+
+A pure function of the events: nothing is asked, run or written. The first decision that differs from the recorded
+one is the divergence.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.answers import FindFault, check_answer
+from treadle.core.decide import (
+    Action,
+    Append,
+    Ask,
+    CheckAnswer,
+    Infer,
+    RequestApprovals,
+    RunCalls,
+    abandon_turn,
+    decide,
+    judge_answer,
+    stop_calls,
+)
+from treadle.core.errors import ReplayDivergence
+from treadle.core.policy import Policy
+from treadle.core.state import CallState, State, advance
+from treadle.core.types import StopReason
+
+_OF_A_CALL = (e.ToolStarted, e.ToolCompleted, e.SnapshotTaken, e.ApprovalRequested, e.ApprovalDecided)
+_OF_THE_WORLD = ("at", "model")
+"""Fields that no decision depends on: the clock, and which model was asked."""
+
+
+class Replay(Struct, frozen=True):
+    """The outcome of a replay."""
+
+    run_id: str
+    events: int
+    """How many events were decided again and found equal."""
+    state: State
+    """The state after the last of them."""
+    divergence: ReplayDivergence | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """True if every decision was the same."""
+        return self.divergence is None
+
+
+def replay(events: Sequence[e.Event], find_fault: FindFault, policy: Policy | None = None) -> Replay:
+    """Decide a whole journal again.
+
+    `find_fault` is the validator of answers. `policy`, if given, takes the place of every recorded one.
+    """
+    run_id = events[0].run_id if events else ""
+    replayer = _Replayer([event.body for event in events], find_fault, policy)
+    divergence: ReplayDivergence | None = None
+    try:
+        replayer.run()
+    except _EndOfJournal:
+        pass
+    except ReplayDivergence as found:
+        divergence = found
+    return Replay(run_id, replayer.state.seq, replayer.state, divergence)
+
+
+class _EndOfJournal(Exception):  # noqa: N818
+    """The journal stops where the run was interrupted."""
+
+
+class _Replayer:
+    """Takes events one after another, as long as `decide` asks for them."""
+
+    def __init__(self, bodies: Sequence[e.DurableBody], find_fault: FindFault, policy: Policy | None) -> None:
+        self.state = State()
+        self._bodies = bodies
+        self._find_fault = find_fault
+        self._policy = policy
+        started = bodies[0] if bodies else None
+        parent = started.parent if isinstance(started, e.RunStarted) else None
+        self._copied = 0 if parent is None else parent.seq
+        """How many events a fork began with. They were decided under another policy."""
+
+    @property
+    def _next(self) -> e.DurableBody | None:
+        return self._bodies[self.state.seq] if self.state.seq < len(self._bodies) else None
+
+    def run(self) -> None:
+        """Raises: `ReplayDivergence`; `_EndOfJournal` where an action is under way at the journal's end."""
+        for copied in self._bodies[: self._copied]:
+            self._take(copied)
+        while (body := self._next) is not None:
+            # The files that a run begins with are an input too.
+            if not _is_input(body) and not isinstance(body, e.SnapshotTaken):
+                raise ReplayDivergence(self.state.seq + 1, _describe(body), "nothing more to do")
+            self._take(body)
+            while (action := decide(self.state)) is not None:
+                self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, Append):
+            self._expect_all(action.bodies)
+        elif isinstance(action, CheckAnswer):
+            self._expect_all(self._judge(action))
+        elif isinstance(action, Infer):
+            messages = len(self.state.messages)
+            started = e.InferenceStarted(step=action.step, messages=messages, has_tools=action.has_tools)
+            outcomes = (e.InferenceCompleted, e.InferenceFailed)
+            if self._expect(started):
+                while self.state.is_inferring and self._observe(outcomes, action):
+                    pass
+        elif isinstance(action, RequestApprovals):
+            for _ in action.calls:
+                if not self._observe((e.ApprovalRequested, e.ToolCompleted), action):
+                    return
+        elif isinstance(action, Ask):
+            self._observe((e.ApprovalDecided, e.RunPaused), action)
+        else:
+            self._observe_calls(action)
+
+    def _observe_calls(self, action: RunCalls) -> None:
+        open_ids = {item.call.call_id for item in action.calls}
+        while open_ids:
+            body = self._next
+            if not self._observe(_OF_A_CALL, action):
+                return
+            if isinstance(body, e.ToolCompleted) and body.parent_call_id is None:
+                open_ids.discard(body.result.call_id)
+
+    def _judge(self, action: CheckAnswer) -> Sequence[e.DurableBody]:
+        """Return what follows from an answer. The wording of a fault is the validator's and may have changed."""
+        told = self._next
+        if isinstance(told, e.MessageInjected) and told.output_fault is not None:
+            return judge_answer(self.state, action.text, told.output_fault).bodies
+        return check_answer(self.state, action, self._find_fault)
+
+    def _expect_all(self, bodies: Sequence[e.DurableBody]) -> None:
+        for body in bodies:
+            if not self._expect(body):
+                return
+
+    def _expect(self, wanted: e.DurableBody) -> bool:
+        """Take the next event, which must be `wanted`; return false if the run was interrupted there."""
+        body = self._next
+        if body is None:
+            raise _EndOfJournal
+        if not _is_same(body, wanted):
+            return self._interrupt(body, _describe(wanted))
+        self._take(body)
+        return True
+
+    def _observe(self, outcomes: tuple[type, ...], action: Action) -> bool:
+        """Take the next event, which must be an outcome of `action`; return false if the run was interrupted."""
+        body = self._next
+        if body is None:
+            raise _EndOfJournal
+        if not isinstance(body, outcomes) or not self._belongs(body, action):
+            return self._interrupt(body, _describe(action))
+        self._take(body)
+        return True
+
+    def _belongs(self, body: e.DurableBody, action: Action) -> bool:
+        """Whether `body` is about one of the open calls, where the action is about calls."""
+        if isinstance(action, Infer | Append | CheckAnswer) or isinstance(
+            body, e.SnapshotTaken | e.RunPaused
+        ):
+            return True
+        if isinstance(body, e.ToolStarted) and body.parent_call_id is None:
+            item = self._open(body.call_id)
+            return item is not None and item.attempt + 1 == body.attempt
+        if isinstance(body, e.ToolStarted | e.ToolCompleted):
+            own = body.call_id if isinstance(body, e.ToolStarted) else body.result.call_id
+            return self._open(body.parent_call_id or own) is not None
+        if isinstance(body, e.ApprovalRequested | e.ApprovalDecided):
+            # The id of a call within a call begins with the outer one's.
+            outer = body.call_id.rpartition("/")[0] if isinstance(action, RunCalls) else ""
+            return self._open(body.call_id) is not None or self._open(outer) is not None
+        return False
+
+    def _open(self, call_id: str) -> CallState | None:
+        item = self.state.calls.get(call_id)
+        return item if item is not None and item.result is None else None
+
+    def _interrupt(self, body: e.DurableBody, decided: str) -> bool:
+        stopped = self._stopped()
+        if not stopped and not _is_input(body):
+            raise ReplayDivergence(self.state.seq + 1, _describe(body), decided)
+        for item in stopped or [body]:
+            self._take(item)
+        return False
+
+    def _stopped(self) -> Sequence[e.DurableBody]:
+        """Return the events to come if they settle the open calls as a cancellation or a deadline does."""
+        if not self.state.is_turn_open:
+            return ()
+        start = self.state.seq
+        skipped = isinstance(self._bodies[start], e.SnapshotTaken)
+        for wanted in (abandon_turn(self.state), stop_calls(self.state)):
+            found = self._bodies[start : start + skipped + len(wanted)]
+            rest = found[skipped:]
+            if wanted and len(rest) == len(wanted) and all(map(_is_same, rest, wanted)):
+                return found
+        return ()
+
+    def _take(self, body: e.DurableBody) -> None:
+        if self._policy is not None:
+            body = _with_policy(body, self._policy)
+        advance(self.state, body)
+
+
+def _with_policy(body: e.DurableBody, policy: Policy) -> e.DurableBody:
+    if isinstance(body, e.RunStarted):
+        return replace(body, agent=replace(body.spec, policy=policy), instructions=body.system_message)
+    if isinstance(body, e.RunResumed) and body.agent is not None:
+        return replace(body, agent=replace(body.agent, policy=policy))
+    return body
+
+
+def _is_input(body: e.DurableBody) -> bool:
+    """Whether `body` came from outside the loop. Pauses and ends of turns do when somebody cancelled."""
+    if isinstance(body, e.TurnCompleted):
+        return body.stop_reason is StopReason.CANCELLED
+    return isinstance(
+        body,
+        e.RunStarted
+        | e.TurnStarted
+        | e.RunPaused
+        | e.RunResumed
+        | e.QuestionAnswered
+        | e.Rewarded
+        | e.ApprovalDecided
+        | e.ContextCompacted,
+    )
+
+
+def _is_same(body: e.DurableBody, wanted: e.DurableBody) -> bool:
+    if type(body) is not type(wanted):
+        return False
+    names = [name for name in wanted.__struct_fields__ if name not in _OF_THE_WORLD]
+    return all([getattr(body, name) == getattr(wanted, name) for name in names])
+
+
+def _describe(what: e.DurableBody | Action) -> str:
+    """Return a short text for a message: the type, and the fields except the time."""
+    if isinstance(what, RunCalls | RequestApprovals | Ask):
+        first = "tool_started" if isinstance(what, RunCalls) else "an approval"
+        return f"{first} for {', '.join(item.call.call_id for item in what.calls)}"
+    fields = {name: getattr(what, name) for name in what.__struct_fields__ if name != "at"}
+    kind = what.__struct_config__.tag or type(what).__name__
+    text = ", ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
+    return f"{kind}({text[:200]})"

@@ -1,0 +1,185 @@
+"""One inference: from the state to a request, and from what the model did to events."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from treadle.core import answers
+from treadle.core import events as e
+from treadle.core.decide import CheckAnswer, Infer
+from treadle.core.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    ProviderError,
+    RefusedError,
+    RequestError,
+)
+from treadle.core.parts import digests_of_parts
+from treadle.core.state import State
+from treadle.core.types import Completion, Fault, Message, StopReason, TokenRecord, ToolCall
+from treadle.loop.outbox import Outbox
+from treadle.loop.workbench import Clock
+from treadle.models.protocol import Model, Watch
+
+
+class Inference:
+    """Asks one model, for one run."""
+
+    def __init__(
+        self, model: Model, read_blob: Callable[[str], bytes] | None = None, clock: Clock = time
+    ) -> None:
+        """`read_blob` gives the contents that messages name, by hash; it may block."""
+        self._model = model
+        self._contents = _Contents(read_blob)
+        self._clock = clock
+        self.on_delta: Callable[[e.Delta], None] | None = None
+        """Called with each piece of an answer as it arrives; `None`: nobody listens, and answers come whole."""
+        self._call_ids: set[str] | None = None
+        self._token_ids: tuple[int, ...] = ()
+        self._telling: asyncio.Future[None] | None = None
+
+    async def perform(self, state: State, action: Infer, outbox: Outbox) -> None:
+        """Ask the model for the next message."""
+        messages, step = state.messages, action.step
+        outbox.put(
+            e.InferenceStarted(
+                step=step, messages=len(messages), has_tools=action.has_tools, model=self._model.name
+            )
+        )
+        await outbox.kept()
+
+        def on_failure(error: ProviderError, attempt: int, delay_seconds: float) -> None:
+            failure = describe_failure(error, step)
+            outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
+            if self.on_delta is not None:
+                self._telling = asyncio.ensure_future(outbox.kept())
+
+        begin = self._clock.monotonic()
+        try:
+            request = answers.make_request(state, has_tools=action.has_tools)
+            if digests := digests_of_parts(messages):
+                await self._contents.load(digests)
+                request = replace(request, contents=self._contents)
+            completion = await self._model.infer(request, Watch(self.on_delta, on_failure))
+        except Exception as error:
+            outbox.put(describe_failure(error, step))
+            return
+        seconds = self._clock.monotonic() - begin
+        if completion.message.tool_calls:
+            if self._call_ids is None:
+                self._call_ids = call_ids_of(messages)
+            completion = with_ids(completion, step, self._call_ids)
+        if completion.tokens is not None:
+            tokens = share_prompt(completion.tokens, self._token_ids)
+            self._token_ids = whole_prompt(tokens, self._token_ids)
+            completion = replace(completion, tokens=tokens)
+        blobs = completion.contents
+        if blobs is not None:
+            completion = replace(completion, contents=None)
+        done = e.InferenceCompleted(step=step, completion=completion, duration_seconds=seconds)
+        outbox.put(done, blobs=blobs)
+
+
+class _Contents(Mapping[str, bytes]):
+    """The contents that messages name, by hash, read from the store off the event loop and kept for the run."""
+
+    def __init__(self, read_blob: Callable[[str], bytes] | None) -> None:
+        self._read_blob = read_blob
+        self._known: dict[str, bytes] = {}
+
+    async def load(self, digests: Iterable[str]) -> None:
+        """Read what is not known yet. Raises: `JournalError`."""
+        missing = [item for item in dict.fromkeys(digests) if item not in self._known]
+        if missing and self._read_blob is not None:
+            found = await asyncio.to_thread(lambda read: [read(item) for item in missing], self._read_blob)
+            self._known.update(zip(missing, found, strict=True))
+
+    def __getitem__(self, digest: str) -> bytes:
+        return self._known[digest]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
+    """Return the event for an inference that failed for good."""
+    stop_reason, fault = StopReason.ERROR, Fault.INFRASTRUCTURE
+    if isinstance(error, ContextOverflowError):
+        stop_reason, fault = StopReason.CONTEXT_OVERFLOW, Fault.MODEL
+    elif isinstance(error, RefusedError):
+        stop_reason, fault = StopReason.REFUSED, Fault.MODEL
+    elif isinstance(error, AuthenticationError | RequestError):
+        fault = Fault.USER
+    text = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
+    return e.InferenceFailed(
+        step=step,
+        error=text,
+        error_type=type(error).__name__,
+        fault=fault,
+        stop_reason=stop_reason,
+        model=error.model if isinstance(error, ProviderError) else None,
+    )
+
+
+def call_ids_of(messages: Iterable[Message]) -> set[str]:
+    """Return the ids of all calls in a transcript."""
+    return {call.call_id for message in messages for call in message.tool_calls}
+
+
+def with_ids(completion: Completion, step: int, seen: set[str]) -> Completion:
+    """Return `completion` with a unique id for each of its calls; adds them to `seen`."""
+    message = make_ids_unique(completion.message, step, seen)
+    return completion if message is completion.message else replace(completion, message=message)
+
+
+def make_ids_unique(message: Message, step: int, seen: set[str]) -> Message:
+    """Return `message` with a new id for every call without one, or with one that the run has used.
+
+    New ids are made from the step and the position, so that a rerun makes the same ones. An id with a slash is
+    replaced too: ids of calls within calls have one. Adds all ids to `seen`.
+    """
+    calls: list[ToolCall] | None = None
+    for index, call in enumerate(message.tool_calls):
+        if call.call_id and call.call_id not in seen and "/" not in call.call_id:
+            seen.add(call.call_id)
+            continue
+        calls = calls or list(message.tool_calls)
+        stem = f"{(call.call_id or 'call').replace('/', '-')}_{step}_{index}"
+        while stem in seen:
+            stem += "_"
+        seen.add(stem)
+        calls[index] = replace(call, call_id=stem)
+    return message if calls is None else replace(message, tool_calls=tuple(calls))
+
+
+def share_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> TokenRecord:
+    """Return `tokens` without the prompt ids that `previous` holds, so that a journal grows by what is new."""
+    prompt = tokens.prompt_token_ids
+    if not prompt or not previous:
+        return tokens
+    shared = 0
+    for mine, theirs in zip(prompt, previous, strict=False):
+        if mine != theirs:
+            break
+        shared += 1
+    return replace(tokens, prompt_token_ids=prompt[shared:], prompt_shared_tokens=shared)
+
+
+def whole_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> tuple[int, ...]:
+    """Return all prompt and output ids, given the ids `previous` that `tokens` leaves out; `()` if unknown."""
+    if tokens.prompt_token_ids is None or tokens.token_ids is None:
+        return ()
+    return previous[: tokens.prompt_shared_tokens] + tokens.prompt_token_ids + tokens.token_ids
+
+
+def check_answer(state: State, action: CheckAnswer, outbox: Outbox) -> None:
+    """Check an answer against its schema."""
+    # Only runs with a schema pay for the validator's import.
+    from treadle.tools.schema.output import find_output_fault
+
+    outbox.put(*answers.check_answer(state, action, find_output_fault))
