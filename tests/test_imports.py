@@ -30,6 +30,8 @@ ORDER = (
 """A room imports what stands above it; of a room in its own line, only `protocol.py`."""
 PURE = frozenset(
     (
+        "base64",
+        "binascii",
         "collections",
         "dataclasses",
         "datetime",
@@ -37,6 +39,7 @@ PURE = frozenset(
         "enum",
         "fnmatch",
         "functools",
+        "hashlib",
         "importlib",
         "itertools",
         "math",

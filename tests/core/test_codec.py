@@ -26,6 +26,7 @@ policies = st.builds(
 )
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     str: texts,
+    bytes: st.binary(max_size=8),
     int: integers,
     float: numbers,
     bool: st.booleans(),

@@ -13,6 +13,7 @@ from msgspec import Struct
 from treadle.core.errors import JournalError
 from treadle.core.policy import Policy
 from treadle.core.types import (
+    Artifact,
     Completion,
     Effect,
     Fault,
@@ -39,6 +40,13 @@ class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_
     """Seconds since the epoch, by the clock of the process that appended it."""
 
 
+class BodyWithContents(Body, frozen=True, kw_only=True, gc=False):
+    """What every body that names contents of the store has."""
+
+    contents: dict[str, str] | None = None
+    """Hash to base64 of the contents that the body names, only in an exported journal."""
+
+
 class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
     """A run begins: all that decisions depend on and the journal does not say elsewhere."""
 
@@ -59,7 +67,7 @@ class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
     """The caller's own."""
 
 
-class TurnStarted(Body, frozen=True, gc=False, tag="turn_started"):
+class TurnStarted(BodyWithContents, frozen=True, gc=False, tag="turn_started"):
     """A user's message opens a turn."""
 
     turn: int
@@ -78,7 +86,7 @@ class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
     """False at a wrap-up, where no tools are offered but the one that takes the answer, if there is one."""
 
 
-class InferenceCompleted(Body, frozen=True, gc=False, tag="inference_completed"):
+class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference_completed"):
     """The ground truth for training."""
 
     step: int
@@ -118,7 +126,7 @@ class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):
     """Of a call that another tool made: its arguments as JSON, which no inference holds."""
 
 
-class ToolCompleted(Body, frozen=True, gc=False, tag="tool_completed"):
+class ToolCompleted(BodyWithContents, frozen=True, gc=False, tag="tool_completed"):
     """The result, durable before the model sees it."""
 
     step: int
@@ -126,11 +134,9 @@ class ToolCompleted(Body, frozen=True, gc=False, tag="tool_completed"):
     duration_seconds: float = 0.0
     parent_call_id: str | None = None
     """Set: the result went to the tool that made the call, and not to the model."""
-    contents: dict[str, str] | None = None
-    """Hash to base64 of the result's artifacts, only in an exported journal."""
 
 
-class ContextCompacted(Body, frozen=True, gc=False, tag="context_compacted"):
+class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_compacted"):
     """The first `messages` messages are replaced by others."""
 
     messages: int
@@ -138,7 +144,7 @@ class ContextCompacted(Body, frozen=True, gc=False, tag="context_compacted"):
     usage: Usage | None = None
 
 
-class MessageInjected(Body, frozen=True, gc=False, tag="message_injected"):
+class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_injected"):
     """A message that neither the user, the model nor a tool wrote."""
 
     message: Message
@@ -181,15 +187,13 @@ class ApprovalDecided(Body, frozen=True, gc=False, tag="approval_decided"):
     """Set: the arguments, as JSON, that the call is run with in place of the model's."""
 
 
-class SnapshotTaken(Body, frozen=True, gc=False, tag="snapshot_taken"):
+class SnapshotTaken(BodyWithContents, frozen=True, gc=False, tag="snapshot_taken"):
     """The sandbox's files changed. Appended together with the result of the tool that changed them."""
 
     snapshot_id: str
     """SHA-256 over the sorted (path, content hash) pairs of all files, hex."""
     delta: FileDelta
     """Against the snapshot before; the contents are in the store, by hash."""
-    contents: dict[str, str] | None = None
-    """Content hash to base64, only in an exported journal."""
 
 
 class TurnCompleted(Body, frozen=True, gc=False, tag="turn_completed"):
@@ -328,13 +332,23 @@ class Ephemeral(Struct, frozen=True, gc=False):
         return b'{"run_id":%b,%b' % (_encoder.encode(self.run_id), _encoder.encode(self.body)[1:])
 
 
-def digests_of(body: DurableBody) -> tuple[str, ...]:
-    """Hashes of the contents that `body` names and the store has."""
+def digests_of(body: Body) -> tuple[str, ...]:
+    """Return the hashes of the contents that `body` names and the store keeps."""
     if isinstance(body, SnapshotTaken):
         return (*body.delta.changed.values(), *body.delta.states.values())
     if isinstance(body, ToolCompleted):
-        return tuple([item.digest for item in body.result.artifacts if item.digest is not None])
+        return _digests_in(body.result.artifacts)
+    if isinstance(body, TurnStarted | MessageInjected):
+        return _digests_in(body.message.parts)
+    if isinstance(body, InferenceCompleted):
+        return _digests_in(body.completion.message.parts)
+    if isinstance(body, ContextCompacted):
+        return tuple([digest for item in body.replacement for digest in _digests_in(item.parts)])
     return ()
+
+
+def _digests_in(items: tuple[Artifact, ...]) -> tuple[str, ...]:
+    return tuple([item.digest for item in items if item.digest is not None and item.data is None])
 
 
 class _Probe(Struct):

@@ -37,14 +37,15 @@ class Log(Generic[T]):
         """A log with `item` at the end; this one stays as it is."""
         return self.extend((item,))
 
-    def map(self, function: Callable[[T], R]) -> list[R]:
-        """`function` of every item, each computed once for all the versions of this history.
+    def map(self, function: Callable[..., R], *context: object) -> list[R]:
+        """Return `function(item, *context)` of every item, each computed once for all versions of this history.
 
-        `function` must be pure: its results are kept for as long as the history is.
+        What `function` returns must depend on the item alone, since it is kept for as long as the history is.
+        `context` is where it looks up what the item names by hash.
         """
         memo = cast("list[R]", self._memos.setdefault(function, []))
         for item in self._items[len(memo) : self._size]:
-            memo.append(function(item))
+            memo.append(function(item, *context))
         return memo if len(memo) == self._size else memo[: self._size]
 
     def derive(self, function: "Callable[[list[T], bool], Iterable[R]]") -> "Log[R]":

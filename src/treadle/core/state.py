@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.log import Log
+from treadle.core.parts import parts_among
 from treadle.core.policy import Policy
 from treadle.core.types import (
     Effect,
@@ -514,9 +515,14 @@ _APPLY: dict[type, Callable[[State, Any], State]] = {
 
 
 def to_message(result: ToolResult) -> Message:
-    """The tool message that tells `result` to the model."""
+    """Return the tool message that tells `result` to the model."""
     return Message(
-        Role.TOOL, result.content, call_id=result.call_id, name=result.name, is_error=result.is_error
+        Role.TOOL,
+        result.content,
+        call_id=result.call_id,
+        name=result.name,
+        is_error=result.is_error,
+        parts=parts_among(result.artifacts) if result.artifacts else (),
     )
 
 

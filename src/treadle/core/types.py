@@ -3,6 +3,7 @@
 Values are frozen; they carry no storage ids and no clocks.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -124,17 +125,19 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Artifact(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Something that came with a tool result and that its text cannot hold."""
+    """Content that belongs to a tool result or to a message, kept by hash or, if it is small, inline."""
 
     kind: str
-    """`text` (the whole of a result that was cut), `structured` (JSON that is too large for an event), `image`,
-    `audio`, `resource` or `link`."""
+    """In a message: `text`, `image`, `audio` or `document`. In a tool result also `structured` (JSON that is too
+    large for an event), `resource` or `link`; there `text` is the whole of a result that was cut."""
     digest: str | None = None
-    """SHA-256 of the content, hex, by which the store has it; `None` for a link."""
+    """SHA-256 of the content, hex, under which the store keeps it; `None` for a link."""
     size_bytes: int | None = None
     mime_type: str | None = None
     uri: str | None = None
     name: str | None = None
+    data: str | None = None
+    """The content itself, base64. Set: the store does not keep it."""
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -187,6 +190,8 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     a dialect holds what only that dialect reads; the others are of `openai_chat`."""
     server_calls: tuple[ServerCall, ...] = ()
     """Of an assistant: what its server looked up on the way."""
+    parts: tuple[Artifact, ...] = ()
+    """Images, audio, documents and text files that belong to the message, after its text."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -302,6 +307,9 @@ class Request(Struct, frozen=True, gc=False):
     """The JSON Schema that the final answer must fit, as JSON in its text."""
     required_tool: str | None = None
     """The tool that must be called; `None` leaves it to the model."""
+    contents: Mapping[str, bytes] = {}
+    """Content of the messages' parts that are not inline, by hash. A dialect looks up only what it has not encoded
+    before, so this may be a mapping that reads from the store."""
 
 
 class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -324,6 +332,9 @@ class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     """Fields of the response that we do not model."""
     is_cached: bool = False
     """From a cache: nothing was asked, and nothing spent."""
+    contents: dict[str, bytes] | None = None
+    """Content of the message's parts that are not inline, by hash. The driver moves it to the store, so that the
+    journal never holds it here."""
 
 
 class TaskRef(Struct, frozen=True, omit_defaults=True, gc=False):

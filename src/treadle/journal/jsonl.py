@@ -82,7 +82,7 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
             f"event {expected} of run {event.run_id!r} is {event.type}; a run begins with run_started"
         )
     fields = _fields.decode(event.raw or b"")
-    if isinstance(event.body, e.SnapshotTaken | e.ToolCompleted):
+    if isinstance(event.body, e.BodyWithContents):
         fields.pop("contents", None)
         _take_contents(event.body, run.blobs)
     raw = _encode(fields)
@@ -92,7 +92,7 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
     run.events.append(msgspec.structs.replace(event, body=e.decode_body(raw), raw=raw))
 
 
-def _take_contents(body: e.SnapshotTaken | e.ToolCompleted, blobs: dict[str, bytes]) -> None:
+def _take_contents(body: e.BodyWithContents, blobs: dict[str, bytes]) -> None:
     """Add the contents that come with an event to `blobs`, once they are found to be what they should."""
     for digest, text in (body.contents or {}).items():
         try:
@@ -107,8 +107,10 @@ def _take_contents(body: e.SnapshotTaken | e.ToolCompleted, blobs: dict[str, byt
             raise JournalError(f"the content {digest!r}{_describe_owner(body, digest)} is missing")
 
 
-def _describe_owner(body: e.SnapshotTaken | e.ToolCompleted, digest: str) -> str:
+def _describe_owner(body: e.BodyWithContents, digest: str) -> str:
     if isinstance(body, e.ToolCompleted):
         return f" of the result of {body.result.name} ({body.result.call_id})"
+    if not isinstance(body, e.SnapshotTaken):
+        return " of a part of a message"
     names = {**body.delta.states, **body.delta.changed}
     return "".join(f" of {name!r}" for name, known in names.items() if known == digest)[:200]

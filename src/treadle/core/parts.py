@@ -1,0 +1,113 @@
+"""Parts of messages: made from a file's content, and read again.
+
+A part up to `MAX_INLINE_BYTES` holds its content; a larger one names it by hash, and the content goes to the store.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from treadle.core.errors import ConfigError
+from treadle.core.log import Log
+from treadle.core.types import Artifact, Message
+
+MAX_INLINE_BYTES = 4096
+"""The size up to which a part's content is kept inline."""
+_SHOWN = ("image", "audio", "document")
+"""The kinds of a tool result's artifacts that the model is sent."""
+_TEXT_TYPES = frozenset(
+    (
+        "application/json",
+        "application/jsonl",
+        "application/javascript",
+        "application/sql",
+        "application/toml",
+        "application/x-ndjson",
+        "application/x-sh",
+        "application/x-yaml",
+        "application/xml",
+        "application/yaml",
+    )
+)
+
+
+def kind_of(mime_type: str) -> str:
+    """Return the kind of a part with content of `mime_type`: `text`, `image`, `audio` or `document`."""
+    stem = mime_type.partition("/")[0]
+    if stem in ("image", "audio"):
+        return stem
+    plain = mime_type.partition(";")[0].strip().lower()
+    return "text" if stem == "text" or plain in _TEXT_TYPES else "document"
+
+
+def make_part(
+    content: bytes, mime_type: str, *, name: str | None = None, kind: str | None = None
+) -> tuple[Artifact, dict[str, bytes]]:
+    """Return a part with `content`, and what of it the store has to keep: empty if the content is inline."""
+    digest = hashlib.sha256(content).hexdigest()
+    is_inline = len(content) <= MAX_INLINE_BYTES
+    data = base64.b64encode(content).decode() if is_inline else None
+    part = Artifact(kind or kind_of(mime_type), digest, len(content), mime_type, None, name, data)
+    return part, {} if is_inline else {digest: content}
+
+
+def content_of(part: Artifact, contents: Mapping[str, bytes]) -> bytes:
+    """Return the content of `part`, inline or from `contents`.
+
+    Raises: `ConfigError` if the content is in neither, or if inline content is not base64.
+    """
+    if part.data is not None:
+        try:
+            return base64.b64decode(part.data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ConfigError(f"the data of {describe(part)} is not base64 ({error})") from error
+    try:
+        return contents[part.digest or ""]
+    except KeyError:
+        raise ConfigError(
+            f"the content of {describe(part)} is missing; give it with the message, or set `data`"
+        ) from None
+
+
+def base64_of(part: Artifact, contents: Mapping[str, bytes]) -> str:
+    """Return the content of `part` as base64. Raises: `ConfigError` if the content is missing."""
+    return part.data if part.data is not None else base64.b64encode(content_of(part, contents)).decode()
+
+
+def describe(part: Artifact) -> str:
+    """Return a short text that names `part` in messages to people, such as `image 'a.png' (image/png)`."""
+    name = f" {part.name!r}" if part.name else ""
+    return f"{part.kind}{name} ({part.mime_type or 'unknown type'})"
+
+
+def parts_among(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
+    """Return the artifacts of a tool result that go to the model as parts of its message.
+
+    These are images, audio and documents; a `resource` is one of them by its MIME type.
+    """
+    found: list[Artifact] = []
+    for item in artifacts:
+        if item.kind in _SHOWN:
+            found.append(item)
+        elif item.kind == "resource" and item.digest is not None and item.mime_type is not None:
+            kind = kind_of(item.mime_type)
+            if kind in ("image", "audio") or item.mime_type == "application/pdf":
+                found.append(replace(item, kind=kind))
+    return tuple(found)
+
+
+def digests_of_parts(messages: Log[Message]) -> Log[str]:
+    """Return the hashes of all contents that a request with `messages` may look up; computed once per history."""
+    return messages.derive(_digests)
+
+
+def _digests(messages: list[Message], _is_first: bool) -> list[str]:
+    return [
+        part.digest
+        for message in messages
+        for part in message.parts
+        if part.digest is not None and part.data is None
+    ]
