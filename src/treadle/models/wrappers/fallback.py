@@ -55,7 +55,7 @@ class FallbackModel:
             raise ConfigError(f"cooldown_seconds is {cooldown_seconds!r}; give at least 0")
         self.models = tuple(models)
         self.part = part or PartSpec(
-            name=self.models[0].name, missing="it is a FallbackModel made by the program"
+            name=self.models[0].name, missing="the program made a FallbackModel of several models"
         )
         """The description for the agent spec."""
         self._on = on

@@ -17,7 +17,7 @@ class Wrapper:
         self.inner = inner
         part = part_of(inner)
         if self.CHANGES_ANSWERS:
-            part = PartSpec(name=part.name, missing=f"it is a {type(self).__name__} made by the program")
+            part = PartSpec(name=part.name, missing=f"the program put a {type(self).__name__} around it")
         self.part = part
         """The description for the agent spec."""
 
