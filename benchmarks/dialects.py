@@ -15,7 +15,7 @@ async def measure() -> list[Figure]:
     """Two figures for each dialect; `completions` alone, and with calls that a format reads from its text."""
     figures = [
         await _measure(dialect, dialect, is_streamed=is_streamed)
-        for dialect in DIALECTS
+        for dialect in DIALECTS.names()
         if dialect not in ("openai_chat", "completions")
         for is_streamed in (False, True)
     ]

@@ -115,7 +115,7 @@ def said(**more):
 
 
 def test_every_dialect_is_tested():
-    assert set(WIRES) == set(DIALECTS)
+    assert set(WIRES) == set(DIALECTS.names())
 
 
 async def test_a_transcript_is_sent_as_it_is(wire):
@@ -367,7 +367,7 @@ async def test_messages_of_other_dialects_are_sent_too(speaking):
         reasoning="thoughts",
         opaque={
             name: {"anything": [1]}
-            for name in DIALECTS
+            for name in DIALECTS.names()
             if name not in ("openai_chat", speaking.MODEL.DIALECT)
         },
     )

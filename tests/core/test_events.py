@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from itertools import accumulate
 
 import msgspec
 import pytest
@@ -90,6 +91,9 @@ def test_a_log_is_as_many_lists_as_it_has_versions(steps: list[tuple[int, int]])
     def double(item: int) -> int:
         return 2 * item
 
+    def add(total: int, item: int) -> tuple[int, str]:
+        return total + item, f"+{item}"
+
     versions: list[tuple[Log[int], list[int]]] = [(Log(), [])]
     for which, item in steps:
         log, model = versions[which % len(versions)]
@@ -99,6 +103,8 @@ def test_a_log_is_as_many_lists_as_it_has_versions(steps: list[tuple[int, int]])
         assert list(log) == model
         assert len(log) == len(model)
         assert log.map(double) == [double(item) for item in model]
+        sums = list(accumulate(model))
+        assert log.scan(add, 0) == ([f"+{item}" for item in model], sums[-1] if sums else 0)
         assert [log[index] for index in range(-len(model), len(model))] == model + model
         with pytest.raises(IndexError):
             log[len(model)]

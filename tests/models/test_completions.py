@@ -262,7 +262,7 @@ async def test_it_takes_no_tools():
 
 
 def test_templates():
-    with pytest.raises(ConfigError, match="no prompt template 'chatlm'; there are chatml"):
+    with pytest.raises(ConfigError, match="unknown prompt template 'chatlm'; the templates are chatml"):
         make(answer(), template="chatlm")
     assert set(TEMPLATES) == {"chatml", "llama3", "plain", "none"}
     made = model("completions:m", base_url="http://h/v1", template="plain")

@@ -10,7 +10,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role, ToolCall
 from treadle.models import HttpResponse, InProcessTransport, ModelConfig, Price, Watch, model
-from treadle.models.config.presets import DIALECTS, PRESETS
+from treadle.models.config.presets import DIALECTS, find_preset, provider_names
 from treadle.models.protocol import output_mode_of
 
 VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
@@ -81,7 +81,7 @@ async def test_arguments_win_over_the_environment(monkeypatch):
 def test_a_missing_key_is_told_before_the_first_request(monkeypatch, key):
     if key is not None:
         monkeypatch.setenv("OPENAI_API_KEY", key)
-    with pytest.raises(ConfigError, match=r"set the environment variable OPENAI_API_KEY, or pass api_key="):
+    with pytest.raises(ConfigError, match=r"set the environment variable OPENAI_API_KEY, or give the key"):
         model("gpt-x")
 
 
@@ -169,10 +169,10 @@ def make_mine(config: ModelConfig):
 
 
 @pytest.mark.parametrize(
-    "provider", [name for name, item in PRESETS.items() if item.dialect == "openai_chat"]
+    "provider", [name for name in provider_names() if find_preset(name).dialect == "openai_chat"]
 )
 async def test_every_preset_reaches_its_server(provider, monkeypatch):
-    preset = PRESETS[provider]
+    preset = find_preset(provider)
     for variable in (preset.key_variable, preset.base_url_variable):
         if variable:
             monkeypatch.delenv(variable, raising=False)
@@ -191,7 +191,8 @@ async def test_every_preset_reaches_its_server(provider, monkeypatch):
 
 
 def test_every_preset_has_a_dialect():
-    assert {preset.dialect for preset in PRESETS.values()} == set(DIALECTS)
+    assert {find_preset(name).dialect for name in provider_names()} == set(DIALECTS.names())
+    assert find_preset("openai_chat") is None
 
 
 async def test_mistral_gets_no_reasoning_and_short_ids():

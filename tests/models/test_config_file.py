@@ -151,7 +151,7 @@ def test_the_nearest_file_upwards_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("TREADLE_CONFIG", str(other))
     assert find_config() == other
     monkeypatch.setenv("TREADLE_CONFIG", "absent.toml")
-    with pytest.raises(ConfigError, match="which is no file"):
+    with pytest.raises(ConfigError, match="which is not a file"):
         find_config()
 
 
@@ -159,31 +159,31 @@ def test_without_a_file_names_of_providers_still_work():
     config = load_config()
     assert (config.path, config.default_model) == (None, None)
     assert config.model("vllm:m").name == "vllm:m"
-    with pytest.raises(ConfigError, match="no model is named"):
+    with pytest.raises(ConfigError, match="no model was given"):
         config.model()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("modle = 'x'", "modle: there is no 'modle', did you mean 'model'?"),
+        ("modle = 'x'", "modle: unknown key 'modle', did you mean 'model'?"),
         ("[model.fast]", "the table of one is [models.NAME]"),
         (
             "[models.fast]\nmodel='a:b'\ntemprature=1",
-            "models.fast.temprature: there is no 'temprature', did you",
+            "models.fast.temprature: unknown key 'temprature', did you",
         ),
-        ("[models.fast]\nmodel='a:b'\nzzz=1", "there is no 'zzz', the keys are model, base_url"),
+        ("[models.fast]\nmodel='a:b'\nzzz=1", "unknown key 'zzz', the keys are model, base_url"),
         ("[models.fast]\nbase_url='http://h'", "models.fast.model: field required"),
         ("[models.fast]\nmodel='a:b'\nseed='x'", "models.fast.seed: input should be a valid integer"),
         ("[models.fast]\nmodel='a:b'\ntop_p=2", "models.fast.top_p: input should be less than or equal to 1"),
-        ("[models.fast]\nmodel='a:b'\napi_key='sk-1'", "keys do not belong into a file"),
-        ("[models.fast]\nmodel='a:b'\nprice={inpt=1}", "there is no 'inpt'"),
+        ("[models.fast]\nmodel='a:b'\napi_key='sk-1'", "keys do not belong in a file"),
+        ("[models.fast]\nmodel='a:b'\nprice={inpt=1}", "unknown key 'inpt'"),
         ("[models.fast]\nmodel='a:b'\nfallback=['slow']", "fallback is 'slow', the models are fast"),
         ("[models.fast]\nmodel='a:b'\nfallback=['fast']", "names 'fast' itself"),
         ("model = 'quick'\n[models.fast]\nmodel='a:b'", "model is 'quick', the models are fast"),
         ("[models.'a:b']\nmodel='a:b'", "has a colon in its name"),
         ("[models.fast]\nmodel='a:b'\nlimit='x'\n[limits.y]", "limit is 'x', the limits are y"),
-        ("[limits.y]\nrequest_per_minute=1", "there is no 'request_per_minute', did you mean 'requests"),
+        ("[limits.y]\nrequest_per_minute=1", "unknown key 'request_per_minute', did you mean 'requests"),
         ("[limits.y]\nmax_concurrency=0", "limits.y.max_concurrency: input should be greater"),
         ("[models", "is not valid TOML"),
     ],
@@ -202,7 +202,7 @@ def test_a_mistake_is_told_with_its_place(tmp_path, text, message):
     [
         ("TREADLE_MODELS__FST__SEED", "TREADLE_MODELS__FST__SEED names 'fst', did you mean 'fast'?"),
         ("TREADLE_MODELS__FAST", "names 'fast', "),
-        ("TREADLE_MODELS__FAST__SED", "models.fast.sed: there is no 'sed', did you mean 'seed'?"),
+        ("TREADLE_MODELS__FAST__SED", "models.fast.sed: unknown key 'sed', did you mean 'seed'?"),
     ],
 )
 def test_a_mistake_in_the_environment_too(tmp_path, monkeypatch, variable, message):

@@ -88,13 +88,15 @@ async def test_the_message_says_who_what_and_what_to_do():
     caught = await fail(404, error("The model `gpt-x` does not exist"))
     assert str(caught) == (
         "https://h.example answered 404 for model 'gpt-x': The model `gpt-x` does not exist - model not found? "
-        "check the name 'gpt-x' and base_url https://h.example/v1"
+        "check the name 'gpt-x' and the base URL https://h.example/v1"
     )
     assert caught.status == 404
 
 
 async def test_a_wrong_key_says_where_to_set_it():
-    assert "set OPENAI_API_KEY or pass api_key=" in str(await fail(401, error("Incorrect API key")))
+    assert "check the key, set OPENAI_API_KEY, or give another one" in str(
+        await fail(401, error("Incorrect API key"))
+    )
 
 
 @pytest.mark.parametrize(

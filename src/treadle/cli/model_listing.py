@@ -9,7 +9,7 @@ from msgspec import Struct
 from treadle.cli.terminal.output import clean, print_lines, stdout
 from treadle.models.config.build import providers, split_name
 from treadle.models.config.file import Config, ModelTable, load_config
-from treadle.models.config.presets import PRESETS
+from treadle.models.config.presets import find_preset
 
 
 class Listed(Struct, frozen=True, omit_defaults=True):
@@ -63,7 +63,7 @@ def _print(items: list[Listed]) -> None:
 def _list_models(config: Config) -> Iterator[Listed]:
     for name, table in config.file.models.items():
         provider, _ = split_name(table.model)
-        preset = PRESETS.get(provider)
+        preset = find_preset(provider)
         key = table.api_key_env or (preset.key_variable if preset is not None and preset.needs_key else None)
         is_own = table.base_url is not None and table.api_key_env is None
         yield Listed(
@@ -92,7 +92,7 @@ def _describe_price(table: ModelTable) -> str:
     if table.price is not None:
         return f"${table.price.input_usd_per_million:g} in, ${table.price.output_usd_per_million:g} out"
     provider, rest = split_name(table.model)
-    preset = PRESETS.get(provider)
+    preset = find_preset(provider)
     if preset is None or preset.price_provider is None or table.base_url is not None:
         return "price unknown"
     try:
@@ -110,7 +110,7 @@ def _describe_price(table: ModelTable) -> str:
 
 def _list_providers() -> Iterator[Listed]:
     for name, kind in providers().items():
-        preset = PRESETS.get(name)
+        preset = find_preset(name)
         if preset is None:
             yield Listed(name, kind, notes=("of another package",))
             continue

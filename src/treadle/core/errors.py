@@ -10,6 +10,7 @@ TreadleError
 │   ├── AuthenticationError             401, 403
 │   ├── RequestError                    any other 4xx
 │   ├── ContextOverflowError            the prompt does not fit
+│   ├── UnsupportedPartError            a message has a part that the dialect cannot send
 │   └── RefusedError                    the provider's filter refused the prompt
 ├── ToolError (RuntimeError)            a tool; raise it for an error the model should read
 ├── JournalError (RuntimeError)         the store
@@ -98,6 +99,10 @@ class RequestError(ProviderError):
 
 class ContextOverflowError(RequestError):
     """The prompt is longer than the model's context."""
+
+
+class UnsupportedPartError(RequestError):
+    """A message has a part that the model's dialect cannot send; nothing was sent."""
 
 
 class RefusedError(RequestError):

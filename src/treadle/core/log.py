@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class Log(Generic[T]):
@@ -20,7 +21,7 @@ class Log(Generic[T]):
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._items: list[T] = list(items)
         self._size = len(self._items)
-        self._memos: dict[Callable[[T], Any], list[Any]] = {}
+        self._memos: dict[object, Any] = {}
 
     def extend(self, items: Iterable[T]) -> "Log[T]":
         """A log with `items` after the present ones; this one stays as it is."""
@@ -48,19 +49,37 @@ class Log(Generic[T]):
             memo.append(function(item, *context))
         return memo if len(memo) == self._size else memo[: self._size]
 
+    def scan(self, function: Callable[..., tuple[S, R]], initial: S, *context: object) -> tuple[list[R], S]:
+        """Return what `function(state, item, *context)` makes of every item, and the state after the last item.
+
+        `function` returns the next state and the result of the item; the first item is given `initial`. Each item
+        is computed once for all versions of this history, as by `map`, so both must depend on the items alone.
+        """
+        known = self._memos.get((function, "scan"))
+        if known is None:
+            known = self._memos[function, "scan"] = ([], [initial])
+        results, states = cast("tuple[list[R], list[S]]", known)
+        for item in self._items[len(results) : self._size]:
+            state, result = function(states[-1], item, *context)
+            results.append(result)
+            states.append(state)
+        if len(results) == self._size:
+            return results, states[-1]
+        return results[: self._size], states[self._size]
+
     def derive(self, function: "Callable[[list[T], bool], Iterable[R]]") -> "Log[R]":
         """A log of what `function` makes of the items, which shares its storage as this history does.
 
         It is given the items that were added since it was last asked, as one list, and whether they are the first.
         So it must be pure, and what it makes of several lists must be what it makes of them as one.
         """
-        known: tuple[int, Log[R]] = cast("Any", self._memos).get((function, "derive"), (0, Log()))
+        known: tuple[int, Log[R]] = self._memos.get((function, "derive"), (0, Log()))
         done, log = known
         if done > self._size:
             return Log(function(self._items[: self._size], True))
         if done < self._size:
             log = log.extend(function(self._items[done : self._size], not done))
-            cast("Any", self._memos)[function, "derive"] = (self._size, log)
+            self._memos[function, "derive"] = (self._size, log)
         return log
 
     def __len__(self) -> int:

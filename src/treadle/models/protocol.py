@@ -1,30 +1,31 @@
-"""What a model is to the loop."""
+"""The protocol of models, and what the other rooms need of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
 from treadle.core.errors import ProviderError
 from treadle.core.events import Delta
-from treadle.core.types import Completion, Json, OutputMode, Request
+from treadle.core.spec import PartSpec
+from treadle.core.types import Artifact, Completion, Json, OutputMode, Request
 
 
 class RateLimits(Struct, frozen=True, omit_defaults=True):
-    """What a server said of its limits, with any answer. `None`: it did not say."""
+    """The limits of a server, as its answers report them. `None`: it did not say."""
 
     requests: int | None = None
-    """Requests that a window allows."""
+    """How many requests a window allows."""
     requests_left: int | None = None
     requests_reset_seconds: float | None = None
-    """Until all of the window's requests are there again."""
+    """How long until all requests of the window are available again."""
     tokens: int | None = None
     tokens_left: int | None = None
     tokens_reset_seconds: float | None = None
 
 
 class Watch:
-    """What a model reports while it works. The loop makes one for each run."""
+    """The callbacks by which a model reports while it works. The loop makes one for each run."""
 
     __slots__ = ("on_delta", "on_failure", "on_rate_limits")
 
@@ -35,12 +36,12 @@ class Watch:
         on_rate_limits: Callable[[RateLimits], None] | None = None,
     ) -> None:
         self.on_delta = on_delta
-        """Called with each piece as it arrives. `None`: nobody listens, a whole answer is enough."""
+        """Called with each piece as it arrives. `None`: nobody listens, so a whole answer is enough."""
         self.on_failure = on_failure
-        """Called by a wrapper that will try again: the error, the attempt's number (from 1), the delay
-        before the next one in seconds. What the failed attempt streamed is void."""
+        """Called by a wrapper that will try again, with the error, the attempt's number (from 1) and the delay
+        before the next attempt in seconds. What the failed attempt streamed no longer counts."""
         self.on_rate_limits = on_rate_limits
-        """Called with what the headers of an answer, good or bad, say of the server's limits."""
+        """Called with the server's limits, if the headers of an answer, good or bad, report them."""
 
 
 class Model(Protocol):
@@ -48,21 +49,22 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """The model as its user names it, for the journal."""
+        """The name of the model as its user writes it, for the journal."""
         ...
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """One inference.
+        """Return the answer to one request. Cancelling closes the connection.
 
-        Raises: `ProviderError` for whatever the server did. Cancelling closes the connection.
+        Raises: `ProviderError` if the server fails, refuses or does not answer; `UnsupportedPartError`, which is
+        one, before anything is sent if a message has a part that the model cannot be sent.
         """
         ...
 
 
 def identity_of(model: Model) -> str:
-    """What an answer of `model` depends on beside the request: server, model and settings, and no key.
+    """Return what answers of `model` depend on beside the request: server, model and settings, without the key.
 
-    A model says so in an attribute `identity`; one that has none is taken to be what its name says.
+    It is the model's attribute `identity`, or its name if it has no such attribute.
     """
     return str(getattr(model, "identity", model.name))
 
@@ -70,9 +72,9 @@ def identity_of(model: Model) -> str:
 def output_mode_of(
     model: Model, schema: dict[str, Json] | None = None, *, has_tools: bool = False
 ) -> OutputMode:
-    """How `model` is best brought to answer in `schema`, or in any, with tools to call or without.
+    """Return how `model` is best brought to answer in `schema`, or in any schema, with tools or without.
 
-    A model says so in an attribute `output_mode`; one that has none is trusted to decode within a schema.
+    It is the model's attribute `output_mode`; a model without that attribute is taken to decode within a schema.
     """
     mode = OutputMode(getattr(model, "output_mode", OutputMode.NATIVE))
     if (
@@ -85,9 +87,38 @@ def output_mode_of(
 
 
 def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> bool:
-    """Whether the server of `model` can decode within `schema`: what a method `takes_schema` says, or yes."""
+    """Return whether the server of `model` can decode within `schema`, by its method `takes_schema` if any."""
     takes = getattr(model, "takes_schema", None)
     return True if takes is None else bool(takes(schema, has_tools=has_tools))
+
+
+def part_of(model: Model) -> PartSpec:
+    """Return the description of `model` for the agent spec: its attribute `part`, if it has one."""
+    part = getattr(model, "part", None)
+    if isinstance(part, PartSpec):
+        return part
+    return PartSpec(name=model.name, missing="it is an object of the program")
+
+
+def check_parts(model: Model, parts: Iterable[Artifact]) -> None:
+    """Check that `model` can be sent `parts` in a message, as far as its dialect tells.
+
+    Raises: `UnsupportedPartError` if a method `check_part` of the model refuses one of them.
+    """
+    check = getattr(model, "check_part", None)
+    if check is not None:
+        for part in parts:
+            check(part)
+
+
+def load_model(name: str, **options: Json) -> Model:
+    """Return the model called `name` in treadle.toml, or the one by `provider:name`; see `Config.model`.
+
+    Rooms that may import only this module make models with it. Raises: `ConfigError`.
+    """
+    from treadle.models.config.file import load_config
+
+    return load_config().model(name, **options)
 
 
 ModelLike: TypeAlias = "Model | str"

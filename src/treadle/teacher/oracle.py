@@ -13,6 +13,7 @@ import msgspec
 from treadle.agent.task import Task
 from treadle.core.errors import ConfigError, RequestError
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall, Usage
 from treadle.models.protocol import Model, Watch
 from treadle.tasks.draw import fraction, pick
@@ -58,6 +59,8 @@ class OracleModel:
         if not 0.0 <= mistake_rate <= 1.0:
             raise ConfigError(f"mistake_rate is {mistake_rate!r}; give a number from 0 to 1")
         self.name = name or ("oracle" if mistake_rate == 0 else f"oracle:{mistake_rate:g}")
+        self.part = PartSpec(name=self.name, missing=None if name is None else "it has a name of the program")
+        """The description for the agent spec."""
         self._find_solver = find_solver
         self._mistake_rate = mistake_rate
 

@@ -147,3 +147,10 @@ def check(body):
     types.ToolConfig.model_validate(body.get("toolConfig", {}))
     known = {"contents", "tools", "systemInstruction", "generationConfig", "toolConfig"}
     assert body.keys() <= known
+
+
+def with_image(raw, data):
+    """An answer with an image."""
+    part = {"inlineData": {"mimeType": "image/png", "data": data}, "thoughtSignature": "c2ln"}
+    raw["candidates"][0]["content"]["parts"].append(part)
+    return raw

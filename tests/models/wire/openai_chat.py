@@ -65,6 +65,7 @@ def events(raw):
             {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
             for piece in pieces(function["arguments"])
         ]
+    deltas += [{"images": [image]} for image in message.get("images", ())]
     chunks = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     reason = raw["choices"][0]["finish_reason"]
     chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
@@ -119,3 +120,10 @@ def check(body):
     """That the vendor's own types take a request's body."""
     params = CompletionCreateParamsStreaming if body.get("stream") else CompletionCreateParamsNonStreaming
     TypeAdapter(params).validate_python(body)
+
+
+def with_image(raw, data):
+    """An answer with an image, as OpenRouter has it."""
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    raw["choices"][0]["message"]["images"] = [image]
+    return raw

@@ -172,3 +172,10 @@ def check(body):
     """That the vendor's own types take a request's body."""
     params = ResponseCreateParamsStreaming if body.get("stream") else ResponseCreateParamsNonStreaming
     TypeAdapter(params).validate_python(body)
+
+
+def with_image(raw, data):
+    """An answer with an image."""
+    call = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "output_format": "png"}
+    raw["output"].insert(0, call | {"result": data})
+    return raw

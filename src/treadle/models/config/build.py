@@ -1,13 +1,12 @@
-"""Makes a model from its name and what the user wants of it.
+"""Makes a model from its name and the user's settings.
 
 `provider:name` picks a preset, which is data, or a function of an entry point of the group `treadle.models`. Such
-a function takes a `ModelConfig` and gives a model; what goes around every model is put around it here.
+a function takes a `ModelConfig` and returns a model, to which the wrappers of every model are added here.
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,32 +15,35 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import Registry
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport
-from treadle.models.config.presets import DIALECTS, PRESETS, Preset, Quirks
+from treadle.models.config.part import describe_part
+from treadle.models.config.presets import DIALECTS, find_preset, provider_names
 from treadle.models.protocol import Model
+from treadle.models.wire.preset import Preset, Quirks
 from treadle.models.wire.price import Price
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
-    """What a provider makes a model from."""
+    """The settings from which a provider makes a model."""
 
     name: str
-    """The model as the server knows it, without the provider."""
+    """The name of the model on its server, without the provider."""
     base_url: str | None = None
     api_key: str | None = None
     settings: Settings = Settings()
     price: Price | None = None
     headers: Mapping[str, str] | None = None
     timeout_seconds: float = 600.0
-    """For one attempt, from connecting to the end of the answer."""
+    """The limit of one attempt, from connecting to the end of the answer."""
     connect_timeout_seconds: float = 10.0
     transport: Transport | None = None
     """`None`: HTTP."""
     output_mode: OutputMode | None = None
-    """How answers in a schema are asked for; `None` leaves it to the provider."""
+    """How the model is brought to answer in a schema; `None` leaves it to the provider."""
     options: Mapping[str, Json] = {}
-    """What only this provider's dialect takes, as `cache` of `anthropic` or `format` of `completions`."""
+    """Options that only this provider's dialect has, such as `cache` of `anthropic`."""
 
     def __repr__(self) -> str:
         # Neither the key nor headers, which may hold one.
@@ -50,6 +52,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
 
 if TYPE_CHECKING:
     from treadle.models.wrappers.limit import Limiter
+    from treadle.models.wrappers.retry import RetryModel
 
 Maker: TypeAlias = Callable[[ModelConfig], Model]
 
@@ -67,7 +70,7 @@ def model(
     logprobs: bool | None = None,
     return_token_ids: bool | None = None,
     extra: Mapping[str, Json] | None = None,
-    price: Price | None = None,
+    price: Price | Mapping[str, float] | None = None,
     timeout_seconds: float = 600.0,
     connect_timeout_seconds: float = 10.0,
     total_timeout_seconds: float = 1800.0,
@@ -79,46 +82,48 @@ def model(
     limiter: "Limiter | None" = None,
     **options: Json,
 ) -> Model:
-    """A model by its name: `"anthropic:claude-sonnet-4-5"`, or without a provider, which is `openai` then.
+    """Return a model by its name: `"anthropic:claude-sonnet-4-5"`, or without a provider, which is then `openai`.
 
-    `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds`
-    bounds one attempt, `total_timeout_seconds` all of them with the waiting between. What is `None` is left
-    to the server. `extra` is sent as it is and wins over the settings. `output_mode` says how answers in a schema
-    are asked for: `native`, `tool` or `text`. `format` is for models whose tool calls are text, which the server
-    does not read: one of `treadle.formats.FORMATS`, or `auto`. `limiter` is what its requests are held to, together
-    with those of all other models that it is given to. Further `options` are those of the provider's
-    dialect. The cost is `price`'s, or genai-prices' where that is installed and the provider's own server is asked.
+    `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds` limits
+    one attempt, `total_timeout_seconds` all attempts and the waiting between them. A setting that is `None` is left
+    to the server. `extra` holds further fields of the request body and wins over the settings. `output_mode` says
+    how the model is brought to answer in a schema: `native`, `tool` or `text`. `format` is for models whose tool
+    calls are text that the server does not parse: one of `treadle.formats.FORMATS`, or `auto`. `limiter` limits the
+    requests of all models that share it. Further `options` are those of the provider's dialect. The cost is
+    computed from `price`, or from genai-prices if that is installed and the provider's own server is asked.
 
-    Raises: `ConfigError` for an unknown provider or option, a missing key or a setting out of range.
+    The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown
+    provider or option, a missing key or a setting out of range.
     """
-    inner = bare_model(
-        name,
-        base_url=base_url,
-        api_key=api_key,
-        temperature=temperature,
-        top_p=top_p,
-        max_output_tokens=max_output_tokens,
-        seed=seed,
-        stop=stop,
-        logprobs=logprobs,
-        return_token_ids=return_token_ids,
-        extra=extra,
-        price=price,
-        timeout_seconds=timeout_seconds,
-        connect_timeout_seconds=connect_timeout_seconds,
-        total_timeout_seconds=total_timeout_seconds,
-        headers=headers,
-        transport=transport,
-        output_mode=output_mode,
-        format=format,
-        **options,
-    )
-    priced = with_cost(inner, name, base_url=base_url, price=price)
+    asked: dict[str, Any] = {
+        "base_url": base_url,
+        "api_key": api_key,
+        "temperature": temperature,
+        "top_p": top_p,
+        "max_output_tokens": max_output_tokens,
+        "seed": seed,
+        "stop": stop,
+        "logprobs": logprobs,
+        "return_token_ids": return_token_ids,
+        "extra": extra,
+        "price": Price(**price) if isinstance(price, Mapping) else price,
+        "timeout_seconds": timeout_seconds,
+        "connect_timeout_seconds": connect_timeout_seconds,
+        "total_timeout_seconds": total_timeout_seconds,
+        "headers": headers,
+        "transport": transport,
+        "output_mode": output_mode,
+        "format": format,
+    }
+    asked = options | {key: value for key, value in asked.items() if value is not None}
+    priced = with_cost(bare_model(name, **asked), name, **asked)
     if limiter is not None:
         from treadle.models.wrappers.limit import LimitModel
 
         priced = LimitModel(priced, limiter=limiter)
-    return with_retries(priced, max_attempts, total_timeout_seconds)
+    made = with_retries(priced, max_attempts, total_timeout_seconds)
+    made.part = describe_part(name, asked | {"max_attempts": max_attempts})
+    return made
 
 
 def bare_model(
@@ -133,7 +138,7 @@ def bare_model(
     format: str | None = None,
     **options: Any,
 ) -> Model:
-    """As `model`, with the same options, but with nothing around it."""
+    """Return a model as `model` does, with the same options, but without cost, limit and retries."""
     provider, rest = split_name(name)
     if format is not None and stop is None:
         # A model that goes on after its calls would make their results up.
@@ -154,7 +159,8 @@ def bare_model(
         **{key: options.pop(key) for key in _CONFIGURED & options.keys()},
         options=options,
     )
-    made = make_from_preset(provider, config) if provider in PRESETS else _find_maker(provider, name)(config)
+    preset = find_preset(provider)
+    made = _find_maker(provider, name)(config) if preset is None else _make(preset, provider, config)
     if format is None:
         return made
     from treadle.models.wrappers.format_model import FormatModel
@@ -167,7 +173,7 @@ _CONFIGURED = frozenset(("base_url", "api_key", "price", "headers", "transport",
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The provider, and the model as its server knows it. Raises: `ConfigError` for a name without one."""
+    """Return the provider, and the model's name on its server. Raises: `ConfigError` for a name without a model."""
     provider, _, rest = name.partition(":") if ":" in name else ("openai", "", name)
     if not rest:
         raise ConfigError(f"the model name {name!r} names no model; give one such as 'openai:gpt-5-mini'")
@@ -177,9 +183,9 @@ def split_name(name: str) -> tuple[str, str]:
 def with_cost(
     inner: Model, name: str, *, base_url: str | None = None, price: Price | None = None, **_: Any
 ) -> Model:
-    """`inner` with the cost of its answers, where there is a table of prices and it is about this server."""
+    """Return `inner`, made to add the cost of its answers if genai-prices is installed and knows this server."""
     provider, rest = split_name(name)
-    preset = PRESETS.get(provider)
+    preset = find_preset(provider)
     if price is not None or preset is None or preset.price_provider is None:
         return inner
     if _given_url(preset, base_url) not in (None, _home_of(preset)) or find_spec("genai_prices") is None:
@@ -189,8 +195,8 @@ def with_cost(
     return CostModel(inner, provider=preset.price_provider, model=rest)
 
 
-def with_retries(inner: Model, max_attempts: int, total_timeout_seconds: float) -> Model:
-    """`inner`, tried again."""
+def with_retries(inner: Model, max_attempts: int, total_timeout_seconds: float) -> "RetryModel":
+    """Return `inner`, made to try again after errors that may pass."""
     from treadle.models.wrappers.retry import RetryModel
 
     return RetryModel(inner, max_attempts=max_attempts, total_timeout_seconds=total_timeout_seconds)
@@ -213,35 +219,39 @@ def _check(settings: Settings) -> None:
             raise ConfigError(f"{name} is {value!r}; give a number from {low} to {high}")
 
 
+_MAKERS: Registry[Maker] = Registry("provider", "treadle.models", {})
+"""Providers of other packages."""
+
+
 def providers() -> dict[str, str]:
-    """Every provider that a name may begin with, and what it is: its dialect, or an entry point."""
-    found = {point.name: point.value for point in entry_points(group="treadle.models")}
-    return found | {name: preset.dialect for name, preset in PRESETS.items()}
+    """Return every provider that a name may begin with, and its dialect, or its package's entry point."""
+    found = {point.name: point.value for point in entry_points(group=_MAKERS.group)}
+    presets = {name: find_preset(name) for name in provider_names()}
+    return found | {name: preset.dialect for name, preset in presets.items() if preset is not None}
 
 
 def _find_maker(provider: str, name: str) -> Maker:
-    for point in entry_points(group="treadle.models"):
-        if point.name == provider:
-            maker: Maker = point.load()
-            return maker
+    """Return the function of another package that makes the models of `provider`."""
+    if provider in _MAKERS:
+        return _MAKERS.load(provider)
     known = providers()
     near = get_close_matches(provider, known, n=1)
     hint = f"did you mean {near[0] + ':' + name.partition(':')[2]!r}? " if near else ""
     raise ConfigError(
         f"unknown provider {provider!r} in the model name {name!r}; {hint}Known: {', '.join(sorted(known))}. "
-        f"A name that holds a colon itself is written {'openai:' + name!r}"
+        f"A model whose own name has a colon is written {'openai:' + name!r}"
     )
 
 
-def make_from_preset(provider: str, config: ModelConfig) -> Model:
-    """The model of a preset, without anything around it. What is not given is read from the environment.
+def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
+    """Return the model of a preset, without wrappers. Settings that are not given are read from the environment.
 
     Raises: `ConfigError`.
     """
     from treadle.http.transport import HttpTransport
 
-    preset = PRESETS[provider]
-    home = _home_of(preset)
+    kind = DIALECTS.load(preset.dialect)
+    home = preset.base_url or kind.BASE_URL
     base_url = _given_url(preset, config.base_url) or home
     api_key = config.api_key or (
         os.environ.get(preset.key_variable) or None if preset.key_variable is not None else None
@@ -256,14 +266,13 @@ def make_from_preset(provider: str, config: ModelConfig) -> Model:
     if api_key is None and preset.needs_key and is_home and not _has_key(headers):
         raise ConfigError(
             f"no API key for {config.name!r} at {home}: set the environment variable {preset.key_variable}, or "
-            "pass api_key=. For another server pass base_url="
+            "give the key. If the model is on another server, give its base URL"
         )
-    kind = _load_dialect(preset.dialect)
-    options = dict(config.options)
-    check_options(provider, options, kind.OPTIONS)
+    options: dict[str, Any] = dict(config.options)
+    _check_options(provider, options, kind.OPTIONS)
     if preset.quirks != Quirks():
         options["quirks"] = preset.quirks
-    made: Model = kind(
+    return kind(
         config.name,
         name=f"{provider}:{config.name}",
         base_url=base_url,
@@ -273,7 +282,7 @@ def make_from_preset(provider: str, config: ModelConfig) -> Model:
         headers=headers,
         key_variable=preset.key_variable,
         output_mode=config.output_mode or preset.output_mode,
-        # Who says how knows better.
+        # A mode that the user chose overrides what is known of the provider.
         decodes_beside_tools=preset.decodes_beside_tools or config.output_mode is not None,
         transport=config.transport
         or HttpTransport(
@@ -281,31 +290,25 @@ def make_from_preset(provider: str, config: ModelConfig) -> Model:
         ),
         **options,
     )
-    return made
 
 
 def _home_of(preset: Preset) -> str:
-    home: str = preset.base_url or _load_dialect(preset.dialect).BASE_URL
-    return home
+    """Return the URL of the provider's own server."""
+    return preset.base_url or DIALECTS.load(preset.dialect).BASE_URL
 
 
 def _given_url(preset: Preset, base_url: str | None) -> str | None:
-    """What the caller or the environment says."""
+    """Return the base URL that the caller or the environment gives; `None` if neither does."""
     variable = preset.base_url_variable
     return base_url or (os.environ.get(variable) if variable else None) or None
-
-
-def _load_dialect(dialect: str) -> Any:
-    module, _, name = DIALECTS[dialect].partition(":")
-    return getattr(import_module(module), name)
 
 
 def _has_key(headers: Iterable[str]) -> bool:
     return any(name in ("authorization", "x-api-key", "api-key", "x-goog-api-key") for name in headers)
 
 
-def check_options(provider: str, options: Iterable[str], known: Iterable[str]) -> None:
-    """Raises: `ConfigError` for an option that neither `model` nor the provider's dialect has."""
+def _check_options(provider: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Check the options of a dialect. Raises: `ConfigError` for one that neither `model` nor the dialect has."""
     taken = [*_GENERAL, *known]
     for name in options:
         if name not in known:
@@ -315,4 +318,4 @@ def check_options(provider: str, options: Iterable[str], known: Iterable[str]) -
 
 
 _GENERAL = tuple([name for name in model.__annotations__ if name not in ("name", "options", "return")])
-"""What every model takes."""
+"""The options of every model."""

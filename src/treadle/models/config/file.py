@@ -1,7 +1,7 @@
-"""`treadle.toml`: named models, and the order of what goes around each.
+"""`treadle.toml`: named models, and the wrappers of each.
 
-Around a model: its cost, its limit, trying again, the fallback to others, and outermost the cache. Keys never
-stand in the file, only names of environment variables. Source of the format: TOML 1.0, or YAML.
+The wrappers of a model are, from the inside out: cost, limit, retries, fallback to other models, cache. The file
+never holds keys, only names of environment variables. Source of the format: TOML 1.0, or YAML.
 """
 
 import difflib
@@ -10,16 +10,21 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.models.config.build import bare_model, model, with_cost, with_retries
+from treadle.models.config.part import describe_part
 from treadle.models.protocol import Model
 from treadle.models.wire.price import Price
+
+if TYPE_CHECKING:
+    from treadle.models.wrappers.retry import RetryModel
 
 FILE_NAMES = ("treadle.toml", "treadle.yaml", "treadle.yml")
 VARIABLE = "TREADLE_CONFIG"
@@ -35,7 +40,7 @@ class _Table(BaseModel):
 
 
 class PriceTable(_Table):
-    """USD per million tokens, where the table of prices does not know the model."""
+    """A price in USD per million tokens, for models that genai-prices does not know."""
 
     input_usd_per_million: Annotated[float, Field(ge=0)]
     output_usd_per_million: Annotated[float, Field(ge=0)]
@@ -44,26 +49,26 @@ class PriceTable(_Table):
 
 
 class LimitTable(_Table):
-    """What a server bears; shared by all models that name it, in all runs of the process."""
+    """The limits of a server, shared by all models that name them, in all runs of the process."""
 
     requests_per_minute: _Positive | None = None
     tokens_per_minute: _Positive | None = None
     max_concurrency: _Count | None = None
-    """Requests in flight, of each process."""
+    """The most requests in flight, for each process."""
     is_adaptive: bool = True
-    """Find out how many requests in flight the server bears."""
+    """Whether to find out how many requests in flight the server can take."""
     store: str | None = None
-    """A path, as of a journal: by `<store>.limits` several processes share the requests and tokens."""
+    """A path, such as that of a journal: several processes share requests and tokens through `<store>.limits`."""
 
 
 class ModelTable(_Table):
-    """One named model."""
+    """A named model."""
 
     model: str
-    """`provider:name`, as `anthropic:claude-sonnet-4-5`."""
+    """The model as `provider:name`, such as `anthropic:claude-sonnet-4-5`."""
     base_url: str | None = None
     api_key_env: str | None = None
-    """The environment variable that holds the key, where it is not the provider's usual one."""
+    """The environment variable that holds the key, if it is not the provider's usual one."""
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     max_output_tokens: _Count | None = None
@@ -71,71 +76,75 @@ class ModelTable(_Table):
     stop: str | list[str] | None = None
     logprobs: bool | None = None
     return_token_ids: bool | None = None
-    """Asks engines that can (vLLM, SGLang) for the token ids."""
+    """Whether to ask engines that can (vLLM, SGLang) for the token ids."""
     extra: dict[str, Any] | None = None
-    """Further fields of the request, sent as they are."""
+    """Further fields of the request body."""
     headers: dict[str, str] | None = None
-    """`${NAME}` in a value is taken from the environment."""
+    """Further headers; `${NAME}` in a value is replaced by the environment variable."""
     output_mode: Literal["native", "tool", "text"] | None = None
-    """How answers in a schema are asked for; `treadle models check` says what works."""
+    """How the model is brought to answer in a schema; `treadle models check` shows what works."""
     format: str | None = None
-    """For models whose tool calls are text, which the server does not read: as `hermes`, or `auto`."""
+    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` goes by the model's
+    name."""
     options: dict[str, Any] = {}
-    """What only this provider's dialect takes."""
+    """Options that only this provider's dialect has."""
     timeout_seconds: _Positive = 600.0
     connect_timeout_seconds: _Positive = 10.0
     total_timeout_seconds: _Positive = 1800.0
-    """For all attempts, with the waiting between."""
+    """The limit of all attempts, including the waiting between them."""
     max_attempts: _Count = 6
     price: PriceTable | None = None
     limit: str | None = None
-    """The table of `limits` that its requests are held to."""
+    """The name of a table of `limits` that its requests are held to."""
     fallback: list[str] = []
-    """Other named models, asked in order where this one fails."""
+    """Other named models, which are asked in this order if the model fails."""
     cooldown_seconds: Annotated[float, Field(ge=0)] = 30.0
-    """How long a model that failed is left out of a chain of fallbacks."""
+    """How long a model that failed is not asked again while others of its fallback can be."""
     cache: str | None = None
-    """A folder for answers, by which equal requests are answered again without cost."""
+    """A folder in which answers are kept, so that equal requests cost nothing."""
 
 
 class ConfigFile(_Table):
-    """The whole file."""
+    """The content of treadle.toml."""
 
     model: str | None = None
-    """The named model, or `provider:name`, that is used where none is said."""
+    """The default model: a name of `models`, or `provider:name`."""
     models: dict[str, ModelTable] = {}
     limits: dict[str, LimitTable] = {}
 
 
 class Config:
-    """Named models. Use `load_config`."""
+    """Named models. `load_config` makes it."""
 
     def __init__(self, file: ConfigFile, path: Path | None = None) -> None:
-        """Raises: `ConfigError` for a name that is used and not there, and for fallbacks in a circle."""
+        """Raises: `ConfigError` for a name that is used but not defined, and for a fallback that names itself."""
         self.file = file
         self.path = path
-        """Where it was read; `None`: from nowhere."""
+        """The file that it was read from; `None` if there is none."""
         self._check_names()
 
     @property
     def default_model(self) -> str | None:
-        """What is used where no model is said."""
+        """The model that is used if none is named."""
         return self.file.model
 
     def model(self, name: str | None = None, **options: Any) -> Model:
-        """A named model, or one by `provider:name`. `options`, as of `treadle.model`, win over the file's.
+        """Return a named model, or one by `provider:name`. `options` are those of `treadle.model` and win over the
+        file.
 
         Raises: `ConfigError` for an unknown name, with the nearest known one, and as `treadle.model` does.
         """
         name, table = self._find(name)
         if table is None:
             return model(name, **options)
-        made = self._member(table, options)
+        first = self._member(table, options)
+        first.part = describe_part(name, options)
+        made: Model = first
         if table.fallback:
             from treadle.models.wrappers.fallback import FallbackModel
 
             others = [self._member(self.file.models[other], {}) for other in table.fallback]
-            made = FallbackModel([made, *others], cooldown_seconds=table.cooldown_seconds)
+            made = FallbackModel([first, *others], cooldown_seconds=table.cooldown_seconds, part=first.part)
         if table.cache is not None:
             from treadle.models.wrappers.cache import CacheModel
 
@@ -143,7 +152,7 @@ class Config:
         return made
 
     def bare(self, name: str, **options: Any) -> Model:
-        """The same with nothing around it: no retries, no fallback, no cache."""
+        """Return the model without its wrappers: no retries, no fallback, no cache."""
         name, table = self._find(name)
         return (
             bare_model(name, **options)
@@ -154,7 +163,7 @@ class Config:
     def _find(self, name: str | None) -> tuple[str, ModelTable | None]:
         name = name or self.default_model
         if name is None:
-            raise ConfigError(f"no model is named, and {self._where} names no default with 'model = ...'")
+            raise ConfigError(f"no model was given, and {self._where} sets no default with 'model = ...'")
         table = self.file.models.get(name)
         if table is None and ":" not in name:
             near = difflib.get_close_matches(name, self.file.models, n=1)
@@ -162,8 +171,8 @@ class Config:
                 raise ConfigError(f"there is no model {name!r} in {self._where}; did you mean {near[0]!r}?")
         return name, table
 
-    def _member(self, table: ModelTable, options: Mapping[str, Any]) -> Model:
-        """One model with its cost, its limit and its retries."""
+    def _member(self, table: ModelTable, options: Mapping[str, Any]) -> "RetryModel":
+        """Return one model with cost, limit and retries."""
         given = _given(table, options)
         made = with_cost(bare_model(table.model, **given), table.model, **given)
         if table.limit is not None:
@@ -180,7 +189,7 @@ class Config:
         return LimitModel(inner, limiter=Limiter.shared(f"{self.path}#{name}", **given))
 
     def _resolve(self, path: str) -> Path:
-        """Paths are relative to the file."""
+        """Return `path` relative to the file's folder."""
         given = Path(path).expanduser()
         return given if self.path is None else self.path.parent / given
 
@@ -192,7 +201,7 @@ class Config:
         for name, table in self.file.models.items():
             if ":" in name:
                 raise ConfigError(
-                    f"{self._where}: the model {name!r} has a colon in its name, which is for providers"
+                    f"{self._where}: the model {name!r} has a colon in its name; only 'provider:name' has one"
                 )
             if table.limit is not None:
                 self._check_known(table.limit, self.file.limits, f"models.{name}.limit", "limits")
@@ -210,7 +219,7 @@ class Config:
 
 
 def _given(table: ModelTable, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `bare_model` is to be given: the table's, and `options` over it. Raises: `ConfigError`."""
+    """Return the options for `bare_model`: the table's, overridden by `options`. Raises: `ConfigError`."""
     given = table.model_dump(exclude_none=True)
     for name in ("model", "api_key_env", "limit", "fallback", "cooldown_seconds", "cache", "options"):
         given.pop(name, None)
@@ -226,14 +235,14 @@ def _given(table: ModelTable, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_config(folder: Path | None = None) -> Path | None:
-    """The file that counts in `folder`: TREADLE_CONFIG, or the nearest one upwards.
+    """Return the configuration file of `folder`: TREADLE_CONFIG, or the nearest one in it or above it.
 
-    Raises: `ConfigError` if TREADLE_CONFIG names no file.
+    Raises: `ConfigError` if TREADLE_CONFIG does not name a file.
     """
     if given := os.environ.get(VARIABLE):
         path = Path(given).expanduser()
         if not path.is_file():
-            raise ConfigError(f"{VARIABLE} is {given!r}, which is no file")
+            raise ConfigError(f"{VARIABLE} is {given!r}, which is not a file")
         return path
     folder = (folder or Path.cwd()).resolve()
     for place in (folder, *folder.parents):
@@ -244,10 +253,10 @@ def find_config(folder: Path | None = None) -> Path | None:
 
 
 def load_config(path: str | Path | None = None) -> Config:
-    """The configuration of a file, or of the one that `find_config` finds; an empty one if there is none.
+    """Return the configuration in a file, or in the one that `find_config` finds; an empty one if there is none.
 
-    The environment wins: `TREADLE_MODELS__FAST__BASE_URL` over `base_url` of the model `fast`.
-    Raises: `ConfigError` that names the file, the place and what is known there.
+    The environment wins over the file: `TREADLE_MODELS__FAST__BASE_URL` over `base_url` of the model `fast`.
+    Raises: `ConfigError` that names the file, the place in it and the names that are known there.
     """
     found = find_config() if path is None else Path(path).expanduser()
     values: Json = {} if found is None else _read(found)
@@ -260,6 +269,20 @@ def load_config(path: str | Path | None = None) -> Config:
     except ValidationError as error:
         raise ConfigError(f"{origin}: {_explain(error)}") from None
     return Config(file, found)
+
+
+def model_from_part(part: PartSpec, *, api_key: str | None = None) -> Model:
+    """Return the model that a journal's agent spec describes.
+
+    `api_key` is used in place of the one from the environment. Raises: `ConfigError` if the part is missing, and as
+    `Config.model` does.
+    """
+    if part.missing is not None:
+        raise ConfigError(f"the model {part.name!r} cannot be built again: {part.missing}; give a model")
+    options: dict[str, Json] = dict(part.settings or {})
+    if api_key is not None:
+        options["api_key"] = api_key
+    return load_config().model(part.name, **options)
 
 
 def _read(path: Path) -> Json:
@@ -276,7 +299,7 @@ def _read(path: Path) -> Json:
 
 
 def _override(values: dict[str, Json], environment: Mapping[str, str]) -> None:
-    """Put what the environment says into the tables. Raises: `ConfigError` for a table that is not there."""
+    """Put values from the environment into the tables. Raises: `ConfigError` for a table that does not exist."""
     for variable, text in environment.items():
         prefix = next((item for item in _PREFIXES if variable.startswith(item)), None)
         if prefix is None:
@@ -301,7 +324,7 @@ def _as_variable(name: str) -> str:
 
 
 def _read_value(text: str) -> Json:
-    """A value of TOML where it is one, as `0.5`, `true` or `["a"]`; else the text."""
+    """Return the value of `text` if it is one in TOML, such as `0.5`, `true` or `["a"]`, else the text."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
@@ -320,9 +343,9 @@ def _read_variable(name: str, what: str) -> str:
 
 
 def _explain(error: ValidationError) -> str:
-    """The first fault, its place, and for an unknown key what is known there."""
+    """Return the first fault and its place, and for an unknown key the keys that are known there."""
     faults = error.errors(include_url=False, include_input=False)
-    # A key that is missing may be the one that is misspelt.
+    # An unknown key may be the misspelling of a missing one, so it goes first.
     first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     where = ".".join(str(part) for part in first["loc"])
     if where == "model":
@@ -331,14 +354,12 @@ def _explain(error: ValidationError) -> str:
         return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"
     key = str(first["loc"][-1])
     if key in ("api_key", "key", "token"):
-        return (
-            f'{where}: keys do not belong into a file; name the variable that has it: api_key_env = "MY_KEY"'
-        )
+        return f'{where}: keys do not belong in a file; name the environment variable: api_key_env = "MY_KEY"'
     fields = ConfigFile.model_fields
     if len(first["loc"]) > 1:
         inner: type[_Table] = LimitTable if first["loc"][0] == "limits" else ModelTable
         fields = (PriceTable if "price" in first["loc"][:-1] else inner).model_fields
-    return f"{where}: there is no {key!r}, {_hint(key, fields, 'keys')}"
+    return f"{where}: unknown key {key!r}, {_hint(key, fields, 'keys')}"
 
 
 def _hint(name: str, known: Iterable[str], what: str) -> str:
@@ -350,6 +371,6 @@ def _hint(name: str, known: Iterable[str], what: str) -> str:
 
 
 def config_schema() -> dict[str, Json]:
-    """The JSON Schema of the file, for editors."""
+    """Return the JSON Schema of the file, for editors."""
     schema = ConfigFile.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "treadle.toml"}

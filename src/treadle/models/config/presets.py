@@ -1,56 +1,34 @@
-"""Providers as data: which dialect each speaks, where it is, and what is odd about it.
+"""The providers that a model's name may begin with, and the dialects that they speak.
 
-Adding one is an entry here. A dialect is an entry in `DIALECTS`.
+A dialect is one line in `DIALECTS`; its own provider is the `PRESET` of its class. A further provider is an entry
+in `_PRESETS`.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
+from treadle.core.registry import Registry
 from treadle.core.types import OutputMode
+from treadle.models.wire.preset import Preset, Quirks
 
-DIALECTS = {
-    "openai_chat": "treadle.models.dialects.openai_chat.request:OpenAIChatModel",
-    "openai_responses": "treadle.models.dialects.openai_responses.request:OpenAIResponsesModel",
-    "anthropic": "treadle.models.dialects.anthropic.request:AnthropicModel",
-    "gemini": "treadle.models.dialects.gemini.request:GeminiModel",
-    "ollama": "treadle.models.dialects.ollama.request:OllamaModel",
-    "completions": "treadle.models.dialects.completions.request:CompletionsModel",
-}
-"""Dialect to `module:class`."""
+if TYPE_CHECKING:
+    from treadle.models.wire.http_model import HttpModel
 
+DIALECTS: "Registry[type[HttpModel]]" = Registry(
+    "dialect",
+    "treadle.dialects",
+    {
+        "openai_chat": "treadle.models.dialects.openai_chat.request:OpenAIChatModel",
+        "openai_responses": "treadle.models.dialects.openai_responses.request:OpenAIResponsesModel",
+        "anthropic": "treadle.models.dialects.anthropic.request:AnthropicModel",
+        "gemini": "treadle.models.dialects.gemini.request:GeminiModel",
+        "ollama": "treadle.models.dialects.ollama.request:OllamaModel",
+        "completions": "treadle.models.dialects.completions.request:CompletionsModel",
+    },
+)
+"""The classes of models, by dialect."""
 
-class Quirks(Struct, frozen=True, omit_defaults=True):
-    """In what a server of a dialect differs from the others."""
-
-    renamed: Mapping[str, str] = {}
-    """Field of the request to the name that the server has for it."""
-    has_reasoning: bool = True
-    """Takes the reasoning of earlier messages back."""
-    has_short_ids: bool = False
-    """Takes only ids of calls that are nine letters and digits."""
-
-
-class Preset(Struct, frozen=True, kw_only=True):
-    """One provider."""
-
-    dialect: str
-    base_url: str | None = None
-    """`None`: the dialect's own."""
-    key_variable: str | None = None
-    """The environment variable with the key."""
-    needs_key: bool = True
-    """At `base_url`; another server may need none."""
-    base_url_variable: str | None = None
-    header_variables: Mapping[str, str] = {}
-    """Header to the environment variable that it is read from, if it is set."""
-    output_mode: OutputMode = OutputMode.NATIVE
-    decodes_beside_tools: bool = True
-    """Takes a schema for the answer in a request that has tools."""
-    quirks: Quirks = Quirks()
-    price_provider: str | None = None
-    """As genai-prices names it; `None`: nothing is to be paid, or it is not known."""
+_PROVIDERS = {"openai_chat": "openai"}
+"""The name of a dialect's own provider, where it is not the name of the dialect."""
 
 
 def _chat(base_url: str, key_variable: str, price_provider: str, **more: Any) -> Preset:
@@ -73,50 +51,7 @@ def _local(base_url: str, stem: str) -> Preset:
     )
 
 
-PRESETS: dict[str, Preset] = {
-    "openai": Preset(
-        dialect="openai_chat",
-        key_variable="OPENAI_API_KEY",
-        base_url_variable="OPENAI_BASE_URL",
-        header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
-        price_provider="openai",
-    ),
-    "openai_responses": Preset(
-        dialect="openai_responses",
-        key_variable="OPENAI_API_KEY",
-        base_url_variable="OPENAI_BASE_URL",
-        header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
-        price_provider="openai",
-    ),
-    "anthropic": Preset(
-        dialect="anthropic",
-        key_variable="ANTHROPIC_API_KEY",
-        base_url_variable="ANTHROPIC_BASE_URL",
-        price_provider="anthropic",
-    ),
-    "gemini": Preset(
-        dialect="gemini",
-        key_variable="GEMINI_API_KEY",
-        base_url_variable="GEMINI_BASE_URL",
-        # Most Gemini models refuse it.
-        decodes_beside_tools=False,
-        price_provider="google",
-    ),
-    "ollama": Preset(
-        dialect="ollama",
-        key_variable="OLLAMA_API_KEY",
-        needs_key=False,
-        base_url_variable="OLLAMA_HOST",
-        # With a format, Ollama's models call no tools.
-        decodes_beside_tools=False,
-    ),
-    "completions": Preset(
-        dialect="completions",
-        key_variable="OPENAI_API_KEY",
-        base_url_variable="OPENAI_BASE_URL",
-        needs_key=False,
-        output_mode=OutputMode.TEXT,
-    ),
+_PRESETS: dict[str, Preset] = {
     "openrouter": _chat("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "openrouter"),
     "groq": _chat("https://api.groq.com/openai/v1", "GROQ_API_KEY", "groq", decodes_beside_tools=False),
     "deepseek": _chat(
@@ -136,4 +71,19 @@ PRESETS: dict[str, Preset] = {
     "llama.cpp": _local("http://localhost:8080/v1", "LLAMA"),
     "lmstudio": _local("http://localhost:1234/v1", "LMSTUDIO"),
 }
-"""Provider, as before the colon of a model's name, to what it is."""
+"""Providers that speak another provider's dialect, by name."""
+
+
+def provider_names() -> list[str]:
+    """Return the names of all built-in providers, and of those that are dialects of other packages."""
+    return [*[_PROVIDERS.get(name, name) for name in DIALECTS.names()], *_PRESETS]
+
+
+def find_preset(provider: str) -> Preset | None:
+    """Return what is known of a provider; `None` if its name is not a built-in one."""
+    if provider in _PRESETS:
+        return _PRESETS[provider]
+    dialect = next((name for name, known in _PROVIDERS.items() if known == provider), provider)
+    if dialect in _PROVIDERS and provider == dialect:
+        return None
+    return DIALECTS.load(dialect).PRESET if dialect in DIALECTS else None

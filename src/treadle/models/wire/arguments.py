@@ -1,36 +1,46 @@
-"""Tool calls for servers that are stricter than chat completions: arguments as objects, ids of certain letters."""
+"""Tool calls for servers that are stricter than chat completions: arguments as objects, ids in few characters."""
 
 import hashlib
 
 import msgspec
 
-INVALID_KEY = "INVALID_JSON"
-"""Holds arguments that are no object, where the wire has room for nothing else. Source: Anthropic's documentation
-of fine-grained tool streaming."""
+from treadle.core.types import Json
 
-_IS_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+INVALID_KEY = "INVALID_JSON"
+"""The key under which arguments that are not an object are sent where the wire takes only objects.
+
+Source: Anthropic's documentation of fine-grained tool streaming."""
+
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def object_of(arguments: str) -> msgspec.Raw:
-    """`arguments` as they are, for a wire that wants an object; what is none is held by one, as its text."""
+    """Return `arguments` unchanged if they are an object, else an object that holds their text."""
     encoded = arguments.encode(errors="replace")
     try:
-        _IS_OBJECT.decode(encoded)
+        _decode_object(encoded)
     except (msgspec.DecodeError, RecursionError):
         encoded = msgspec.json.encode({INVALID_KEY: encoded.decode()}) if encoded.strip() else b"{}"
     return msgspec.Raw(encoded)
 
 
 def text_of(arguments: msgspec.Raw) -> str:
-    """The exact text of arguments that came as a value; none is an empty text, and a string is what it holds."""
+    """Return the exact text of arguments that came as a value; a string is taken as the text itself."""
     encoded = bytes(arguments)
     if encoded.startswith(b'"'):
         return str(msgspec.json.decode(encoded))
     return "" if encoded in (b"", b"null") else encoded.decode()
 
 
+def text_of_value(value: Json) -> str:
+    """Return a decoded value as the JSON text that it stands for; a string is taken as it is, `None` is empty."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else msgspec.json.encode(value).decode()
+
+
 def fit_id(call_id: str) -> str:
-    """The id, if it has only ASCII letters, digits, `_` and `-`; else one that stands for it."""
+    """Return the id if it has only ASCII letters, digits, `_` and `-`, else one derived from it."""
     if call_id and call_id.isascii() and call_id.replace("_", "a").replace("-", "a").isalnum():
         return call_id
     return f"call_{hashlib.sha256(call_id.encode(errors='replace')).hexdigest()[:24]}"

@@ -1,7 +1,8 @@
-"""What all models behind a server share: the way of a request to the server and of its answer back.
+"""What all models behind a server share: how a request gets to the server, and its answer back.
 
 A dialect is a subclass: it says where to post, how a request is written, and how an answer is read. An
-answer, whole or streamed, becomes one raw object that one function reads.
+answer, whole or streamed, becomes one raw object that one function reads; a plain answer is decoded straight into
+typed structs instead.
 """
 
 from abc import ABC, abstractmethod
@@ -14,12 +15,15 @@ import msgspec
 from treadle.core.errors import ConfigError, ProviderError, ServerError
 from treadle.core.events import Delta
 from treadle.core.log import Log
-from treadle.core.types import Completion, Json, OutputMode, Request, Settings, Usage
+from treadle.core.types import Artifact, Completion, Json, OutputMode, Request, Settings
 from treadle.http.sse import LineReader, SseReader
 from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
 from treadle.models.protocol import Watch
+from treadle.models.wire.parts import AcceptedParts, check_part
+from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.preset import Preset
 from treadle.models.wire.price import Price
-from treadle.models.wire.server import Server, explain_error, find_error, read_rate_limits
+from treadle.models.wire.server import Server, explain_error, find_error, nonsense, read_rate_limits
 from treadle.models.wire.stream import Collector, read_stream
 
 _MAX_PREFIXES = 1024
@@ -30,16 +34,26 @@ _decode = msgspec.json.Decoder().decode
 
 
 class HttpModel(ABC):
-    """A model behind a server. Streams exactly when somebody listens."""
+    """A model behind a server. It streams exactly when somebody listens."""
 
     DIALECT: ClassVar[str]
+    PRESET: ClassVar[Preset]
+    """The provider whose dialect this is."""
     BASE_URL: ClassVar[str]
+    PATH: ClassVar[str]
+    """The path of inferences below the base URL."""
+    READER: ClassVar[type[PlainReader]]
+    """How plain answers are read."""
+    COLLECTOR: ClassVar[type[Collector]]
+    """What puts a streamed answer together."""
+    PARTS: ClassVar[AcceptedParts] = {}
+    """The parts of messages that the dialect can send."""
     RESERVED: ClassVar[frozenset[str]]
     """Fields of the body that `Settings.extra` may not hold, since the request has its own."""
     OPTIONS: ClassVar[tuple[str, ...]] = ()
     """Further arguments that a user may give by name."""
     UNKNOWN_SETTINGS: ClassVar[tuple[str, ...]] = ()
-    """Fields of `Settings` that the API has nothing for."""
+    """Fields of `Settings` that the API does not have."""
 
     def __init__(
         self,
@@ -53,23 +67,27 @@ class HttpModel(ABC):
         headers: Mapping[str, str] | None = None,
         transport: Transport | None = None,
         key_variable: str | None = None,
-        output_mode: OutputMode | str = OutputMode.NATIVE,
+        output_mode: OutputMode | str | None = None,
         decodes_beside_tools: bool = True,
     ) -> None:
-        """`headers` go with every request and win over those made here; `name` is for the journal.
+        """Make a model. `headers` are sent with every request and win over those made here.
 
-        `decodes_beside_tools`: the server takes a schema for the answer in a request that has tools.
+        `name` is for the journal. `decodes_beside_tools` says whether the server accepts a schema for the answer in
+        a request that has tools.
         """
         self.name = name or f"{self.DIALECT}:{model}"
         self.model = model
         self.settings = settings or Settings()
-        self.output_mode = OutputMode(output_mode)
+        self.output_mode = OutputMode(output_mode or self.PRESET.output_mode)
         self._decodes_beside_tools = decodes_beside_tools
         self._price = price
         self._base_url = check_base_url(self.BASE_URL if base_url is None else base_url, self.BASE_URL)
+        self._endpoint = self._stream_endpoint = join_url(self._base_url, self.PATH)
         self._headers = merge_headers(self._key_headers(api_key) if api_key is not None else {}, headers)
+        key_variable = key_variable or self.PRESET.key_variable
         self.server = Server(model, self._base_url, tuple(self._headers.items()), key_variable)
         self._transport = transport or HttpTransport()
+        self._read_plain = self.READER(self.settings, price).read
         self._prefixes: dict[tuple[object, ...], tuple[Request, bytes]] = {}
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
             raise ConfigError(f"Settings.extra may not hold {reserved}: the request has its own")
@@ -79,39 +97,43 @@ class HttpModel(ABC):
 
     @property
     def identity(self) -> str:
-        """See `identity_of`."""
+        """What answers depend on beside the request; see `identity_of`."""
         asked = [self.DIALECT, self.server.address, self.model, self.settings]
         return msgspec.json.encode(asked, order="sorted").decode()
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
-        """Whether the server decodes within `schema`."""
+        """Return whether the server decodes within `schema`."""
         return self._decodes_beside_tools or not has_tools
 
+    def check_part(self, part: Artifact) -> None:
+        """Check that the dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""
+        check_part(part, self.DIALECT, self.PARTS)
+
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """See `Model.infer`."""
-        on_delta = watch.on_delta
-        is_stream = on_delta is not None
-        body = self._body(request, is_stream=is_stream)
-        url = self._url(is_stream=is_stream)
-        if on_delta is None:
-            answer = await self._transport.post(url, self._headers, body)
+        """Return the server's answer; see `Model.infer`."""
+        if watch.on_delta is not None:
+            return self.read(await self._stream(request, watch, watch.on_delta))
+        body = self._body(request, is_stream=False)
+        answer = await self._transport.post(self._endpoint, self._headers, body)
+        if watch.on_rate_limits is not None:
+            _tell_rate_limits(answer, watch)
+        if answer.status == 200 and (plain := self._read_plain(answer.body)) is not None:
+            return plain
+        return self.read(self._raw(answer))
+
+    async def _stream(self, request: Request, watch: Watch, on_delta: OnDelta) -> Json:
+        """Return the raw object of a streamed answer."""
+        body = self._body(request, is_stream=True)
+        async with self._transport.stream(self._stream_endpoint, self._headers, body) as streamed:
             if watch.on_rate_limits is not None:
-                _tell_rate_limits(answer, watch)
-            if answer.status == 200 and (plain := self._read_plain(answer.body)) is not None:
-                return plain
-            raw = self._raw(answer)
-        else:
-            async with self._transport.stream(url, self._headers, body) as streamed:
-                if watch.on_rate_limits is not None:
-                    _tell_rate_limits(streamed, watch)
-                if streamed.status != 200:
-                    raise self._error(streamed.status, streamed, await _rest(streamed))
-                collector = self._collector(on_delta)
-                raw = await read_stream(streamed, collector, self.server, self._reader(), self._decode_event)
-        return self.read(raw)
+                _tell_rate_limits(streamed, watch)
+            if streamed.status != 200:
+                raise self._error(streamed.status, streamed, await _rest(streamed))
+            collector = self.COLLECTOR(on_delta, self.server)
+            return await read_stream(streamed, collector, self.server, self._reader(), self._decode_event)
 
     def read(self, raw: Json) -> Completion:
-        """The completion that a whole answer's raw object says.
+        """Return the completion that a whole answer's raw object stands for.
 
         Raises: `ProviderError` if it holds an error, `ServerError` if it makes no sense.
         """
@@ -123,7 +145,7 @@ class HttpModel(ABC):
             raise self._nonsense(raw) from None
 
     async def find_context_tokens(self) -> int | None:
-        """How many tokens the model's context holds, as the server tells it; `None` if it does not.
+        """Return how many tokens the model's context holds; `None` if the server does not say.
 
         Raises: `TransportError`.
         """
@@ -137,27 +159,23 @@ class HttpModel(ABC):
             return None
 
     def _models_url(self) -> str | None:
-        """Where the server tells of its models, if it does."""
+        """Return the URL under which the server describes its models; `None` if it has none."""
         return join_url(self._base_url, "/models")
 
-    @abstractmethod
-    def _url(self, *, is_stream: bool) -> str:
-        """Where to post to."""
-
-    @abstractmethod
     def _key_headers(self, api_key: str) -> dict[str, str]:
-        """How the key is sent."""
+        """Return the headers that carry the key."""
+        return {"authorization": f"Bearer {api_key.strip()}"}
 
     @abstractmethod
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        """The request. Each message is encoded once for its whole history, by `Log.map`."""
+        """Return the request body. Each message is encoded once for its history, by `Log.map` or `Log.scan`."""
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
-        """What of a body the tools, the schema and the settings say, before the first message."""
+        """Return the body up to the first message, which depends on tools, schema and settings alone."""
         raise NotImplementedError
 
     def _kept_prefix(self, request: Request, *flags: bool) -> bytes:
-        """The same, made once for the same tools and schema."""
+        """Return `_prefix`, computed once for the same tools and schema."""
         key = (id(request.tools), id(request.output_schema), request.required_tool, *flags)
         entry = self._prefixes.get(key)
         if entry is None:
@@ -170,43 +188,33 @@ class HttpModel(ABC):
 
     @abstractmethod
     def _read(self, raw: Json) -> Completion:
-        """As `read`; `LookupError`, `TypeError`, `AttributeError` or `ValueError` for what makes no sense."""
-
-    @abstractmethod
-    def _collector(self, on_delta: OnDelta) -> Collector:
-        """For one streamed answer."""
-
-    def _read_plain(self, body: bytes) -> Completion | None:
-        """A fast way for answers with nothing unusual; `None` for all others."""
-        return None
+        """Return the completion. `read` turns `LookupError`, `TypeError`, `AttributeError` and `ValueError` into
+        a `ServerError`."""
 
     def _decode_answer(self, body: bytes) -> Json:
-        """The raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
+        """Return the raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
         return _decode(body)
 
     def _decode_event(self, event: bytes) -> Json:
-        """One event of a stream. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
+        """Return one event of a stream. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
         return _decode(event)
 
     def _reader(self) -> SseReader | LineReader:
+        """Return what cuts a stream into events."""
         return SseReader()
 
     def _find_error(self, raw: Json) -> Json | None:
-        """The error that an answer or a chunk holds."""
+        """Return the error that an answer or a chunk holds; `None` if it holds none."""
         return find_error(raw)
 
-    def _cost(self, usage: Usage | None) -> float | None:
-        return None if usage is None or self._price is None else self._price.cost_usd(usage)
-
     def _nonsense(self, raw: Json) -> ProviderError:
-        """The error for an answer that holds one, or that makes no sense."""
+        """Return the error for an answer that holds one, or that makes no sense."""
         if (error := self._find_error(raw)) is not None:
             return explain_error(self.server, 200, error)
-        excerpt = self.server.excerpt(msgspec.json.encode(raw))
-        return ServerError(f"the answer of {self.server.origin} makes no sense: {excerpt}", status=200)
+        return nonsense(raw, self.server)
 
     def _raw(self, answer: Answer) -> Json:
-        """The answer as one object.
+        """Return the answer as one object.
 
         Raises: `ProviderError` for an error status, or for what is not JSON.
         """
@@ -222,6 +230,7 @@ class HttpModel(ABC):
             ) from None
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
+        """Return the typed error for an answer of another status than 200."""
         try:
             raw = self._find_error(_decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -243,7 +252,7 @@ _CONTEXT_FIELDS = (
 
 
 def find_context_tokens(raw: Json, model: str) -> int | None:
-    """The context length that a list of models, or one model, says.
+    """Return the context length in a description of one model or of several; `None` if it is not there.
 
     Source: vLLM and SGLang (`max_model_len`), OpenRouter (`context_length`), Groq (`context_window`), Mistral
     (`max_context_length`), Anthropic (`max_input_tokens`), Gemini (`inputTokenLimit`), llama.cpp (`meta.n_ctx`).
@@ -273,7 +282,7 @@ async def _rest(streamed: StreamedAnswer) -> bytes:
 
 
 def check_base_url(base_url: str, example: str) -> str:
-    """`base_url` in good order. Raises: `ConfigError` for what is no HTTP URL."""
+    """Return `base_url` without blanks and fragment. Raises: `ConfigError` if it is not an HTTP URL."""
     parts = urlsplit(base_url.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"base_url is {base_url!r}; give one such as {example!r}")
@@ -281,16 +290,16 @@ def check_base_url(base_url: str, example: str) -> str:
 
 
 def join_url(base_url: str, path: str, query: str = "") -> str:
-    """`path` below `base_url`. A query, as some gateways want it, stays at the end."""
+    """Return the URL of `path` below `base_url`. A query, which some gateways want, stays at the end."""
     parts = urlsplit(base_url)
     queries = "&".join([item for item in (parts.query, query) if item])
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, query=queries))
 
 
 def merge_headers(made: Mapping[str, str], given: Mapping[str, str] | None) -> dict[str, str]:
-    """All headers of a request, names in lower case.
+    """Return all headers of a request, with names in lower case.
 
-    Raises: `ConfigError`, without the value, for one that HTTP does not allow.
+    Raises: `ConfigError`, without the value, for a header that HTTP does not allow.
     """
     merged = {"content-type": "application/json", **made}
     merged |= {name.lower(): value for name, value in (given or {}).items()}

@@ -1,7 +1,7 @@
-"""Reads the answers that have nothing unusual, which are nearly all, with a typed decoder.
+"""Reads plain answers, which are nearly all, with a typed decoder.
 
-The decoder refuses every field that it does not know, so that an answer which holds more than we model goes the
-complete way, which keeps it. Both give the same completion for what both can read.
+The decoder refuses every field that it does not know, so that an answer with fields that Treadle does not model is
+read in full by the dialect's `read_completion`, which keeps them. Both give the same completion for a plain answer.
 """
 
 from abc import ABC, abstractmethod
@@ -13,14 +13,14 @@ from treadle.core.types import Completion, FinishReason, Json, Message, Role, Se
 from treadle.models.wire.price import Price
 
 _MAX_MISSES = 16
-"""A server whose answers never fit is not tried for ever."""
+"""After so many answers in a row that are not plain, the fast decoder is no longer tried."""
 
 
 class PlainReader(ABC):
-    """The fast way to read one server's answers. A subclass says what they look like."""
+    """The fast reader of one server's answers. A subclass says what a plain answer looks like."""
 
     ANSWER: ClassVar[Any]
-    """A type that takes nothing else."""
+    """The type of a plain answer, which refuses unknown fields."""
 
     def __init__(self, settings: Settings, price: Price | None) -> None:
         self._decode = msgspec.json.Decoder(self.ANSWER).decode
@@ -29,7 +29,7 @@ class PlainReader(ABC):
         self._misses = 0
 
     def read(self, body: bytes) -> Completion | None:
-        """The completion, or `None` for an answer with anything unusual in it, damage included."""
+        """Return the completion, or `None` if the answer is not plain or is damaged."""
         if self._misses >= _MAX_MISSES:
             return None
         try:
@@ -42,19 +42,20 @@ class PlainReader(ABC):
 
     @abstractmethod
     def _read(self, answer: Any) -> Completion | None:
-        """What an `ANSWER` says; `None` if it is unusual after all."""
+        """Return the completion of an `ANSWER`; `None` if it is not plain after all."""
 
     def _complete(
         self,
         content: str,
-        calls: list[ToolCall],
+        calls: tuple[ToolCall, ...],
         usage: Usage | None,
         model: str | None,
         response_id: str | None,
         reasoning: str | None = None,
         opaque: dict[str, Json] | None = None,
     ) -> Completion:
-        message = Message(Role.ASSISTANT, content, tuple(calls), None, None, False, reasoning, opaque)
+        """Return the completion with these values."""
+        message = Message(Role.ASSISTANT, content, calls, None, None, False, reasoning, opaque)
         reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
         cost = None if usage is None or self._price is None else self._price.cost_usd(usage)
         return Completion(message, reason, usage, cost, model, response_id, self._settings)

@@ -1,4 +1,4 @@
-"""What tokens cost, where the server does not say."""
+"""The price of tokens, where the server does not say what an answer cost."""
 
 from msgspec import Struct
 
@@ -23,7 +23,7 @@ class Price(Struct, frozen=True):
                 raise ConfigError(f"Price.{name} is {value!r}; give a number of at least 0")
 
     def cost_usd(self, usage: Usage) -> float:
-        """What `usage` costs."""
+        """Return what `usage` costs."""
         cached_price = self.cached_input_usd_per_million
         if cached_price is None:
             cached_price = self.input_usd_per_million

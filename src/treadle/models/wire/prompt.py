@@ -1,4 +1,4 @@
-"""How a transcript is written as one prompt: text around each message, as data.
+"""How a transcript is written as one prompt: the text around each message, as data.
 
 Source: ChatML as Qwen 2.5 and Hermes 3 use it; Llama 3's prompt format, 2024.
 """
@@ -12,18 +12,18 @@ from treadle.core.types import Message, Role
 
 
 class PromptTemplate(Struct, frozen=True):
-    """What stands around messages."""
+    """The texts around messages."""
 
     around: Mapping[Role, tuple[str, str]]
-    """Role to what comes before and after a message."""
+    """Role to the texts before and after a message."""
     answer: str
-    """What an answer begins after."""
+    """The text after which the model's answer begins."""
     begin: str = ""
     stop: tuple[str, ...] = ()
-    """What ends an answer, where the engine does not stop by itself."""
+    """Texts that end an answer, where the engine does not stop by itself."""
 
     def write(self, message: Message) -> str:
-        """A message as it stands in the prompt."""
+        """Return a message as it stands in the prompt."""
         before, after = self.around[message.role]
         return f"{before}{message.content}{after}"
 
@@ -55,11 +55,11 @@ TEMPLATES: dict[str, PromptTemplate] = {
     ),
     "none": PromptTemplate(dict.fromkeys(Role, ("", "")), ""),
 }
-"""Name to template. `plain` is for base models; `none` sends the contents as they stand."""
+"""Name to template. `plain` is for base models; `none` sends the contents alone."""
 
 
 def find_template(name: str) -> PromptTemplate:
-    """Raises: `ConfigError` for an unknown name."""
+    """Return the template called `name`. Raises: `ConfigError` for an unknown name."""
     if name not in TEMPLATES:
-        raise ConfigError(f"there is no prompt template {name!r}; there are {', '.join(TEMPLATES)}")
+        raise ConfigError(f"unknown prompt template {name!r}; the templates are {', '.join(TEMPLATES)}")
     return TEMPLATES[name]

@@ -6,7 +6,7 @@ from treadle.core.types import Json
 
 
 def is_strict(schema: Json) -> bool:
-    """Whether OpenAI takes `schema` with `strict`: every object closed, and all of its properties required."""
+    """Return whether OpenAI accepts `schema` with `strict`: objects are closed, and all properties required."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return False
     for item in _subschemas(schema):
@@ -20,7 +20,7 @@ def is_strict(schema: Json) -> bool:
 
 
 def is_closed(schema: Json) -> bool:
-    """Whether every object in `schema` says that it has no more properties than those named."""
+    """Return whether every object in `schema` forbids properties other than those named."""
     return all(
         item.get("additionalProperties") is False
         for item in _subschemas(schema)
@@ -29,7 +29,7 @@ def is_closed(schema: Json) -> bool:
 
 
 def _subschemas(schema: Json) -> Iterator[dict[str, Json]]:
-    """Every object in it that may be a schema, itself first."""
+    """Yield every object in `schema` that may be a schema, itself first."""
     if isinstance(schema, dict):
         yield schema
         for key, value in schema.items():

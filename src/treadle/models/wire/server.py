@@ -1,4 +1,4 @@
-"""Whom a model asks, and what the errors of such a server mean: typed, with what to do, and no key in it."""
+"""The server that a model asks, and its errors: typed, with what to do next, and without keys."""
 
 import re
 import time
@@ -65,33 +65,33 @@ _STATUS_OF_KIND = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
-"""For errors within a stream, whose status was good."""
+"""The kind that an error names to its HTTP status; for errors within a stream, whose own status was 200."""
 
 
 class Server(Struct, frozen=True, repr_omit_defaults=True):
-    """Whom a model asks, as far as errors tell of it."""
+    """The server that a model asks, as error messages describe it."""
 
     model: str
     base_url: str
     headers: tuple[tuple[str, str], ...] = ()
     key_variable: str | None = None
-    """The environment variable that its key is read from."""
+    """The environment variable that the key is read from."""
 
     def __repr__(self) -> str:
         return f"Server({self.model!r}, {self.origin!r})"
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port."""
+        """The URL's scheme, host and port."""
         return origin_of(self.base_url)
 
     @property
     def address(self) -> str:
-        """The base URL without what may be secret in it."""
+        """The base URL without user, password and query, which may be secret."""
         return origin_of(self.base_url) + urlsplit(self.base_url).path
 
     def mask(self, text: str) -> str:
-        """`text` without the keys that were sent, which servers like to echo."""
+        """Return `text` without the keys that were sent, which some servers repeat."""
         for name, value in self.headers:
             if _SECRET_HEADER.search(name):
                 for secret in (value, value.removeprefix("Bearer ")):
@@ -100,7 +100,7 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
         return _SECRET_TEXT.sub("***", text)
 
     def excerpt(self, body: bytes | str) -> str:
-        """The beginning of an answer, for an error's message."""
+        """Return the beginning of an answer, for an error message."""
         text = body if isinstance(body, str) else body[: 4 * _MAX_CHARS].decode(errors="replace")
         # Masked before it is cut, so that no half of a key is left.
         text = " ".join(self.mask(text).split())
@@ -108,7 +108,7 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
 
 
 def find_error(raw: Json) -> Json | None:
-    """The error that an answer or a chunk holds; `None` if it holds none.
+    """Return the error that an answer or a chunk holds; `None` if it holds none.
 
     Source: `{"error": {...}}` of OpenAI, `{"error": "text"}` of Ollama, `{"object": "error", ...}` of
     vLLM up to 0.9, `{"detail": ...}` of FastAPI.
@@ -123,12 +123,18 @@ def find_error(raw: Json) -> Json | None:
     return raw.get("detail") or (raw if "message" in raw else None)
 
 
+def nonsense(raw: Json, server: Server) -> ServerError:
+    """Return the error for an answer that makes no sense."""
+    excerpt = server.excerpt(msgspec.json.encode(raw))
+    return ServerError(f"the answer of {server.origin} makes no sense: {excerpt}", status=200)
+
+
 def explain_error(
     server: Server, status: int, error: Json, header: Callable[[str], str | None] | None = None
 ) -> ProviderError:
-    """The typed error for `status` and what the server said: a decoded object, or bytes that are none.
+    """Return the typed error for `status` and for what the server said, decoded or as bytes.
 
-    A status of 200 with an error takes the status that the error itself names.
+    An error in an answer of status 200 is classified by the status that the error itself names.
     """
     said = error if isinstance(error, dict) else {}
     text = said.get("message") if said else error
@@ -154,12 +160,12 @@ def explain_error(
 
 
 def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderError], str]:
-    """The class, and what to do."""
+    """Return the error's class, and advice to append to its message."""
     if status == 403 and _REFUSED.search(kind):
         return RefusedError, ""
     if status in (401, 403) or (status == 400 and _BAD_KEY.search(kind)):
-        variable = f"set {server.key_variable} or " if server.key_variable else ""
-        return AuthenticationError, f" - check the key: {variable}pass api_key="
+        variable = f", set {server.key_variable}," if server.key_variable else ""
+        return AuthenticationError, f" - check the key{variable} or give another one"
     if status == 402 or (status == 429 and _QUOTA.search(kind)):
         return RequestError, " - the account has nothing left to spend: add credit or use another key"
     if status == 429:
@@ -170,7 +176,7 @@ def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderErro
     if status == 404:
         return (
             RequestError,
-            f" - model not found? check the name {server.model!r} and base_url {server.address}",
+            f" - model not found? check the name {server.model!r} and the base URL {server.address}",
         )
     if status == 413 or _OVERFLOW.search(kind):
         return ContextOverflowError, " - shorten the messages, or compact them earlier"
@@ -180,7 +186,10 @@ def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderErro
 
 
 def _find_retry_delay(details: Json) -> float | None:
-    """Source: `google.rpc.RetryInfo`, `{"retryDelay": "17.5s"}`."""
+    """Return the delay in seconds that Google's error details ask for.
+
+    Source: `google.rpc.RetryInfo`, `{"retryDelay": "17.5s"}`.
+    """
     for item in details if isinstance(details, list) else ():
         if isinstance(item, dict) and isinstance(delay := item.get("retryDelay"), str):
             return _read_reset(delay)
@@ -188,6 +197,7 @@ def _find_retry_delay(details: Json) -> float | None:
 
 
 def _status_of(error: dict[str, Json], kind: str) -> int:
+    """Return the HTTP status that an error in a good answer stands for."""
     for name in ("type", "status", "code"):
         if (status := _STATUS_OF_KIND.get(str(error.get(name)))) is not None:
             return status
@@ -205,7 +215,7 @@ def _status_of(error: dict[str, Json], kind: str) -> int:
 
 
 def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:
-    """How long the headers ask to wait; `None` if they do not say, or say nonsense."""
+    """Return how long the headers ask to wait; `None` if they do not say, or are not understood."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = header(name)
         if text is None:
@@ -223,7 +233,7 @@ def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:
 
 
 def read_rate_limits(header: Callable[[str], str | None]) -> RateLimits | None:
-    """What the headers say of the server's limits; `None` if nothing.
+    """Return the server's limits as the headers give them; `None` if there are none.
 
     Source: OpenAI (`x-ratelimit-remaining-requests: 59`, `x-ratelimit-reset-requests: 1m2.5s`), Anthropic
     (`anthropic-ratelimit-requests-remaining`, resets as dates), Groq and OpenRouter (`x-ratelimit-remaining`,
@@ -256,7 +266,7 @@ def _read_count(text: str | None) -> int | None:
 
 
 def _read_reset(text: str | None) -> float | None:
-    """Seconds from now, of `1m2.5s`, `250ms`, `12`, a date, or a time since the epoch."""
+    """Return the seconds from now that `1m2.5s`, `250ms`, `12`, a date, or a time since the epoch stand for."""
     if text is None:
         return None
     text = text.strip()

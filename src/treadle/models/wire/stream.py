@@ -1,6 +1,7 @@
-"""Reads a streamed answer: framing, the pieces put together, and what it means that a stream ends early.
+"""Reads a streamed answer: cuts it into events, puts them together, and decides whether it is whole.
 
-Each piece is passed on as it arrives. A stream that ends before the server said why is an answer cut off.
+Each piece is passed on as it arrives. A stream that ends before the server said why it stopped is an answer cut
+off.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from treadle.core.errors import ProviderError, ServerError, TransportError
+from treadle.core.events import Delta
 from treadle.core.types import Json
 from treadle.http.sse import LineReader, SseReader
 from treadle.http.transport import StreamedAnswer
@@ -21,36 +23,40 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Collector(Protocol):
-    """Puts a dialect's events together to the raw object of a whole answer."""
+    """Builds the raw object of a whole answer from a dialect's events."""
+
+    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
+        """Make a collector for one answer; `on_delta` is called with each piece as it arrives."""
+        ...
 
     @property
     def is_done(self) -> bool:
-        """Nothing more will come: the server said so."""
+        """Whether the server said that nothing more will come."""
         ...
 
     @property
     def is_complete(self) -> bool:
-        """All that counts has come: the server has said why it stopped."""
+        """Whether the server has said why it stopped, so that only details can be missing."""
         ...
 
     def add(self, event: Json) -> None:
-        """One event, decoded.
+        """Add one decoded event.
 
         Raises: `ProviderError` for an error in it; `LookupError`, `TypeError`, `AttributeError` or `ValueError`
-        for one that makes no sense.
+        for an event that makes no sense.
         """
         ...
 
     def add_whole(self, raw: Json) -> None:
-        """The answer of a server that did not stream."""
+        """Add the answer of a server that did not stream."""
         ...
 
     def end(self) -> None:
-        """The server sent the end mark that some have, `[DONE]`."""
+        """Note that the server sent the end mark `[DONE]`."""
         ...
 
     def raw(self) -> Json:
-        """The raw object of the whole answer. Called once, when the stream is over and `is_complete`."""
+        """Return the raw object of the whole answer. Called once, when the stream is over and `is_complete`."""
         ...
 
 
@@ -61,9 +67,9 @@ async def read_stream(
     reader: SseReader | LineReader,
     decode: Callable[[bytes], Json] = _decode,
 ) -> Json:
-    """The whole answer's raw object. `decode` is for what is special in a dialect's JSON.
+    """Return the raw object of a streamed answer. `decode` decodes one event.
 
-    Raises: `ProviderError` for an error in the stream, `TransportError` for one cut off.
+    Raises: `ProviderError` for an error in the stream, `TransportError` for a stream that was cut off.
     """
     is_whole = isinstance(reader, SseReader) and "json" in (answer.header("content-type") or "")
     unread: list[bytes] = []
@@ -81,11 +87,11 @@ async def read_stream(
             if is_whole:
                 _add(b"".join(unread), collector, server, decode, is_whole=True)
             for event in reader.close():
-                # Half an event at the end is no error of its own: the answer is cut off.
+                # Half an event at the end is not an error of its own: the answer is cut off.
                 if event == b"[DONE]" or _is_json(event):
                     _add(event, collector, server, decode)
     except TransportError:
-        # All that counts has come when the server has said why it stopped.
+        # Nothing essential is missing once the server has said why it stopped.
         if not collector.is_complete:
             raise
     if not collector.is_done and not collector.is_complete:
@@ -128,7 +134,7 @@ def _add(
 
 
 async def _drain(answer: StreamedAnswer) -> None:
-    """Reads the body's end, so that the connection can serve again; a server that lingers is left."""
+    """Read the end of the body, so that the connection can be used again, but do not wait long for it."""
     try:
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in answer.chunks:

@@ -1,4 +1,4 @@
-"""A model that answers an equal request as it was answered before."""
+"""A model that answers an equal request with the answer that it gave before."""
 
 import contextlib
 import hashlib
@@ -21,14 +21,17 @@ _encode_message = msgspec.json.Encoder(order="deterministic").encode
 
 
 class CacheModel(Wrapper):
-    """Keeps whole answers in a folder, by what was asked of which model with which settings.
+    """Keeps whole answers in a folder, by request, model and settings.
 
-    A hit is marked, costs nothing and counts no tokens. Samples that are to differ need different seeds. Processes
-    may share a folder: whoever answers first decides, and what is not whole, or damaged, is never taken.
+    An answer from the cache is marked, costs nothing and counts no tokens. Samples that should differ need
+    different seeds. Processes may share a folder: the first answer is kept, and damaged or cut-off ones are never
+    used.
     """
 
+    CHANGES_ANSWERS = False
+
     def __init__(self, inner: Model, folder: str | Path) -> None:
-        """Raises: `ConfigError` if the folder cannot be made."""
+        """Make a cache in `folder`. Raises: `ConfigError` if the folder cannot be made."""
         super().__init__(inner)
         self.folder = Path(folder).expanduser()
         try:
@@ -37,7 +40,7 @@ class CacheModel(Wrapper):
             raise ConfigError(f"the cache {str(folder)!r} cannot be made: {error.strerror}") from error
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """See `Model.infer`."""
+        """Return the kept answer, or else the inner model's; see `Model.infer`."""
         path = self._path(request)
         if (kept := _read(path)) is not None:
             if watch.on_delta is not None:
@@ -45,7 +48,7 @@ class CacheModel(Wrapper):
             return replace(kept, is_cached=True, cost_usd=0.0, usage=Usage())
         completion = await self.inner.infer(request, watch)
         if completion.finish_reason in _WHOLE:
-            # A full disk loses an answer that can be had again, and nothing else.
+            # If the disk is full, only an answer is lost that can be asked for again.
             with contextlib.suppress(OSError):
                 _write(path, completion)
         return completion

@@ -1,4 +1,4 @@
-"""A model whose answers say what they cost, by genai-prices' table."""
+"""A model whose answers say what they cost, by the table of genai-prices."""
 
 from importlib.util import find_spec
 
@@ -11,14 +11,17 @@ from treadle.models.wrappers.wrapper import Wrapper
 
 
 class CostModel(Wrapper):
-    """Adds the cost where neither the server nor the user's own price says it.
+    """Adds the cost to answers that do not have it from the server or from the user's own price.
 
-    A price that the table does not have leaves the cost unknown, which is not zero: a run with `max_cost_usd`
-    ends with an error that says so, and `is_known` tells before.
+    If the table has no price, the cost stays unknown, which is not zero: a run with `max_cost_usd` ends with an
+    error that says so. `is_known` tells it beforehand.
     """
 
+    CHANGES_ANSWERS = False
+
     def __init__(self, inner: Model, *, provider: str | None = None, model: str | None = None) -> None:
-        """`provider` as genai-prices names it, `model` as its server does; `None` is what `inner.name` says.
+        """Make a wrapper. `provider` is a name of genai-prices, `model` the server's; `None` takes it from
+        `inner.name`.
 
         The table is loaded with the first answer. Raises: `ConfigError` if genai-prices is not installed.
         """
@@ -36,18 +39,18 @@ class CostModel(Wrapper):
         return self.cost_usd(Usage(1, 1), self._model) is not None
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """See `Model.infer`."""
+        """Return the inner model's answer with its cost; see `Model.infer`."""
         completion = await self.inner.infer(request, watch)
         if completion.cost_usd is not None or completion.usage is None:
             return completion
         cost = None
-        # A server may say more exactly which model answered, and may say what the table does not know.
+        # The server's name of the model is more exact, but the table may not have it.
         for name in dict.fromkeys((completion.model or self._model, self._model)):
             cost = cost if cost is not None else self.cost_usd(completion.usage, name)
         return completion if cost is None else replace(completion, cost_usd=cost)
 
     def cost_usd(self, usage: Usage, model: str) -> float | None:
-        """What `usage` costs; `None` if the table does not know the model or its provider."""
+        """Return what `usage` costs; `None` if the table does not know the model or its provider."""
         if model in self._unknown:
             return None
         prices = require("genai_prices", "cost")

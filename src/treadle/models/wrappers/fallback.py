@@ -1,4 +1,4 @@
-"""A model that asks the next one where one fails."""
+"""A model that asks several models in turn until one answers."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,19 +11,28 @@ from treadle.core.errors import (
     RateLimitError,
     ServerError,
     TransportError,
+    UnsupportedPartError,
 )
-from treadle.core.types import Completion, Json, OutputMode, Request
-from treadle.models.protocol import Model, Watch, identity_of, output_mode_of, takes_schema
+from treadle.core.spec import PartSpec
+from treadle.core.types import Artifact, Completion, Json, OutputMode, Request
+from treadle.models.protocol import Model, Watch, check_parts, identity_of, output_mode_of, takes_schema
 
-DEFAULT_ERRORS = (RateLimitError, ServerError, TransportError, AuthenticationError, ContextOverflowError)
-"""What another server may do better; a request that is wrong is wrong elsewhere too."""
+DEFAULT_ERRORS = (
+    RateLimitError,
+    ServerError,
+    TransportError,
+    AuthenticationError,
+    ContextOverflowError,
+    UnsupportedPartError,
+)
+"""Errors after which another model may answer; a request that is wrong is wrong elsewhere too."""
 
 
 class FallbackModel:
-    """Asks models in order, until one answers. What was tried is in the journal, as failed attempts.
+    """Asks models in order until one answers. The journal holds the others as failed attempts.
 
-    A model that failed is left out for `cooldown_seconds`, unless all have failed; then it is asked again first.
-    A prompt that is too long says nothing of its server, and leaves nobody out.
+    A model that failed is left out for `cooldown_seconds`, unless all have failed; then all are asked again in
+    order. A prompt that is too long, or that has a part which a model cannot be sent, leaves no model out.
     """
 
     def __init__(
@@ -33,13 +42,22 @@ class FallbackModel:
         on: tuple[type[ProviderError], ...] = DEFAULT_ERRORS,
         cooldown_seconds: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
+        part: PartSpec | None = None,
     ) -> None:
-        """`on` are the errors after which the next model is asked; any other is raised at once."""
+        """Make a model of several.
+
+        `on` are the errors after which the next model is asked; any other is raised at once. `part` is the
+        description for the agent spec.
+        """
         if not models:
             raise ConfigError("a fallback needs at least one model")
         if cooldown_seconds < 0:
             raise ConfigError(f"cooldown_seconds is {cooldown_seconds!r}; give at least 0")
         self.models = tuple(models)
+        self.part = part or PartSpec(
+            name=self.models[0].name, missing="the program made a FallbackModel of several models"
+        )
+        """The description for the agent spec."""
         self._on = on
         self._cooldown_seconds = cooldown_seconds
         self._clock = clock
@@ -47,27 +65,41 @@ class FallbackModel:
 
     @property
     def name(self) -> str:
-        """The first model's."""
+        """The first model's name."""
         return self.models[0].name
 
     @property
     def identity(self) -> str:
-        """All models', since any may answer."""
+        """The identities of all models, since any of them may answer."""
         return " | ".join(identity_of(model) for model in self.models)
 
     @property
     def output_mode(self) -> OutputMode:
-        """What all of them can do: text can be asked of any model, and a tool of more than decode in a schema."""
+        """The mode that all models can do: text works with any model, and a tool with more than native decoding."""
         modes = {output_mode_of(model) for model in self.models}
         order = (OutputMode.TEXT, OutputMode.TOOL, OutputMode.NATIVE)
         return next(mode for mode in order if mode in modes)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
-        """Whether all of them do."""
+        """Return whether the servers of all models decode within `schema`."""
         return all(takes_schema(model, schema, has_tools=has_tools) for model in self.models)
 
+    def check_part(self, part: Artifact) -> None:
+        """Check that one of the models can be sent `part`. Raises: `UnsupportedPartError` if none can."""
+        refusal: UnsupportedPartError | None = None
+        for model in self.models:
+            try:
+                return check_parts(model, [part])
+            except UnsupportedPartError as error:
+                refusal = refusal or error
+        assert refusal is not None
+        raise refusal
+
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """See `Model.infer`. Raises: the last model's error, which says what was tried before it."""
+        """Return the first answer; see `Model.infer`.
+
+        Raises: the last model's error, which says which models were asked before.
+        """
         failures: list[tuple[str, ProviderError]] = []
         order = self._order()
         for index in order:
@@ -78,7 +110,7 @@ class FallbackModel:
                 failures.append((model.name, error))
                 if not isinstance(error, self._on):
                     raise
-                if not isinstance(error, ContextOverflowError):
+                if not isinstance(error, ContextOverflowError | UnsupportedPartError):
                     self._rests_until[index] = self._clock() + self._cooldown_seconds
                 if index == order[-1]:
                     raise _explain(failures) from error
@@ -91,7 +123,7 @@ class FallbackModel:
         raise AssertionError("there is at least one model")
 
     def _order(self) -> list[int]:
-        """Who is asked: those that do not rest, in order; all, if everybody does."""
+        """Return the indices of the models to ask: those that are not left out, or all if every one is."""
         now = self._clock()
         awake = [index for index, until in enumerate(self._rests_until) if until <= now]
         return awake or list(range(len(self.models)))
@@ -101,7 +133,7 @@ class FallbackModel:
 
 
 def _explain(failures: list[tuple[str, ProviderError]]) -> ProviderError:
-    """The last error, which names those before it."""
+    """Return the last error, with the models that were asked before it."""
     name, last = failures[-1]
     if len(failures) == 1:
         return last

@@ -1,8 +1,8 @@
-"""A model whose tool calls are text: they are written into its transcript, and read out of what it says.
+"""A model whose tool calls are text: they are written into its transcript, and parsed out of its answers.
 
-It stands around any model that only speaks: a completions server, or a chat endpoint used as plain text. Tools are
-told in the system message, results come back as text, and what the model wrote is sent back exactly as it was.
-A call that cannot be read goes to the loop as it stands, so that the model is told what is wrong with it.
+It wraps any model that handles only text: a completions server, or a chat endpoint used as plain text. Tools are
+described in the system message, results are sent as text, and the model's own text is sent back unchanged. A call
+that cannot be parsed goes to the loop as it is, so that the model is told what is wrong with it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,9 +40,9 @@ from treadle.models.protocol import Model, Watch, identity_of
 from treadle.models.wrappers.wrapper import Wrapper
 
 KEY = "completions"
-"""Under which a message keeps the text that the model wrote."""
+"""The key under which a message keeps the text that the model wrote."""
 UNREADABLE = "unreadable_call"
-"""The name of a call whose name cannot be read either."""
+"""The name of a call whose own name cannot be read."""
 _MAX_TOOLSETS = 64
 _MAX_BAD_CALLS = 16
 _EXCERPT = 200
@@ -51,7 +51,7 @@ _Write: TypeAlias = Callable[[list[Message], bool], Iterable[Message]]
 
 
 class FormatModel(Wrapper):
-    """Speaks for a model in a text format of tool calls. Answers in a schema are asked for in the text."""
+    """Gives a model a text format of tool calls. Answers in a schema are asked for in the instructions."""
 
     output_mode = OutputMode.TEXT
 
@@ -63,10 +63,11 @@ class FormatModel(Wrapper):
         begins_in_reasoning: bool | None = False,
         merges_results: bool = True,
     ) -> None:
-        """`begins_in_reasoning` says whether the prompt ends with the opener of thinking; `None`: it may.
+        """Make a model that speaks `format`.
 
-        With `merges_results` the results of one step are one message of the user, as chat templates have it.
-        Raises: `ConfigError` for an unknown format, or if `auto` cannot be told from the model's name.
+        `begins_in_reasoning` says whether the prompt ends with the opening tag of thinking; `None`: unknown. With
+        `merges_results` the results of one step are one user message, as in chat templates.
+        Raises: `ConfigError` for an unknown format, or if `auto` finds none for the model's name.
         """
         super().__init__(inner)
         self.format = detect(inner.name) if format == AUTO else format
@@ -77,13 +78,13 @@ class FormatModel(Wrapper):
 
     @property
     def identity(self) -> str:
-        """See `identity_of`."""
+        """What answers depend on beside the request; see `identity_of`."""
         return f"{identity_of(self.inner)} {self.format}"
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """See `Model.infer`."""
+        """Return the answer with the calls parsed out of its text; see `Model.infer`."""
         messages = request.messages.derive(self._writer(request.tools))
-        spoken = Request(messages, (), request.output_schema)
+        spoken = Request(messages, (), request.output_schema, contents=request.contents)
         if watch.on_delta is None:
             completion = await self.inner.infer(spoken, watch)
         else:
@@ -125,7 +126,7 @@ class FormatModel(Wrapper):
         return replace(completion, message=read, finish_reason=reason)
 
     def _writer(self, tools: Sequence[ToolSpec]) -> "_Write":
-        """How transcripts are written beside these tools; the same function for the same tools."""
+        """Return what writes transcripts with these tools; the same object for the same tools."""
         known = self._writers.get(id(tools))
         if known is None:
             if len(self._writers) >= _MAX_TOOLSETS:
@@ -138,7 +139,7 @@ class FormatModel(Wrapper):
 
 
 class _Writer:
-    """Messages as plain text. It is given a history in parts, of which the first begins it."""
+    """Writes messages as plain text; a function for `Log.derive`."""
 
     def __init__(self, format: str, told: str, *, merges_results: bool) -> None:
         self._format = format
@@ -146,8 +147,8 @@ class _Writer:
         self._merges_results = merges_results
 
     def __call__(self, messages: list[Message], is_first: bool) -> Iterable[Message]:
-        """The messages, written out."""
-        results: list[str] = []
+        """Yield the messages as the model is sent them."""
+        results: list[Message] = []
         if is_first and self._told and messages[0].role is not Role.SYSTEM:
             yield Message(Role.SYSTEM, self._told)
         for message in messages:
@@ -155,17 +156,18 @@ class _Writer:
                 written = render_result(
                     message.content, message.name or "", self._format, call_id=message.call_id
                 )
+                result = Message(Role.USER, written, parts=message.parts)
                 if self._merges_results:
-                    results.append(written)
+                    results.append(result)
                 else:
-                    yield Message(Role.USER, written)
+                    yield result
                 continue
             if results:
-                yield Message(Role.USER, "\n".join(results))
+                yield _merge(results)
                 results = []
             yield self._write(message)
         if results:
-            yield Message(Role.USER, "\n".join(results))
+            yield _merge(results)
 
     def _write(self, message: Message) -> Message:
         if message.role is Role.SYSTEM and self._told:
@@ -173,20 +175,26 @@ class _Writer:
                 Role.SYSTEM, f"{message.content}\n\n{self._told}" if message.content else self._told
             )
         if message.role is not Role.ASSISTANT:
-            return Message(message.role, message.content)
+            return Message(message.role, message.content, parts=message.parts)
         kept = (message.opaque or {}).get(KEY)
         if isinstance(kept, dict) and isinstance(kept.get("text"), str):
-            # What the model sampled, to the letter.
+            # The exact text that the model sampled.
             return Message(Role.ASSISTANT, kept["text"])
         if not message.tool_calls and not message.reasoning:
             return Message(Role.ASSISTANT, message.content)
         return Message(Role.ASSISTANT, render(message, self._format))
 
 
-def _calls_of(parsed: Parsed, *, is_cut: bool) -> list[ToolCall]:
-    """Calls, good and bad, in the order in which they stand. The text of a bad one is its arguments.
+def _merge(results: list[Message]) -> Message:
+    """Return one user message of the results of a step."""
+    parts = tuple([part for result in results for part in result.parts])
+    return Message(Role.USER, "\n".join([result.content for result in results]), parts=parts)
 
-    Where the answer was cut off by its limit, a call that did not end is a bad one.
+
+def _calls_of(parsed: Parsed, *, is_cut: bool) -> list[ToolCall]:
+    """Return the calls, good and bad, in the order of the text. The arguments of a bad call are its text.
+
+    If the answer was cut off by its limit, a call without an end is a bad one.
     """
     calls = [
         ToolCall(
@@ -197,20 +205,20 @@ def _calls_of(parsed: Parsed, *, is_cut: bool) -> list[ToolCall]:
     if not parsed.errors:
         return calls
     found = [(call.position, made) for call, made in zip(parsed.tool_calls, calls, strict=True)]
-    # What may be meant as text stays text.
+    # An error that may be meant as text stays text.
     bad = [error for error in parsed.errors if not error.is_text]
     found += [
         (error.position, ToolCall("", error.name or UNREADABLE, error.raw)) for error in bad[:_MAX_BAD_CALLS]
     ]
     if more := bad[_MAX_BAD_CALLS:]:
-        # A model that repeats itself is told once of the rest.
+        # A model that repeats itself is told of the rest only once.
         text = f"{more[0].raw[:_EXCERPT]}: this and {len(more) - 1} more"
         found.append((more[0].position, ToolCall("", more[0].name or UNREADABLE, text)))
     return [call for _, call in sorted(found, key=lambda item: item[0])]
 
 
 class _Reader:
-    """Reads the text of a stream, and passes on what is certain of it."""
+    """Parses the text of a stream, and passes on each piece as soon as its meaning is certain."""
 
     def __init__(self, parser: IncrementalParser, on_delta: Callable[[Delta], None]) -> None:
         self._parser = parser
@@ -218,7 +226,7 @@ class _Reader:
         self._calls = 0
 
     def add(self, delta: Delta) -> None:
-        """A piece of the model's text."""
+        """Add a piece of the model's answer."""
         if isinstance(delta, TextDelta):
             self._tell(self._parser.feed(delta.text))
         else:
@@ -226,11 +234,11 @@ class _Reader:
 
     @property
     def text(self) -> str:
-        """All that came."""
+        """The whole text so far."""
         return self._parser.text
 
     def close(self) -> Parsed:
-        """The text is whole."""
+        """Return what the whole text parses to."""
         parsed = self._parser.close()
         self._tell(self._parser.pieces)
         return parsed
@@ -240,7 +248,7 @@ class _Reader:
         on_failure: "Callable[..., None] | None",
         make: Callable[[], IncrementalParser],
     ) -> "Callable[..., None] | None":
-        """What a failed attempt streamed is void."""
+        """Return `on_failure`, made to drop first what the failed attempt streamed."""
         if on_failure is None:
             return None
 

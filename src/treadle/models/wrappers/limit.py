@@ -444,6 +444,8 @@ class Limiter:
 class LimitModel(Wrapper):
     """A model whose requests wait for a limiter."""
 
+    CHANGES_ANSWERS = False
+
     def __init__(self, inner: Model, *, limiter: Limiter) -> None:
         super().__init__(inner)
         self.limiter = limiter

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 class RetryModel(Wrapper):
     """Tries again after errors that are `is_retryable`, until attempts or time run out.
 
-    Being asked to slow down and failing otherwise are counted apart, each up to `max_attempts`.
-
-    The server's Retry-After is kept to; where it says nothing, delays are random and grow, so that many runs
-    do not come back at the same moment.
+    Requests to slow down and other failures are counted separately, each up to `max_attempts`. The server's
+    Retry-After is obeyed; without one, delays are random and grow, so that many runs do not try again at the same
+    moment.
     """
+
+    CHANGES_ANSWERS = False
 
     def __init__(
         self,
@@ -49,9 +50,9 @@ class RetryModel(Wrapper):
         self._sleep = sleep
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """See `Model.infer`.
+        """Return the inner model's answer; see `Model.infer`.
 
-        Raises: the last attempt's error, which says how many there were.
+        Raises: the last attempt's error, which says how many attempts there were.
         """
         started = time.monotonic()
         try:
@@ -63,8 +64,8 @@ class RetryModel(Wrapper):
         return await self._retry(request, watch, first, started + self._total_timeout_seconds)
 
     async def _retry(self, request: Request, watch: Watch, first: ProviderError, end: float) -> Completion:
-        """All but the first attempt, whose error is `first`; `end` is by the monotonic clock."""
-        # Only a failure pays for the import.
+        """Make all attempts after the first, whose error is `first`, until `end` by the monotonic clock."""
+        # Imported here, so that only a failure pays for it.
         import tenacity
 
         growing = tenacity.wait_exponential(multiplier=self._min_delay_seconds, max=self._max_delay_seconds)
@@ -76,7 +77,7 @@ class RetryModel(Wrapper):
         failures: dict[bool, int] = {}
 
         def is_over(state: tenacity.RetryCallState) -> bool:
-            # A server that is busy and one that fails are two things: each has attempts of its own.
+            # A busy server and a failing one are counted separately.
             kind = isinstance(_error_of(state), RateLimitError)
             failures[kind] = failures.get(kind, 0) + 1
             return failures[kind] >= self._max_attempts or time.monotonic() + state.upcoming_sleep >= end
@@ -114,10 +115,12 @@ class RetryModel(Wrapper):
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise ProviderTimeoutError(f"no answer of {self.name} within the time for all attempts") from None
+            raise ProviderTimeoutError(
+                f"{self.name} did not answer within the time for all attempts"
+            ) from None
 
     def _explain(self, state: "RetryCallState", *, is_late: bool) -> ProviderError:
-        """The last error again, with how often it was tried and why not once more."""
+        """Return the last error, with the number of attempts and why there was not one more."""
         error = _error_of(state)
         said = f"{error} (gave up after {state.attempt_number} attempt{'s' * (state.attempt_number > 1)}"
         if is_late:

@@ -1,33 +1,48 @@
 """What all models around a model share."""
 
-from treadle.core.types import Json, OutputMode
-from treadle.models.protocol import Model, identity_of, output_mode_of, takes_schema
+from typing import ClassVar
+
+from treadle.core.spec import PartSpec
+from treadle.core.types import Artifact, Json, OutputMode
+from treadle.models.protocol import Model, check_parts, identity_of, output_mode_of, part_of, takes_schema
 
 
 class Wrapper:
-    """A model that is to its user what the model within is."""
+    """A model around another one, which behaves like the inner model where a subclass does not say otherwise."""
+
+    CHANGES_ANSWERS: ClassVar[bool] = True
+    """Whether another answer may come than the inner model's. If not, the wrapper has the inner model's part."""
 
     def __init__(self, inner: Model) -> None:
         self.inner = inner
+        part = part_of(inner)
+        if self.CHANGES_ANSWERS:
+            part = PartSpec(name=part.name, missing=f"the program put a {type(self).__name__} around it")
+        self.part = part
+        """The description for the agent spec."""
 
     @property
     def name(self) -> str:
-        """The inner model's."""
+        """The inner model's name."""
         return self.inner.name
 
     @property
     def identity(self) -> str:
-        """The inner model's: what is around it changes no answer."""
+        """The inner model's identity."""
         return identity_of(self.inner)
 
     @property
     def output_mode(self) -> OutputMode:
-        """The inner model's."""
+        """How the inner model is brought to answer in a schema."""
         return output_mode_of(self.inner)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
-        """As the inner model's."""
+        """Return whether the inner model's server decodes within `schema`."""
         return takes_schema(self.inner, schema, has_tools=has_tools)
+
+    def check_part(self, part: Artifact) -> None:
+        """Check that the inner model can be sent `part`. Raises: `UnsupportedPartError` if it cannot."""
+        check_parts(self.inner, [part])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"

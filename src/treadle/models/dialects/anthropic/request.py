@@ -1,37 +1,52 @@
-"""The dialect `anthropic`: Anthropic's Messages API, as Anthropic and those who follow it speak it.
+"""The dialect `anthropic`: Anthropic's Messages API, as Anthropic and compatible servers speak it.
 
-Owns the request: each message becomes content blocks once for its whole history, and a body is joined from them.
+Writes the request: each message becomes content blocks once for its whole history, and a body is joined from them.
 Source: Anthropic API reference, Messages, version 2023-06-01, 2026.
 """
 
 import re
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.log import Log
-from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolSpec
+from treadle.core.parts import base64_of, content_of
+from treadle.core.types import (
+    Artifact,
+    Completion,
+    Json,
+    Message,
+    Request,
+    Role,
+    Settings,
+    ToolCall,
+    ToolSpec,
+)
 from treadle.models.dialects.anthropic.answer import (
-    PAUSED,
+    KEY,
     MessageReader,
-    encode_blocks,
-    join_completions,
     keep_inputs,
+    message_of,
     read_completion,
 )
 from treadle.models.dialects.anthropic.stream import MessageCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.http_model import HttpModel, OnDelta, join_url
+from treadle.models.wire.arguments import fit_id, object_of
+from treadle.models.wire.http_model import HttpModel, join_url
+from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link
+from treadle.models.wire.preset import Preset
 from treadle.models.wire.schema import is_closed
-from treadle.models.wire.stream import Collector
+from treadle.models.wire.turns import Turns, TurnWriter
 
 VERSION = "2023-06-01"
-MAX_PAUSES = 16
-"""How often one inference goes on after the server paused it."""
-DEFAULT_MAX_TOKENS = 32_000
+_PAUSED = "pause_turn"
+_MAX_PAUSES = 16
+"""How often one inference is continued after the server paused it."""
+_DEFAULT_MAX_TOKENS = 32_000
 _SMALL_MAX_TOKENS = (
     ("claude-3-haiku", 4096),
     ("claude-3-opus", 4096),
@@ -48,13 +63,26 @@ _encode = msgspec.json.Encoder().encode
 class AnthropicModel(HttpModel):
     """A model behind a Messages server.
 
-    The API wants a bound on the output: `Settings.max_output_tokens`, or else 32,000 (4,096 or 8,192 for the models
+    The API requires a limit on the output: `Settings.max_output_tokens`, or else 32,000 (4,096 or 8,192 for models
     before Claude 3.7, which allow no more). With `cache` the server is asked to keep the prefix of a run's requests
-    (tools, instructions and messages), so that each step pays a tenth for what it has read before.
+    (tools, instructions and messages), so that each step pays a tenth for the tokens of earlier steps.
     """
 
     DIALECT = "anthropic"
     BASE_URL = "https://api.anthropic.com"
+    PRESET = Preset(
+        dialect="anthropic",
+        key_variable="ANTHROPIC_API_KEY",
+        base_url_variable="ANTHROPIC_BASE_URL",
+        price_provider="anthropic",
+    )
+    PATH = "/v1/messages"
+    READER = MessageReader
+    COLLECTOR = MessageCollector
+    PARTS: ClassVar[AcceptedParts] = {
+        "image": frozenset(("image/jpeg", "image/png", "image/gif", "image/webp")),
+        "document": frozenset(("application/pdf",)),
+    }
     RESERVED = frozenset(("model", "messages", "stream", "tools", "system"))
     OPTIONS = ("cache", "server_tools")
     UNKNOWN_SETTINGS = ("seed", "logprobs", "return_token_ids")
@@ -67,50 +95,50 @@ class AnthropicModel(HttpModel):
         server_tools: "list[dict[str, Json]] | tuple[dict[str, Json], ...]" = (),
         **options: Any,
     ) -> None:
-        """`options` are those of `HttpModel`. `server_tools` are tools that the server runs, as the API wants them:
-        `{"type": "web_search_20250305", "name": "web_search"}`."""
-        options.setdefault("key_variable", "ANTHROPIC_API_KEY")
+        """Make a model; `options` are those of `HttpModel`.
+
+        `server_tools` are tools that the server runs, as the API defines them:
+        `{"type": "web_search_20250305", "name": "web_search"}`.
+        """
         super().__init__(model, **options)
         _check_sampling(model, self.settings)
-        stem = self._base_url if self._base_url.partition("?")[0].rstrip("/").endswith("/v1") else None
-        self._root = stem or join_url(self._base_url, "/v1")
-        self._endpoint = join_url(self._root, "/messages")
+        self._root = join_url(self._base_url, "/v1")
+        if self._base_url.partition("?")[0].rstrip("/").endswith("/v1"):
+            self._root = self._base_url
+            self._endpoint = self._stream_endpoint = join_url(self._base_url, "/messages")
         self._headers.setdefault("anthropic-version", VERSION)
-        self._plain = MessageReader(self.settings, self._price)
         self._fields = _fields(model, self.settings)
         self._cache = cache
         self._server_tools = tuple(server_tools)
 
     @property
     def identity(self) -> str:
-        """See `identity_of`."""
+        """What answers depend on beside the request; see `identity_of`."""
         if not self._server_tools:
             return super().identity
         return super().identity + msgspec.json.encode(self._server_tools, order="sorted").decode()
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
-        """Whether the server decodes within `schema`: it wants objects closed, and Claude 4.1 or newer."""
+        """Return whether the server decodes within `schema`: objects must be closed, and the model Claude 4.1 or
+        newer."""
         version = _version_of(self.model)
         is_new = version is None or version >= (4, 1)
         return is_new and is_closed(schema) and super().takes_schema(schema, has_tools=has_tools)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """See `Model.infer`. An answer that the server paused is gone on with, and is one completion."""
+        """Return the server's answer; see `Model.infer`. A paused answer is continued to one completion."""
         completion = await super().infer(request, watch)
         pauses = 0
-        while completion.opaque is not None and completion.opaque.get("finish_reason") == PAUSED:
+        while completion.opaque is not None and completion.opaque.get("finish_reason") == _PAUSED:
             pauses += 1
-            if pauses > MAX_PAUSES:
+            if pauses > _MAX_PAUSES:
                 raise ServerError(
-                    f"{self.server.origin} paused its answer {pauses} times without coming to an end",
+                    f"{self.server.origin} paused its answer {pauses} times and did not finish it",
                     status=200,
                 )
             asked = replace(request, messages=request.messages.append(completion.message))
-            completion = join_completions(completion, await super().infer(asked, watch))
+            completion = _join_completions(completion, await super().infer(asked, watch))
         return completion
-
-    def _url(self, *, is_stream: bool) -> str:
-        return self._endpoint
 
     def _models_url(self) -> str | None:
         return join_url(self._root, f"/models/{self.model}")
@@ -119,40 +147,27 @@ class AnthropicModel(HttpModel):
         return {"x-api-key": api_key.strip()}
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        told: list[bytes] = []
-        parts: list[bytes] = []
-        last: Role | None = None
-        turns = request.messages.map(_turn)
-        if not request.tools and any(_USED in blocks for _, blocks in turns):
-            request = replace(request, tools=_tools_used(request.messages))
-        for role, blocks in turns:
-            if role is Role.SYSTEM:
-                if blocks.strip():
-                    told.append(blocks)
-            elif not blocks:
-                continue
-            elif role is last:
-                parts += (b",", blocks)
-            else:
-                parts += (_OPENERS[role] if last is None else _NEXT[role], blocks)
-                last = role
+        messages = request.messages
+        turns, state = messages.scan(_WRITER, Turns(), request.contents)
+        if not request.tools and any(_USED in turn for turn in turns):
+            request = replace(request, tools=_tools_used(messages))
         # A run of one step would pay for a cache that nobody reads.
-        is_kept = self._cache and (bool(request.tools) or len(request.messages) > 2)
+        is_kept = self._cache and (bool(request.tools) or len(messages) > 2)
         prefix = self._kept_prefix(request, is_stream, is_kept)
-        if told:
+        if state.instructions:
             mark = b',"cache_control":{"type":"ephemeral"}' if is_kept else b""
-            prefix += b'"system":[{"type":"text","text":' + _encode(_joined(told)) + mark + b"}],"
-        return b"".join((prefix, b'"messages":[', *parts, b"]}]}" if parts else b"]}"))
+            text = _encode("\n\n".join(state.instructions))
+            prefix += b'"system":[{"type":"text","text":' + text + mark + b"}],"
+        return b"".join((prefix, b'"messages":[', *turns, _WRITER.close(state), b"}"))
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
-        """The body up to the instructions."""
         is_stream, is_kept = flags
         fields = dict(self._fields)
         if is_stream:
             fields["stream"] = True
         tools = [*self._server_tools, *[_encode_tool(tool) for tool in request.tools]]
         if is_kept:
-            # The first is for what all runs share, the second goes with the last message.
+            # The first mark is for what all runs share, the second moves along with the last message.
             if tools:
                 tools[-1] = {**tools[-1], "cache_control": _EPHEMERAL}
             fields.setdefault("cache_control", _EPHEMERAL)
@@ -170,23 +185,17 @@ class AnthropicModel(HttpModel):
     def _decode_answer(self, body: bytes) -> Json:
         return keep_inputs(super()._decode_answer(body), body)
 
-    def _read_plain(self, body: bytes) -> Completion | None:
-        return self._plain.read(body)
-
     def _read(self, raw: Json) -> Completion:
         return read_completion(raw, self.settings, self._price)
 
-    def _collector(self, on_delta: OnDelta) -> Collector:
-        return MessageCollector(on_delta, self.server)
-
 
 _USED = b'"type":"tool_use"'
-"""No text holds this, since quotes within one are escaped."""
+"""The mark of a call in a turn; no text contains it, since quotes in a text are escaped."""
 _PAST = "Was called before, and can no longer be called."
 
 
 def _tools_used(messages: Log[Message]) -> tuple[ToolSpec, ...]:
-    """The tools that were called: the API wants them to be there, even where nothing may be called any more."""
+    """Return the tools that were called; the API requires them even where nothing may be called any more."""
     return _past_tools(
         tuple(dict.fromkeys([call.name for message in messages for call in message.tool_calls]))
     )
@@ -194,27 +203,132 @@ def _tools_used(messages: Log[Message]) -> tuple[ToolSpec, ...]:
 
 @lru_cache(maxsize=256)
 def _past_tools(names: tuple[str, ...]) -> tuple[ToolSpec, ...]:
-    """The same for the same names, so that what is made of them is kept."""
+    """Return tools of these names; always the same tuple, so that the encoded prefix is kept."""
     return tuple([ToolSpec(name, _PAST, {"type": "object"}, max_calls=0) for name in names])
 
 
-_OPENERS = {
-    Role.USER: b'{"role":"user","content":[',
-    Role.ASSISTANT: b'{"role":"assistant","content":[',
-}
-_NEXT = {role: b"]}," + opener for role, opener in _OPENERS.items()}
+class _Text(Struct, tag_field="type", tag="text", gc=False):
+    text: str
 
 
-def _joined(told: list[bytes]) -> str:
-    return "\n\n".join([text.decode() for text in told])
+class _Result(Struct, tag_field="type", tag="tool_result", omit_defaults=True, gc=False):
+    tool_use_id: str
+    content: str = ""
+    is_error: bool = False
 
 
-def _turn(message: Message) -> tuple[Role, bytes]:
-    """Whose turn a message belongs to and its blocks, joined by commas; instructions as they are."""
-    if message.role is Role.SYSTEM:
-        return Role.SYSTEM, message.content.encode(errors="replace")
-    role = Role.ASSISTANT if message.role is Role.ASSISTANT else Role.USER
-    return role, encode_blocks(message)
+class _Use(Struct, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: msgspec.Raw
+
+
+def _encode_blocks(message: Message, contents: Contents) -> bytes:
+    """Return the content blocks of a message, joined by commas."""
+    role = message.role
+    if role is Role.TOOL:
+        result = _Result(fit_id(message.call_id or ""), message.content, message.is_error)
+        if not message.parts:
+            return _encode(result)
+        blocks = _encode_content(message, contents)
+        return _encode({**msgspec.to_builtins(result), "content": blocks})
+    if role is Role.ASSISTANT:
+        return _encode(_blocks_of(message))[1:-1]
+    if not message.parts:
+        return _encode(_Text(message.content))
+    return _encode(_encode_content(message, contents))[1:-1]
+
+
+def _encode_content(message: Message, contents: Contents) -> list[Json]:
+    """Return the blocks of a message's text and parts."""
+    blocks: list[Json] = [_Text(message.content)] if message.content else []
+    return [*blocks, *[_encode_part(part, contents) for part in message.parts]]
+
+
+def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
+    """Return the block of a part. Raises: `UnsupportedPartError` if the API has none for it."""
+    check_part(part, AnthropicModel.DIALECT, AnthropicModel.PARTS)
+    title = {"title": part.name} if part.name and part.kind != "image" else {}
+    if part.kind == "text":
+        text = content_of(part, contents).decode(errors="replace")
+        return {
+            "type": "document",
+            "source": {"type": "text", "media_type": "text/plain", "data": text},
+            **title,
+        }
+    if is_link(part):
+        return {"type": part.kind, "source": {"type": "url", "url": part.uri}, **title}
+    source = {"type": "base64", "media_type": part.mime_type, "data": base64_of(part, contents)}
+    return {"type": part.kind, "source": source, **title}
+
+
+def _attach(message: Message, contents: Contents) -> bytes:
+    """Return the blocks with the parts of an answer, which the API takes from users alone."""
+    if message.role is not Role.ASSISTANT:
+        return b""
+    return _encode_blocks(attached(message, message.parts), contents)
+
+
+_USER = b'{"role":"user","content":['
+_WRITER = TurnWriter(
+    {Role.USER: _USER, Role.TOOL: _USER, Role.ASSISTANT: b'{"role":"assistant","content":['},
+    _encode_blocks,
+    merges=lambda _: True,
+    attach=_attach,
+)
+
+
+def _blocks_of(message: Message) -> list[Json]:
+    """Return the blocks of an assistant message: those that the API sent, if it sent them."""
+    opaque = (message.opaque or {}).get(KEY)
+    opaque = opaque if isinstance(opaque, dict) else {}
+    calls = [_encode_call(call) for call in message.tool_calls]
+    kept = opaque.get("content")
+    if isinstance(kept, list) and _fits(kept, message):
+        remaining = iter(calls)
+        return [next(remaining) if block["type"] == "tool_use" else block for block in kept]
+    blocks: list[Json] = []
+    if signature := opaque.get("signature"):
+        # The API refuses thoughts without a signature, which other servers give.
+        blocks.append({"type": "thinking", "thinking": message.reasoning or "", "signature": signature})
+    if message.content.strip():
+        blocks.append(_Text(message.content))
+    return blocks + calls
+
+
+def _fits(kept: list[Json], message: Message) -> bool:
+    """Return whether the blocks still match the message, which may have been edited."""
+    calls = sum(block["type"] == "tool_use" for block in kept)
+    text = "".join([block["text"] for block in kept if block["type"] == "text"])
+    return calls == len(message.tool_calls) and text == message.content
+
+
+def _encode_call(call: ToolCall) -> Json:
+    use = _Use(fit_id(call.call_id), call.name, object_of(call.arguments))
+    rest = (call.opaque or {}).get(KEY)
+    if not isinstance(rest, dict):
+        return use
+    return {"type": "tool_use", "id": use.id, "name": use.name, "input": use.input, **rest}
+
+
+def _join_completions(first: Completion, second: Completion) -> Completion:
+    """Return one completion of an answer that the server paused and of its continuation."""
+    blocks = [*_blocks_of(first.message), *_blocks_of(second.message)]
+    message = message_of([_with_text(block) for block in blocks])
+    usage = None if first.usage is None or second.usage is None else first.usage + second.usage
+    cost = None if first.cost_usd is None or second.cost_usd is None else first.cost_usd + second.cost_usd
+    return replace(second, message=message, usage=usage, cost_usd=cost)
+
+
+def _with_text(block: Json) -> dict[str, Json]:
+    """Return a block as the API sends it, with the input of a call as text."""
+    if isinstance(block, _Text):
+        return {"type": "text", "text": block.text}
+    if isinstance(block, _Use):
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": bytes(block.input).decode()}
+    if block["type"] != "tool_use":
+        return dict(block)
+    return {**block, "input": bytes(block["input"]).decode()}
 
 
 def _encode_tool(tool: ToolSpec) -> dict[str, Json]:
@@ -222,7 +336,7 @@ def _encode_tool(tool: ToolSpec) -> dict[str, Json]:
 
 
 def _fields(model: str, settings: Settings) -> dict[str, Json]:
-    """What every request body has beside messages, tools and the stream flag."""
+    """Return the fields of every request body, except messages, tools and the stream flag."""
     fields = {
         "model": model,
         "max_tokens": settings.max_output_tokens or _default_max_tokens(model),
@@ -237,7 +351,7 @@ def _default_max_tokens(model: str) -> int:
     for stem, tokens in _SMALL_MAX_TOKENS:
         if stem in model:
             return tokens
-    return DEFAULT_MAX_TOKENS
+    return _DEFAULT_MAX_TOKENS
 
 
 _VERSION = re.compile(
@@ -246,7 +360,7 @@ _VERSION = re.compile(
 
 
 def _version_of(model: str) -> tuple[int, int] | None:
-    """The version in the name of a Claude model; `None` for what is none, or has none."""
+    """Return the version in the name of a Claude model; `None` if the name has none."""
     found = _VERSION.search(model)
     if found is None:
         return None
@@ -255,9 +369,12 @@ def _version_of(model: str) -> tuple[int, int] | None:
 
 
 def _check_sampling(model: str, settings: Settings) -> None:
-    """Raises: `ConfigError` for what the model's API refuses. `Settings.extra` is sent in any case.
+    """Check the sampling settings. `Settings.extra` is sent in any case.
 
-    Claude 4.1 and newer take either temperature or top_p; newer than Opus and Sonnet 4.6 or Haiku 4.5, neither.
+    Claude 4.1 and newer take either temperature or top_p; models newer than Opus and Sonnet 4.6 or Haiku 4.5 take
+    neither.
+
+    Raises: `ConfigError` for settings that the model's API refuses.
     """
     given = [name for name in ("temperature", "top_p") if getattr(settings, name) is not None]
     version = _version_of(model)

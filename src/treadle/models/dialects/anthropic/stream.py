@@ -1,4 +1,4 @@
-"""Puts a streamed answer of the Messages API together: the events to the raw object of a whole answer."""
+"""Puts a streamed answer of the Messages API together: from its events to the raw object of a whole answer."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ from treadle.models.wire.arguments import INVALID_KEY
 from treadle.models.wire.server import Server, explain_error
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
-"""Type of a delta to the field that grows by it; the delta has it under the same name."""
+"""Type of a delta to the field that it extends; the delta has a field of the same name."""
 
 
 class MessageCollector:
-    """The answer so far."""
+    """A streamed message so far."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         self.is_done = False
@@ -26,7 +26,7 @@ class MessageCollector:
         self._pieces: dict[tuple[int, str], list[str]] = {}
         self._inputs: dict[int, list[str]] = {}
         self._calls: dict[int, int] = {}
-        """Index of a block to the position of its call."""
+        """Index of a block to the position of its call among the calls."""
 
     @property
     def is_complete(self) -> bool:
@@ -119,7 +119,7 @@ def _encode(value: Json) -> str:
 
 
 def _decode(text: str) -> Json:
-    """What the server called its own tool with; half of it, where the answer was cut off."""
+    """Return the input of a tool that the server called itself; its text if the answer was cut off within it."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

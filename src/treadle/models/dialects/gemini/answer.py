@@ -1,18 +1,17 @@
-"""Reads an answer of the Gemini API, whole or streamed, and writes messages back as the parts that they came as.
+"""Reads an answer of the Gemini API: one raw object to a `Completion`, and a plain one straight from its bytes.
 
-In a raw object the `args` of a call are their text: exact, whole or streamed. The signatures of thoughts go back in
-the part that they came with.
+In a raw object the `args` of a call are their exact text. Parts that the fields of a message do not hold are kept
+opaque, in their order, and the signatures of thoughts with them.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import RefusedError, ServerError
-from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
+    Artifact,
     Completion,
     FinishReason,
     Json,
@@ -24,14 +23,14 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.models.wire.arguments import object_of, text_of
+from treadle.models.wire.arguments import text_of, text_of_value
+from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price
-from treadle.models.wire.server import Server, explain_error, find_error
+from treadle.models.wire.server import Server
 
-_KEY = "gemini"
-_NO_SIGNATURE = "skip_thought_signature_validator"
-"""Source: Gemini API documentation of thought signatures, for calls that another model made."""
+KEY = "gemini"
+"""The key under which a message keeps what is opaque to Treadle."""
 _PART_FIELDS = frozenset(("functionCall",))
 _FUNCTION_FIELDS = frozenset(("id", "name", "args"))
 _CANDIDATE_FIELDS = frozenset(("content", "finishReason", "index", "logprobsResult", "avgLogprobs"))
@@ -53,12 +52,9 @@ _REASONS = {
     "MODEL_ARMOR": FinishReason.CONTENT_FILTER,
 }
 _SAID = frozenset(("STOP", "MAX_TOKENS", None))
-"""Reasons of which `FinishReason` says all."""
+"""Reasons that `FinishReason` expresses fully."""
 
 _encode = msgspec.json.Encoder().encode
-
-
-# Reading.
 
 
 class _ExactCall(Struct):
@@ -85,7 +81,7 @@ _decode_exact = msgspec.json.Decoder(_Exact).decode
 
 
 def keep_arguments(raw: Json, body: bytes) -> Json:
-    """`raw`, decoded from `body`, with the arguments of its calls as the text that stands there."""
+    """Return `raw`, decoded from `body`, with the arguments of its calls as their exact text."""
     if b"functionCall" not in body:
         return raw
     try:
@@ -101,7 +97,7 @@ def keep_arguments(raw: Json, body: bytes) -> Json:
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
-    """What `raw`, a whole answer or one put together from a stream, says.
+    """Return the completion of `raw`, a whole answer or one put together from a stream.
 
     Raises: `RefusedError` for a prompt that was blocked, `ServerError` for a call that came out damaged, and
     `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it makes no sense.
@@ -114,12 +110,14 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
             )
         raise ValueError("no candidates")
     candidate = raw["candidates"][0]
-    message = message_of((candidate.get("content") or {}).get("parts") or [])
+    contents: dict[str, bytes] = {}
+    message = _message_of((candidate.get("content") or {}).get("parts") or [], contents)
     told = candidate.get("finishReason")
     plain = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
     reason = _REASONS.get(told, plain)
     if reason in (FinishReason.STOP, FinishReason.TOOL_CALLS):
-        if told not in ("STOP", None) and not message.tool_calls and not message.content:
+        is_empty = not message.tool_calls and not message.content and not message.parts
+        if told not in ("STOP", None) and is_empty:
             more = server.excerpt(candidate.get("finishMessage") or "")
             raise ServerError(
                 f"{server.origin} threw the model's answer away ({told}){more and ': ' + more}", status=200
@@ -129,7 +127,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
     opaque |= {key: value for key, value in candidate.items() if key not in _CANDIDATE_FIELDS and value}
     if told not in _SAID:
         opaque["finish_reason"] = told
-    usage = read_usage(raw.get("usageMetadata"))
+    usage = _read_usage(raw.get("usageMetadata"))
     cost = None if usage is None or price is None else price.cost_usd(usage)
     return Completion(
         message,
@@ -141,15 +139,20 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
         settings,
         _read_tokens(candidate),
         opaque or None,
+        contents=contents or None,
     )
 
 
-def message_of(parts: list[Json]) -> Message:
-    """The message that parts are; what has no field is kept, in place."""
+def _message_of(parts: list[Json], contents: dict[str, bytes]) -> Message:
+    """Return the message that parts form; parts that its fields do not hold are kept in their order.
+
+    Large contents of its own parts are added to `contents`.
+    """
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     lookups: list[ServerCall] = []
+    attached: list[Artifact] = []
     kept: list[Json] = []
     is_plain = True
     for part in parts:
@@ -159,8 +162,10 @@ def message_of(parts: list[Json]) -> Message:
             if signature is None:
                 continue
             is_plain = False
+            if "inlineData" in part:
+                part = {**part, "inlineData": None}
         elif (function := part.get("functionCall")) is not None:
-            calls.append(_read_call(part, function))
+            calls.append(read_call(part, function))
             kept.append({"functionCall": None})
             continue
         elif isinstance(part.get("text"), str):
@@ -168,6 +173,12 @@ def message_of(parts: list[Json]) -> Message:
                 continue
             is_plain = is_plain and part.keys() == {"text"} and not kept
             texts.append(part["text"])
+        elif (data := part.get("inlineData")) is not None:
+            is_plain = False
+            attached.append(
+                part_of_base64(data["data"], data["mimeType"], contents, name=data.get("displayName"))
+            )
+            part = {**part, "inlineData": None}
         else:
             is_plain = False
             _look(part, lookups)
@@ -177,27 +188,27 @@ def message_of(parts: list[Json]) -> Message:
         "".join(texts),
         tuple(calls),
         reasoning="".join(thoughts) or None,
-        opaque=None if is_plain else {_KEY: {"parts": kept}},
+        opaque=None if is_plain else {KEY: {"parts": kept}},
         server_calls=tuple(lookups),
+        parts=tuple(attached),
     )
 
 
-def _read_call(part: dict[str, Json], function: dict[str, Json]) -> ToolCall:
+def read_call(part: dict[str, Json], function: dict[str, Json]) -> ToolCall:
+    """Return the call that a part holds. Raises: `ValueError` for arguments in pieces."""
     if "partialArgs" in function or function.get("willContinue"):
         raise ValueError("arguments in pieces were not asked for")
-    arguments = function.get("args")
-    if not isinstance(arguments, str):
-        arguments = "{}" if arguments is None else _encode(arguments).decode()
+    arguments = text_of_value(function.get("args")) or "{}"
     rest = {key: value for key, value in part.items() if key not in _PART_FIELDS and value is not None}
     if more := {
         key: value for key, value in function.items() if key not in _FUNCTION_FIELDS and value is not None
     }:
         rest["functionCall"] = more
-    return ToolCall(function.get("id") or "", function["name"], arguments, {_KEY: rest} if rest else None)
+    return ToolCall(function.get("id") or "", function["name"], arguments, {KEY: rest} if rest else None)
 
 
 def _look(part: dict[str, Json], lookups: list[ServerCall]) -> None:
-    """What the server did itself: code that it ran, and tools of its own."""
+    """Add what the server did itself to `lookups`: code that it ran, and its own tools."""
     if (code := part.get("executableCode")) is not None:
         arguments = {"language": code.get("language"), "code": code.get("code")}
         lookups.append(ServerCall(code.get("id") or "", "code_execution", _encode(arguments).decode()))
@@ -216,8 +227,8 @@ def _look(part: dict[str, Json], lookups: list[ServerCall]) -> None:
             lookups[at] = msgspec.structs.replace(lookups[at], result=text, is_error=is_error)
 
 
-def read_usage(raw: Json) -> Usage | None:
-    """The API's output tokens are without those of thoughts."""
+def _read_usage(raw: Json) -> Usage | None:
+    """Return the token counts of an answer. The API's output tokens exclude those of thoughts."""
     try:
         thoughts = raw.get("thoughtsTokenCount") or 0
         prompt = raw["promptTokenCount"] + (raw.get("toolUsePromptTokenCount") or 0)
@@ -238,144 +249,7 @@ def _read_tokens(candidate: dict[str, Json]) -> TokenRecord | None:
         return None
 
 
-# Writing.
-
-
-def encode_parts(message: Message) -> bytes:
-    """The parts of a message, joined by commas. Pure, so that a history keeps them."""
-    return _encode_parts(message, is_strict=False)
-
-
-def encode_parts_signed(message: Message) -> bytes:
-    """The same for servers that refuse calls without a signature."""
-    return _encode_parts(message, is_strict=True)
-
-
-def _encode_parts(message: Message, *, is_strict: bool) -> bytes:
-    if message.role is Role.TOOL:
-        key = "error" if message.is_error else "output"
-        response: dict[str, Json] = {"name": message.name or "tool", "response": {key: message.content}}
-        if message.call_id:
-            response["id"] = message.call_id
-        return _encode({"functionResponse": response})
-    if message.role is not Role.ASSISTANT:
-        return _encode({"text": message.content})
-    calls = [_encode_call(call) for call in message.tool_calls]
-    if is_strict and calls and not any("thoughtSignature" in call for call in calls):
-        calls[0]["thoughtSignature"] = _NO_SIGNATURE
-    kept = ((message.opaque or {}).get(_KEY) or {}).get("parts")
-    if isinstance(kept, list) and _fits(kept, message):
-        remaining = iter(calls)
-        return _encode([next(remaining) if "functionCall" in part else part for part in kept])[1:-1]
-    if message.content:
-        calls.insert(0, {"text": message.content})
-    return _encode(calls)[1:-1]
-
-
-def _fits(kept: list[Json], message: Message) -> bool:
-    """Whether the parts still are what the message says: it may have been edited."""
-    calls = sum("functionCall" in part for part in kept)
-    text = "".join([part["text"] for part in kept if "text" in part and not part.get("thought")])
-    return calls == len(message.tool_calls) and text == message.content
-
-
-def _encode_call(call: ToolCall) -> dict[str, Json]:
-    function: dict[str, Json] = {"name": call.name, "args": object_of(call.arguments)}
-    if call.call_id:
-        function["id"] = call.call_id
-    rest = (call.opaque or {}).get(_KEY)
-    if not isinstance(rest, dict):
-        return {"functionCall": function}
-    return {**rest, "functionCall": {**rest.get("functionCall", {}), **function}}
-
-
-# Streams: each chunk is an answer of its own.
-
-
-class GeminiCollector:
-    """The answer so far."""
-
-    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
-        self.is_done = False
-        self._on_delta = on_delta
-        self._server = server
-        self._head: dict[str, Json] = {}
-        self._candidate: dict[str, Json] = {}
-        self._parts: list[dict[str, Json]] = []
-        self._pieces: list[str] = []
-        """Of the text of the last part."""
-        self._logprobs: list[Json] = []
-        self._calls = 0
-
-    @property
-    def is_complete(self) -> bool:
-        """See `Collector.is_complete`."""
-        return self._candidate.get("finishReason") is not None or bool(
-            (self._head.get("promptFeedback") or {}).get("blockReason")
-        )
-
-    def end(self) -> None:
-        """See `Collector.end`."""
-        self.is_done = True
-
-    def add(self, event: Json) -> None:
-        """See `Collector.add`."""
-        if isinstance(event, list):
-            (event,) = event
-        if "error" in event:
-            raise explain_error(self._server, 200, find_error(event) or event)
-        for key, value in event.items():
-            if key != "candidates" and value is not None:
-                self._head[key] = value
-        for candidate in (event.get("candidates") or ())[:1]:
-            for key, value in candidate.items():
-                if key == "logprobsResult":
-                    self._logprobs += value.get("chosenCandidates") or ()
-                elif key != "content" and value is not None:
-                    self._candidate[key] = value
-            for part in (candidate.get("content") or {}).get("parts") or ():
-                self._add_part(part)
-
-    add_whole = add
-    """A whole answer is one chunk."""
-
-    def _add_part(self, part: dict[str, Json]) -> None:
-        text = part.get("text")
-        if isinstance(text, str):
-            if text:
-                self._on_delta(ReasoningDelta(text) if part.get("thought") else TextDelta(text))
-            last = self._parts[-1] if self._parts else {}
-            # A part with a signature stays one of its own.
-            if self._pieces and part.keys() == last.keys() and "thoughtSignature" not in part:
-                self._pieces.append(text)
-                return
-            self._close_part()
-            self._pieces = [text]
-        else:
-            self._close_part()
-            if (function := part.get("functionCall")) is not None:
-                call = _read_call(part, function)
-                self._on_delta(ToolCallDelta(self._calls, call.call_id, call.name, call.arguments))
-                self._calls += 1
-        self._parts.append(part)
-
-    def _close_part(self) -> None:
-        if self._pieces:
-            self._parts[-1] = {**self._parts[-1], "text": "".join(self._pieces)}
-            self._pieces = []
-
-    def raw(self) -> Json:
-        """See `Collector.raw`."""
-        self._close_part()
-        if not self._candidate and not self._parts:
-            return self._head
-        candidate = {**self._candidate, "content": {"parts": self._parts}}
-        if self._logprobs:
-            candidate["logprobsResult"] = {"chosenCandidates": self._logprobs}
-        return {**self._head, "candidates": [candidate]}
-
-
-# The answers with nothing unusual, by a typed decoder that refuses all others.
+# Plain answers.
 
 
 class _Call(Struct, forbid_unknown_fields=True):
@@ -418,7 +292,7 @@ class _Answer(Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class GeminiReader(PlainReader):
-    """See `PlainReader`."""
+    """The reader of plain answers."""
 
     ANSWER = _Answer
 
@@ -429,14 +303,14 @@ class GeminiReader(PlainReader):
             if (call := part.function_call) is not None and part.text is None:
                 opaque = None
                 if part.thought_signature is not None:
-                    opaque = {_KEY: {"thoughtSignature": part.thought_signature}}
+                    opaque = {KEY: {"thoughtSignature": part.thought_signature}}
                 calls.append(ToolCall(call.id, call.name, text_of(call.args) or "{}", opaque))
             elif part.text and part.thought_signature is None and not content and not calls:
                 content = part.text
             else:
                 return None
         usage = None if answer.usage_metadata is None else _to_usage(answer.usage_metadata)
-        return self._complete(content, calls, usage, answer.model_version, answer.response_id)
+        return self._complete(content, tuple(calls), usage, answer.model_version, answer.response_id)
 
 
 def _to_usage(raw: _Usage) -> Usage:

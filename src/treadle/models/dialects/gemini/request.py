@@ -1,26 +1,41 @@
 """The dialect `gemini`: Google's Gemini API, `generateContent`.
 
-Owns the request: each message becomes parts once for its whole history, and a body is joined from them.
+Writes the request: each message becomes parts once for its whole history, and a body is joined from them.
 Source: Gemini API reference, v1beta, 2026.
 """
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, ClassVar
 
 import msgspec
+from msgspec import Struct
 
-from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolSpec
-from treadle.models.dialects.gemini.answer import (
-    GeminiCollector,
-    GeminiReader,
-    encode_parts,
-    encode_parts_signed,
-    keep_arguments,
-    read_completion,
+from treadle.core.parts import base64_of
+from treadle.core.types import (
+    Artifact,
+    Completion,
+    Json,
+    Message,
+    Request,
+    Role,
+    Settings,
+    ToolCall,
+    ToolSpec,
 )
-from treadle.models.wire.http_model import HttpModel, OnDelta, join_url
-from treadle.models.wire.stream import Collector
+from treadle.models.dialects.gemini.answer import KEY, GeminiReader, keep_arguments, read_completion
+from treadle.models.dialects.gemini.stream import GeminiCollector
+from treadle.models.wire.arguments import object_of
+from treadle.models.wire.http_model import HttpModel, join_url
+from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link, text_of_part
+from treadle.models.wire.preset import Preset
+from treadle.models.wire.turns import Turns, TurnWriter
+
+_NO_SIGNATURE = "skip_thought_signature_validator"
+"""The mark in place of a signature, for calls that another model made.
+
+Source: Gemini API documentation of thought signatures."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -28,45 +43,52 @@ _encode = msgspec.json.Encoder().encode
 class GeminiModel(HttpModel):
     """A model behind the Gemini API.
 
-    What it thinks is told only if asked for: `extra={"generationConfig": {"thinkingConfig": {"includeThoughts":
-    True}}}`. Fields of `generationConfig` and `toolConfig` in `Settings.extra` go beside those made here, and win.
+    The API tells the model's thoughts only if asked: `extra={"generationConfig": {"thinkingConfig":
+    {"includeThoughts": True}}}`. Fields of `generationConfig` and `toolConfig` in `Settings.extra` are merged with
+    those made here, and win.
     """
 
     DIALECT = "gemini"
     BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
+    PRESET = Preset(
+        dialect="gemini",
+        key_variable="GEMINI_API_KEY",
+        base_url_variable="GEMINI_BASE_URL",
+        # Most Gemini models refuse it.
+        decodes_beside_tools=False,
+        price_provider="google",
+    )
+    PATH = ""
+    READER = GeminiReader
+    COLLECTOR = GeminiCollector
+    PARTS: ClassVar[AcceptedParts] = {"image": None, "audio": None, "document": None}
     RESERVED = frozenset(("contents", "tools", "systemInstruction"))
     OPTIONS = ("server_tools",)
     UNKNOWN_SETTINGS = ("return_token_ids",)
 
     def __init__(self, model: str, *, server_tools: Iterable[dict[str, Json]] = (), **options: Any) -> None:
-        """`options` are those of `HttpModel`. `server_tools` are tools that the server runs, as the API wants them:
-        `{"googleSearch": {}}`."""
-        options.setdefault("key_variable", "GEMINI_API_KEY")
+        """Make a model; `options` are those of `HttpModel`.
+
+        `server_tools` are tools that the server runs, as the API defines them: `{"googleSearch": {}}`.
+        """
         super().__init__(model, **options)
         self._path = f"/{model}" if "/" in model else f"/models/{model}"
-        self._urls = {
-            False: join_url(self._base_url, f"{self._path}:generateContent"),
-            True: join_url(self._base_url, f"{self._path}:streamGenerateContent", "alt=sse"),
-        }
+        self._endpoint = join_url(self._base_url, f"{self._path}:generateContent")
+        self._stream_endpoint = join_url(self._base_url, f"{self._path}:streamGenerateContent", "alt=sse")
         self._server_tools = tuple(server_tools)
         extra = dict(self.settings.extra or {})
         self._generation = _generation(self.settings) | extra.pop("generationConfig", {})
         self._extra = extra
-        self._plain = GeminiReader(self.settings, self._price)
         version = re.search(r"gemini-(\d+)", model)
-        # From Gemini 3 on, calls of other models are taken only with a mark in place of the signature.
-        is_strict = version is not None and int(version[1]) >= 3
-        self._encode_parts: Callable[[Message], bytes] = encode_parts_signed if is_strict else encode_parts
+        # From Gemini 3 on, calls need a signature or a mark in its place, and results may hold images.
+        self._writer = _STRICT if version is not None and int(version[1]) >= 3 else _WRITER
 
     @property
     def identity(self) -> str:
-        """See `identity_of`."""
+        """What answers depend on beside the request; see `identity_of`."""
         if not self._server_tools:
             return super().identity
         return super().identity + msgspec.json.encode(self._server_tools, order="sorted").decode()
-
-    def _url(self, *, is_stream: bool) -> str:
-        return self._urls[is_stream]
 
     def _models_url(self) -> str | None:
         return join_url(self._base_url, self._path)
@@ -75,29 +97,13 @@ class GeminiModel(HttpModel):
         return {"x-goog-api-key": api_key.strip()}
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        parts = [self._kept_prefix(request)]
-        told: list[str] = []
-        last: Role | None = None
-        for message, encoded in zip(request.messages, request.messages.map(self._encode_parts), strict=True):
-            role = message.role
-            if role is Role.SYSTEM:
-                told.append(message.content)
-            elif not encoded:
-                continue
-            elif role is last and role is Role.TOOL:
-                parts += (b",", encoded)
-            else:
-                parts += (_OPENERS[role] if last is None else _NEXT[role], encoded)
-                last = role
-        parts.append(b"]}]" if last is not None else b"]")
-        if told:
-            text = _encode({"parts": [{"text": "\n\n".join(told)}]})
-            parts += (b',"systemInstruction":', text)
-        parts.append(b"}")
-        return b"".join(parts)
+        turns, state = request.messages.scan(self._writer, Turns(), request.contents)
+        told = b""
+        if state.instructions:
+            told = b',"systemInstruction":' + _encode({"parts": [_Text("\n\n".join(state.instructions))]})
+        return b"".join((self._kept_prefix(request), *turns, self._writer.close(state), told, b"}"))
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
-        """The body up to the first content."""
         fields = dict(self._extra)
         generation = dict(self._generation)
         if request.output_schema is not None:
@@ -125,19 +131,115 @@ class GeminiModel(HttpModel):
         # A stream that is refused may answer with a list.
         return super()._find_error(raw[0] if isinstance(raw, list) and raw else raw)
 
-    def _read_plain(self, body: bytes) -> Completion | None:
-        return self._plain.read(body)
-
     def _read(self, raw: Json) -> Completion:
         return read_completion(raw, self.settings, self._price, self.server)
 
-    def _collector(self, on_delta: OnDelta) -> Collector:
-        return GeminiCollector(on_delta, self.server)
+
+class _Text(Struct, gc=False):
+    text: str
 
 
-_ROLES = {Role.USER: b"user", Role.TOOL: b"user", Role.ASSISTANT: b"model"}
-_OPENERS = {role: b'{"role":"' + name + b'","parts":[' for role, name in _ROLES.items()}
-_NEXT = {role: b"]}," + opener for role, opener in _OPENERS.items()}
+class _Output(Struct, gc=False):
+    output: str
+
+
+class _Response(Struct, omit_defaults=True):
+    name: str
+    response: _Output | dict[str, str]
+    id: str | None = None
+    parts: list[Json] | None = None
+
+
+class _Result(Struct, rename="camel"):
+    function_response: _Response
+
+
+def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> bytes:
+    """Return the parts of a message, joined by commas.
+
+    With `is_strict` calls get a signature, and the images of a result are in the result itself.
+    """
+    role = message.role
+    if role is Role.TOOL:
+        said = {"error": message.content} if message.is_error else _Output(message.content)
+        response = _Response(message.name or "tool", said, message.call_id or None)
+        if message.parts and is_strict:
+            response.parts = [_encode_part(part, contents) for part in message.parts]
+        return _encode(_Result(response))
+    if role is not Role.ASSISTANT:
+        parts: list[Json] = [_Text(message.content)] if message.content or not message.parts else []
+        parts += [_encode_part(part, contents) for part in message.parts]
+        return _encode(parts)[1:-1]
+    calls = [_encode_call(call) for call in message.tool_calls]
+    if is_strict and calls and not any("thoughtSignature" in call for call in calls):
+        calls[0]["thoughtSignature"] = _NO_SIGNATURE
+    kept = ((message.opaque or {}).get(KEY) or {}).get("parts")
+    if isinstance(kept, list) and _fits(kept, message):
+        return _encode(_restore(kept, calls, message, contents))[1:-1]
+    told: list[Json] = [_Text(message.content)] if message.content else []
+    # Unlike other APIs, this one takes the images of an answer in the answer.
+    told += [_encode_part(part, contents) for part in message.parts]
+    return _encode([*told, *calls])[1:-1]
+
+
+def _restore(kept: list[Json], calls: list[Json], message: Message, contents: Contents) -> list[Json]:
+    """Return the parts of an answer as the API sent them, with its calls and its images in their places."""
+    remaining, images = iter(calls), iter(message.parts)
+    parts: list[Json] = []
+    for part in kept:
+        if "functionCall" in part:
+            parts.append(next(remaining))
+        elif "inlineData" not in part:
+            parts.append(part)
+        elif not part.get("thought"):
+            parts.append({**part, **_encode_part(next(images), contents)})
+    return parts
+
+
+def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
+    """Return a part of the API. Raises: `UnsupportedPartError` if the API has none for it."""
+    check_part(part, GeminiModel.DIALECT, GeminiModel.PARTS)
+    if part.kind == "text":
+        return {"text": text_of_part(part, contents)}
+    mime_type = part.mime_type or "application/octet-stream"
+    if is_link(part):
+        return {"fileData": {"mimeType": mime_type, "fileUri": part.uri}}
+    return {"inlineData": {"mimeType": mime_type, "data": base64_of(part, contents)}}
+
+
+def _attach(message: Message, contents: Contents) -> bytes:
+    """Return the parts of a tool result for models whose results hold text alone."""
+    if message.role is not Role.TOOL:
+        return b""
+    return _encode_parts(attached(message, message.parts), contents, is_strict=False)
+
+
+def _fits(kept: list[Json], message: Message) -> bool:
+    """Return whether the kept parts still match the message, which may have been edited."""
+    calls = sum("functionCall" in part for part in kept)
+    images = sum("inlineData" in part and not part.get("thought") for part in kept)
+    text = "".join([part["text"] for part in kept if "text" in part and not part.get("thought")])
+    return (calls, images, text) == (len(message.tool_calls), len(message.parts), message.content)
+
+
+def _encode_call(call: ToolCall) -> dict[str, Json]:
+    function: dict[str, Json] = {"name": call.name, "args": object_of(call.arguments)}
+    if call.call_id:
+        function["id"] = call.call_id
+    rest = (call.opaque or {}).get(KEY)
+    if not isinstance(rest, dict):
+        return {"functionCall": function}
+    return {**rest, "functionCall": {**rest.get("functionCall", {}), **function}}
+
+
+_USER = b'{"role":"user","parts":['
+_make_writer = partial(
+    TurnWriter,
+    {Role.USER: _USER, Role.TOOL: _USER, Role.ASSISTANT: b'{"role":"model","parts":['},
+    merges=lambda role: role is Role.TOOL,
+)
+_WRITER = _make_writer(partial(_encode_parts, is_strict=False), attach=_attach)
+_STRICT = _make_writer(partial(_encode_parts, is_strict=True), attach=lambda message, contents: b"")
 
 
 def _encode_tool(tool: ToolSpec) -> dict[str, Json]:
@@ -145,6 +247,7 @@ def _encode_tool(tool: ToolSpec) -> dict[str, Json]:
 
 
 def _generation(settings: Settings) -> dict[str, Json]:
+    """Return the sampling settings as the API names them."""
     fields = {
         "temperature": settings.temperature,
         "topP": settings.top_p,

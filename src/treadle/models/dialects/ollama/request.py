@@ -1,10 +1,10 @@
 """The dialect `ollama`: Ollama's own API, `/api/chat`.
 
+Writes the request: each message is encoded once for its whole history, and a body is joined from the pieces.
 Source: Ollama API documentation and client 0.6, 2026.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -12,35 +12,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ProviderError
-from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.types import (
-    Completion,
-    FinishReason,
-    Json,
-    Message,
-    Request,
-    Role,
-    Settings,
-    TokenRecord,
-    ToolCall,
-    ToolSpec,
-    Usage,
-)
+from treadle.core.parts import base64_of
+from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall
 from treadle.http.sse import LineReader
 from treadle.http.transport import Answer, StreamedAnswer
-from treadle.models.wire.arguments import object_of, text_of
-from treadle.models.wire.http_model import HttpModel, OnDelta, join_url
-from treadle.models.wire.server import Server, explain_error
-from treadle.models.wire.stream import Collector
+from treadle.models.dialects.ollama.answer import KEY, OllamaReader, keep_arguments, read_completion
+from treadle.models.dialects.ollama.stream import OllamaCollector
+from treadle.models.protocol import Watch
+from treadle.models.wire.arguments import object_of
+from treadle.models.wire.http_model import HttpModel
+from treadle.models.wire.openai import encode_tool
+from treadle.models.wire.parts import AcceptedParts, Contents, check_part, text_of_part, with_attached
+from treadle.models.wire.preset import Preset
 
-_KEY = "ollama"
 _PORT = 11434
-_KNOWN = frozenset(
-    ("model", "message", "done", "done_reason", "prompt_eval_count", "eval_count", "created_at", "logprobs")
-)
-_MESSAGE_FIELDS = frozenset(("role", "content", "thinking", "tool_calls"))
-_CALL_FIELDS = frozenset(("id", "function"))
-_FUNCTION_FIELDS = frozenset(("name", "arguments", "index"))
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,13 +33,25 @@ _encode = msgspec.json.Encoder().encode
 class OllamaModel(HttpModel):
     """A model behind an Ollama server.
 
-    Ollama cuts a prompt that is longer than its context off at the front, and does not say so: set `num_ctx` to
+    Ollama cuts off the beginning of a prompt that is longer than its context, and does not say so: set `num_ctx` to
     what the runs need. With it, an answer to a prompt that filled the context has `prompt_may_be_cut` in
-    `Completion.opaque`. A tool cannot be forced: where one is required, only that one is offered.
+    `Completion.opaque`. A tool cannot be forced: if one is required, it is the only one that is offered.
     """
 
     DIALECT = "ollama"
     BASE_URL = "http://localhost:11434"
+    PRESET = Preset(
+        dialect="ollama",
+        key_variable="OLLAMA_API_KEY",
+        needs_key=False,
+        base_url_variable="OLLAMA_HOST",
+        # With a format, Ollama's models call no tools.
+        decodes_beside_tools=False,
+    )
+    PATH = "/api/chat"
+    READER = OllamaReader
+    COLLECTOR = OllamaCollector
+    PARTS: ClassVar[AcceptedParts] = {"image": None}
     RESERVED = frozenset(("model", "messages", "stream", "tools"))
     OPTIONS = ("num_ctx", "think", "keep_alive")
     UNKNOWN_SETTINGS = ("return_token_ids",)
@@ -69,15 +66,14 @@ class OllamaModel(HttpModel):
         base_url: str | None = None,
         **options: Any,
     ) -> None:
-        """`options` are those of `HttpModel`. `base_url` may be what OLLAMA_HOST may be: `host`, or `:port`.
+        """Make a model; `options` are those of `HttpModel`. `base_url` may also be `host` or `:port`, as
+        OLLAMA_HOST.
 
         `num_ctx` is the context in tokens, `think` turns thinking on or off (or says how much), `keep_alive` is how
         long the server keeps the model in memory, in seconds or as `"10m"`.
         """
-        options.setdefault("key_variable", "OLLAMA_API_KEY")
         super().__init__(model, base_url=None if base_url is None else read_host(base_url), **options)
         self._num_ctx = num_ctx
-        self._endpoint = join_url(self._base_url, "/api/chat")
         more = {"think": think, "keep_alive": keep_alive}
         self._fields = _fields(model, self.settings, num_ctx) | {
             name: value for name, value in more.items() if value is not None
@@ -85,30 +81,30 @@ class OllamaModel(HttpModel):
 
     @property
     def identity(self) -> str:
-        """See `identity_of`."""
+        """What answers depend on beside the request; see `identity_of`."""
         return super().identity + _encode(self._fields).decode()
 
     async def find_context_tokens(self) -> int | None:
-        """`num_ctx`, if it was set. Ollama tells what a model was made for, and not what it will be loaded with."""
+        """Return `num_ctx`, if it was set. Ollama reports what a model was made for, not what it is loaded with."""
         return self._num_ctx
 
-    def _url(self, *, is_stream: bool) -> str:
-        return self._endpoint
-
-    def _key_headers(self, api_key: str) -> dict[str, str]:
-        return {"authorization": f"Bearer {api_key.strip()}"}
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """Return the server's answer; see `Model.infer`."""
+        return self._mark_cut(await super().infer(request, watch))
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
         prefix = self._kept_prefix(request, is_stream)
-        return b"".join((prefix, b",".join(request.messages.map(encode_message)), b"]}"))
+        messages, waiting = request.messages.scan(_STEP, b"", request.contents)
+        if waiting:
+            messages = [*messages, waiting]
+        return b"".join((prefix, b",".join(messages), b"]}"))
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
-        """The body up to the first message."""
         fields = {**self._fields, "stream": flags[0]}
         required = request.required_tool
         tools = [tool for tool in request.tools if required is None or tool.name == required]
         if tools:
-            fields["tools"] = [_encode_tool(tool) for tool in tools]
+            fields["tools"] = [encode_tool(tool) for tool in tools]
         if request.output_schema is not None:
             fields["format"] = request.output_schema
         return _encode(fields)[:-1] + b',"messages":['
@@ -120,17 +116,14 @@ class OllamaModel(HttpModel):
         return keep_arguments(super()._decode_event(event), event)
 
     def _read(self, raw: Json) -> Completion:
-        completion = read_completion(raw, self.settings)
-        usage = completion.usage
-        if usage is None:
-            return completion
-        opaque = completion.opaque
-        if self._num_ctx is not None and usage.total_tokens >= self._num_ctx:
-            opaque = {**(opaque or {}), "prompt_may_be_cut": True}
-        return replace(completion, cost_usd=self._cost(usage), opaque=opaque)
+        return read_completion(raw, self.settings, self._price)
 
-    def _collector(self, on_delta: OnDelta) -> Collector:
-        return OllamaCollector(on_delta, self.server)
+    def _mark_cut(self, completion: Completion) -> Completion:
+        """Return the completion, marked if the prompt may have been longer than the context."""
+        usage = completion.usage
+        if self._num_ctx is None or usage is None or usage.total_tokens < self._num_ctx:
+            return completion
+        return replace(completion, opaque={**(completion.opaque or {}), "prompt_may_be_cut": True})
 
     def _reader(self) -> LineReader:
         return LineReader()
@@ -147,7 +140,7 @@ class OllamaModel(HttpModel):
 
 
 def read_host(host: str) -> str:
-    """The base URL that OLLAMA_HOST means, as Ollama's own client takes it."""
+    """Return the base URL that OLLAMA_HOST stands for, as Ollama's own client reads it."""
     host = host.strip()
     has_scheme = "://" in host
     parts = urlsplit(host if has_scheme else f"http://{host}")
@@ -162,7 +155,7 @@ def read_host(host: str) -> str:
 
 
 def _fields(model: str, settings: Settings, num_ctx: int | None) -> dict[str, Json]:
-    """What every request body has beside messages, tools and the stream flag."""
+    """Return the fields of every request body, except messages, tools and the stream flag."""
     known = {
         "num_ctx": num_ctx,
         "num_predict": settings.max_output_tokens,
@@ -182,183 +175,70 @@ def _fields(model: str, settings: Settings, num_ctx: int | None) -> dict[str, Js
     return fields | extra
 
 
-def _encode_tool(tool: ToolSpec) -> dict[str, Json]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}
+class _Function(Struct):
+    name: str
+    arguments: msgspec.Raw
 
 
-def encode_message(message: Message) -> bytes:
-    """One element of `messages`, as bytes. Pure, so that a history keeps it."""
-    raw: dict[str, Json] = {"role": message.role, "content": message.content}
-    if message.role is Role.TOOL:
-        # Ollama before 0.12 joins results by name and order, later ones by id.
-        raw["tool_name"] = message.name or ""
-        raw["tool_call_id"] = message.call_id
-    elif message.tool_calls:
-        if message.reasoning:
-            raw["thinking"] = message.reasoning
-        raw["tool_calls"] = [_encode_call(call) for call in message.tool_calls]
-    own = (message.opaque or {}).get(_KEY)
-    return _encode(raw | own if isinstance(own, dict) else raw)
+class _Call(Struct):
+    id: str
+    function: _Function
 
 
-def _encode_call(call: ToolCall) -> dict[str, Json]:
-    function = {"name": call.name, "arguments": object_of(call.arguments)}
-    own = (call.opaque or {}).get(_KEY)
-    raw: dict[str, Json] = {"id": call.call_id, "function": function}
-    return {**own, **raw} if isinstance(own, dict) else raw
+class _Said(Struct, tag_field="role", tag="assistant", omit_defaults=True):
+    content: str
+    thinking: str = ""
+    tool_calls: list[Json] | tuple[()] = ()
 
 
-# Reading.
+class _Result(Struct, tag_field="role", tag="tool", gc=False):
+    content: str
+    tool_name: str
+    """Ollama before 0.12 joins results to calls by name and order, later versions by id."""
+    tool_call_id: str | None
 
 
-class _ExactFunction(Struct):
-    arguments: msgspec.Raw = msgspec.Raw()
+class _Asked(Struct, omit_defaults=True, gc=False):
+    role: Role
+    content: str
+    images: tuple[str, ...] = ()
 
 
-class _ExactCall(Struct):
-    function: _ExactFunction
+def encode_message(message: Message, contents: Contents) -> bytes:
+    """Return one element of `messages`."""
+    role = message.role
+    encoded: Json
+    if role is Role.TOOL:
+        encoded = _Result(message.content, message.name or "", message.call_id)
+    elif role is not Role.ASSISTANT:
+        encoded = _encode_asked(message, contents) if message.parts else _Asked(role, message.content)
+    elif not message.tool_calls:
+        encoded = _Asked(role, message.content)
+    else:
+        calls = [_encode_call(call) for call in message.tool_calls]
+        encoded = _Said(message.content, message.reasoning or "", calls)
+    if message.opaque is None or not isinstance(own := message.opaque.get(KEY), dict):
+        return _encode(encoded)
+    return _encode(msgspec.json.decode(_encode(encoded)) | own)
 
 
-class _ExactMessage(Struct):
-    tool_calls: list[_ExactCall] | None = None
+def _encode_asked(message: Message, contents: Contents) -> _Asked:
+    """Return a message with its images, and with text files as part of its content."""
+    texts = [message.content] if message.content else []
+    images: list[str] = []
+    for part in message.parts:
+        check_part(part, OllamaModel.DIALECT, OllamaModel.PARTS)
+        if part.kind == "text":
+            texts.append(text_of_part(part, contents))
+        else:
+            images.append(base64_of(part, contents))
+    return _Asked(message.role, "\n\n".join(texts), tuple(images))
 
 
-class _Exact(Struct):
-    message: _ExactMessage
+_STEP = with_attached(encode_message)
 
 
-_decode_exact = msgspec.json.Decoder(_Exact).decode
-
-
-def keep_arguments(raw: Json, body: bytes) -> Json:
-    """`raw`, decoded from `body`, with the arguments of its calls as the text that stands there."""
-    if b"tool_calls" not in body:
-        return raw
-    try:
-        calls = raw["message"].get("tool_calls") or ()
-        for call, exact in zip(calls, _decode_exact(body).message.tool_calls or (), strict=True):
-            call["function"]["arguments"] = text_of(exact.function.arguments)
-    except (TypeError, LookupError, AttributeError, ValueError):
-        pass  # It makes no sense, as reading it will tell.
-    return raw
-
-
-def read_completion(raw: Json, settings: Settings) -> Completion:
-    """What `raw`, a whole answer or one put together from a stream, says.
-
-    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it makes no sense.
-    """
-    if "error" in raw or not raw.get("done", True):
-        raise ValueError("not an answer")
-    said = raw["message"]
-    rest = {key: value for key, value in said.items() if key not in _MESSAGE_FIELDS and value}
-    calls = tuple([_read_call(call) for call in said.get("tool_calls") or ()])
-    message = Message(
-        Role.ASSISTANT,
-        said.get("content") or "",
-        calls,
-        reasoning=said.get("thinking") or None,
-        opaque={_KEY: rest} if rest else None,
-    )
-    told = raw.get("done_reason")
-    opaque = {key: value for key, value in raw.items() if key not in _KNOWN and value is not None}
-    if told not in ("stop", "length", None):
-        opaque["finish_reason"] = told
-    reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-    if told == "length":
-        reason = FinishReason.LENGTH
-    return Completion(
-        message,
-        reason,
-        _read_usage(raw),
-        None,
-        raw.get("model"),
-        None,
-        settings,
-        _read_tokens(raw.get("logprobs")),
-        opaque or None,
-    )
-
-
-def _read_call(raw: dict[str, Json]) -> ToolCall:
-    function = raw["function"]
-    arguments = function.get("arguments")
-    if not isinstance(arguments, str):
-        arguments = "{}" if arguments is None else _encode(arguments).decode()
-    rest = {key: value for key, value in raw.items() if key not in _CALL_FIELDS and value is not None}
-    return ToolCall(raw.get("id") or "", function["name"], arguments, {_KEY: rest} if rest else None)
-
-
-def _read_usage(raw: dict[str, Json]) -> Usage | None:
-    """`None` where the prompt was still in the server's memory, of which it then tells no count."""
-    before, after = raw.get("prompt_eval_count"), raw.get("eval_count")
-    return Usage(before, after) if type(before) is int and type(after) is int else None
-
-
-def _read_tokens(found: Json) -> TokenRecord | None:
-    if not found:
-        return None
-    try:
-        return TokenRecord(
-            logprobs=tuple([float(item["logprob"]) for item in found]),
-            tokens=tuple([str(item["token"]) for item in found]),
-        )
-    except (TypeError, LookupError, ValueError):
-        return None
-
-
-class OllamaCollector:
-    """The answer so far."""
-
-    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
-        self.is_done = False
-        self._on_delta = on_delta
-        self._server = server
-        self._head: dict[str, Json] = {}
-        self._message: dict[str, Json] = {}
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self._calls: list[Json] = []
-        self._logprobs: list[Json] = []
-
-    @property
-    def is_complete(self) -> bool:
-        """See `Collector.is_complete`."""
-        return self.is_done
-
-    def end(self) -> None:
-        """See `Collector.end`."""
-
-    def add(self, event: Json) -> None:
-        """See `Collector.add`."""
-        if "error" in event:
-            raise explain_error(self._server, 200, event["error"])
-        message = event["message"]
-        if text := message.get("thinking"):
-            self._thoughts.append(text)
-            self._on_delta(ReasoningDelta(text))
-        if text := message.get("content"):
-            self._texts.append(text)
-            self._on_delta(TextDelta(text))
-        for raw in message.get("tool_calls") or ():
-            call = _read_call(raw)
-            self._on_delta(ToolCallDelta(len(self._calls), call.call_id, call.name, call.arguments))
-            self._calls.append(raw)
-        self._logprobs += event.get("logprobs") or ()
-        self._message |= {key: value for key, value in message.items() if key not in _MESSAGE_FIELDS}
-        self._head |= {key: value for key, value in event.items() if key not in ("message", "logprobs")}
-        self.is_done = bool(event.get("done"))
-
-    add_whole = add
-    """A whole answer is one chunk."""
-
-    def raw(self) -> Json:
-        """See `Collector.raw`."""
-        message = {
-            **self._message,
-            "content": "".join(self._texts),
-            "thinking": "".join(self._thoughts),
-            "tool_calls": self._calls,
-        }
-        return {**self._head, "message": message, "logprobs": self._logprobs}
+def _encode_call(call: ToolCall) -> Json:
+    made = _Call(call.call_id, _Function(call.name, object_of(call.arguments)))
+    own = None if call.opaque is None else call.opaque.get(KEY)
+    return {**own, "id": made.id, "function": made.function} if isinstance(own, dict) else made

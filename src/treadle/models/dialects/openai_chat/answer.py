@@ -1,15 +1,15 @@
-"""Reads a chat-completions answer: one raw object to a `Completion`.
+"""Reads a chat-completions answer: one raw object to a `Completion`, and a plain one straight from its bytes.
 
-What is modelled goes to its field, null and empty lists say nothing and are dropped, and all else is kept
-opaque at the level where it stood. Shapes that make no sense are a `ServerError`, never a crash.
+What Treadle models goes to its field, null and empty lists are dropped, and everything else is kept opaque at the
+level where it stood. An answer that makes no sense is a `ServerError`.
 """
 
-from typing import Any
+from typing import Literal
 
-import msgspec
+from msgspec import Struct
 
-from treadle.core.errors import ProviderError, ServerError
 from treadle.core.types import (
+    Artifact,
     Completion,
     FinishReason,
     Json,
@@ -20,15 +20,28 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
+from treadle.models.wire.arguments import text_of_value
+from treadle.models.wire.openai import PlainAnswer, read_ids, read_usage
+from treadle.models.wire.parts import part_of_base64
+from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price
-from treadle.models.wire.server import Server, explain_error, find_error
 
 _RESPONSE_FIELDS = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids")
 )
 _CHOICE_FIELDS = frozenset(("index", "message", "delta", "finish_reason", "logprobs", "token_ids", "error"))
 _MESSAGE_FIELDS = frozenset(
-    ("role", "content", "tool_calls", "reasoning_content", "reasoning", "refusal", "function_call")
+    (
+        "role",
+        "content",
+        "tool_calls",
+        "reasoning_content",
+        "reasoning",
+        "refusal",
+        "function_call",
+        "audio",
+        "images",
+    )
 )
 _CALL_FIELDS = frozenset(("id", "type", "function", "index"))
 _FUNCTION_FIELDS = frozenset(("name", "arguments"))
@@ -43,26 +56,25 @@ _FINISH_REASONS = {
     "safety": FinishReason.CONTENT_FILTER,
 }
 _CUT_SHORT = frozenset((FinishReason.LENGTH, FinishReason.CONTENT_FILTER))
-"""These stand, whatever the message holds."""
+"""Reasons that hold whatever the message contains."""
 _FAILED_REASONS = frozenset(("error", "abort", "insufficient_system_resource"))
-"""The engine gave up in the middle; the same request may succeed."""
+"""Reasons with which an engine gives up; the same request may succeed."""
+_AUDIO_TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
+"""Audio format to its MIME type, where that is not `audio/` and the format's name."""
 
 
-def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
-    """What `raw`, a whole answer or one put together from a stream, says.
+def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
+    """Return the completion of `raw`, a whole answer or one put together from a stream.
 
-    Raises: `ProviderError` if it holds an error, `ServerError` if it makes no sense.
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it holds an error or makes no sense.
     """
-    try:
-        choice = raw["choices"][0]
-        raw_message = choice["message"]
-        if raw.get("error") or choice.get("error"):
-            raise _nonsense(raw, server)
-        message, is_refused = _read_message(raw_message)
-        finish = choice.get("finish_reason")
-        reason = _FINISH_REASONS.get(finish)
-    except (TypeError, KeyError, IndexError, AttributeError, ValueError):
-        raise _nonsense(raw, server) from None
+    choice = raw["choices"][0]
+    if raw.get("error") or choice.get("error"):
+        raise ValueError("an error")
+    contents: dict[str, bytes] = {}
+    message, is_refused = _read_message(choice["message"], settings, contents)
+    finish = choice.get("finish_reason")
+    reason = _FINISH_REASONS.get(finish)
     opaque = _rest_of(raw, _RESPONSE_FIELDS)
     if rest := _rest_of(choice, _CHOICE_FIELDS):
         opaque = {**(opaque or {}), "choices": [rest]}
@@ -71,7 +83,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
         reason = FinishReason.CONTENT_FILTER
     elif reason is None or (reason is not plain and reason not in _CUT_SHORT):
         if finish in _FAILED_REASONS:
-            raise _nonsense(raw, server)
+            raise ValueError("the engine gave up")
         reason = plain
         if finish is not None:
             opaque = {**(opaque or {}), "finish_reason": finish}
@@ -90,17 +102,12 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
         settings,
         tokens,
         opaque,
+        contents=contents or None,
     )
 
 
-def _nonsense(raw: Json, server: Server) -> ProviderError:
-    if (error := find_error(raw)) is not None:
-        return explain_error(server, 200, error)
-    excerpt = server.excerpt(msgspec.json.encode(raw))
-    return ServerError(f"the answer of {server.origin} makes no sense: {excerpt}", status=200)
-
-
 def _rest_of(raw: dict[str, Json], known: frozenset[str]) -> dict[str, Json] | None:
+    """Return the fields that are not `known` and say something; `None` if there are none."""
     if raw.keys() <= known:
         return None
     return {k: v for k, v in raw.items() if k not in known and v is not None and v != []} or None
@@ -110,8 +117,10 @@ def _text(value: Json) -> str | None:
     return value if value is None or type(value) is str else str(value)
 
 
-def _read_message(raw: dict[str, Json]) -> tuple[Message, bool]:
-    """The message, and whether it is a refusal."""
+def _read_message(
+    raw: dict[str, Json], settings: Settings, contents: dict[str, bytes]
+) -> tuple[Message, bool]:
+    """Return the message, and whether it is a refusal. Large contents of its parts are added to `contents`."""
     content = raw.get("content")
     reasoning = raw.get("reasoning_content") or raw.get("reasoning") or None
     opaque = _rest_of(raw, _MESSAGE_FIELDS)
@@ -131,15 +140,49 @@ def _read_message(raw: dict[str, Json]) -> tuple[Message, bool]:
             opaque = {**(opaque or {}), "refusal": refusal}
         else:
             content = str(refusal)
+    parts: list[Artifact] = []
+    if audio := raw.get("audio"):
+        content = content or audio.get("transcript") or ""
+        parts.append(_read_audio(audio, settings, contents))
+        opaque = {**(opaque or {}), "audio": {"id": audio["id"]}}
+    if images := raw.get("images"):
+        parts += [_read_image(image, contents) for image in images]
     raw_calls = raw.get("tool_calls")
     calls = tuple([_read_call(call) for call in raw_calls]) if raw_calls else ()
     if raw.get("function_call") and not calls:
         calls = (_read_call({"function": raw["function_call"]}),)
-    return Message(Role.ASSISTANT, content, calls, None, None, False, _text(reasoning), opaque), bool(refusal)
+    message = Message(
+        Role.ASSISTANT,
+        content,
+        calls,
+        None,
+        None,
+        False,
+        _text(reasoning),
+        opaque,
+        parts=tuple(parts),
+    )
+    return message, bool(refusal)
+
+
+def _read_audio(audio: dict[str, Json], settings: Settings, contents: dict[str, bytes]) -> Artifact:
+    """Return the audio of an answer, in the format that the request asked for."""
+    asked = (settings.extra or {}).get("audio") or {}
+    name = str(asked.get("format") or "wav")
+    return part_of_base64(audio["data"], _AUDIO_TYPES.get(name, f"audio/{name}"), contents)
+
+
+def _read_image(image: dict[str, Json], contents: dict[str, bytes]) -> Artifact:
+    """Return an image of an answer. Source: OpenRouter 2026, `images` of a message."""
+    url: str = image["image_url"]["url"]
+    head, comma, data = url.partition(",")
+    if not head.startswith("data:") or not comma:
+        return Artifact("image", uri=url)
+    return part_of_base64(data, head.removeprefix("data:").partition(";")[0] or "image/png", contents)
 
 
 def read_parts(parts: list[Json]) -> tuple[str, str | None, bool]:
-    """The text of content that comes as parts, the thinking in it, and whether there is nothing but text.
+    """Return the text of content that comes as parts, the thinking in it, and whether there is only text.
 
     Source: Mistral API 2025, `{"type": "thinking", "thinking": [{"type": "text", …}]}`.
     """
@@ -163,45 +206,15 @@ def read_parts(parts: list[Json]) -> tuple[str, str | None, bool]:
 
 def _read_call(raw: dict[str, Json]) -> ToolCall:
     function = raw["function"]
-    arguments = function.get("arguments")
-    if type(arguments) is not str:
-        arguments = text_of_arguments(arguments)
+    arguments = text_of_value(function.get("arguments"))
     opaque = _rest_of(raw, _CALL_FIELDS)
     if rest := _rest_of(function, _FUNCTION_FIELDS):
         opaque = {**(opaque or {}), "function": rest}
     return ToolCall(_text(raw.get("id")) or "", _text(function.get("name")) or "", arguments, opaque)
 
 
-def text_of_arguments(arguments: Json) -> str:
-    """Arguments that came as a value, or not at all, as the text that they should have been."""
-    if isinstance(arguments, str):
-        return arguments
-    return "" if arguments is None else msgspec.json.encode(arguments).decode()
-
-
-def read_usage(raw: Json) -> Usage | None:
-    """Source: OpenAI; DeepSeek for `prompt_cache_hit_tokens`. What is not a count is taken as not said."""
-    try:
-        details = raw.get("prompt_tokens_details")
-        cached = details.get("cached_tokens") if details else raw.get("prompt_cache_hit_tokens")
-        details = raw.get("completion_tokens_details")
-        reasoning = details.get("reasoning_tokens") if details else None
-        return Usage(
-            _count(raw.get("prompt_tokens")),
-            _count(raw.get("completion_tokens")),
-            _count(cached),
-            _count(reasoning),
-        )
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        return None
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int else int(value or 0)
-
-
 def _cost(raw_usage: Json, usage: Usage | None, price: Price | None) -> float | None:
-    """What the server says it cost (OpenRouter), or else what the user's price makes of the tokens."""
+    """Return the cost that the server gives (OpenRouter), or else the cost by the user's price."""
     if usage is None:
         return None
     told = raw_usage.get("cost")
@@ -211,7 +224,10 @@ def _cost(raw_usage: Json, usage: Usage | None, price: Price | None) -> float | 
 
 
 def _read_tokens(raw: dict[str, Json], choice: dict[str, Json]) -> TokenRecord | None:
-    """Source: OpenAI for logprobs, vLLM 0.11 for `prompt_token_ids`, `token_ids` and `token_id:N` texts."""
+    """Return the token ids and log probabilities of an answer; `None` if there are none.
+
+    Source: OpenAI for logprobs, vLLM 0.11 for `prompt_token_ids`, `token_ids` and `token_id:N` texts.
+    """
     token_ids = read_ids(choice.get("token_ids"))
     logprobs: tuple[float, ...] | None = None
     tokens: tuple[str, ...] | None = None
@@ -229,8 +245,62 @@ def _read_tokens(raw: dict[str, Json], choice: dict[str, Json]) -> TokenRecord |
     return None if record == TokenRecord() else record
 
 
-def read_ids(value: Json) -> tuple[int, ...] | None:
-    """Token ids, or `None` for what is no list of them."""
-    if not isinstance(value, list) or not all(type(item) is int for item in value):
-        return None
-    return tuple(value)
+# Plain answers.
+
+
+class _Function(Struct, forbid_unknown_fields=True, gc=False):
+    name: str
+    arguments: str
+
+
+class _Call(Struct, forbid_unknown_fields=True, gc=False):
+    id: str
+    function: _Function
+    type: Literal["function"] = "function"
+    index: int = 0
+
+
+class _Message(Struct, forbid_unknown_fields=True, gc=False):
+    role: Literal["assistant"]
+    content: str | None = None
+    tool_calls: tuple[_Call, ...] | None = None
+    reasoning_content: str | None = None
+    refusal: None = None
+    reasoning: None = None
+    annotations: tuple[()] | None = None
+    audio: None = None
+    function_call: None = None
+
+
+class _Choice(Struct, forbid_unknown_fields=True, gc=False):
+    message: _Message
+    finish_reason: Literal["stop", "tool_calls"]
+    index: int = 0
+    logprobs: None = None
+    token_ids: None = None
+    stop_reason: None = None
+
+
+class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
+    choices: tuple[_Choice]
+
+
+class ChatReader(PlainReader):
+    """The reader of plain chat completions."""
+
+    ANSWER = _Answer
+
+    def _read(self, answer: _Answer) -> Completion | None:
+        choice = answer.choices[0]
+        raw = choice.message
+        calls: tuple[ToolCall, ...] = ()
+        if raw.tool_calls:
+            calls = tuple(
+                [ToolCall(call.id, call.function.name, call.function.arguments) for call in raw.tool_calls]
+            )
+        if (choice.finish_reason == "tool_calls") != bool(calls):
+            return None
+        usage = None if answer.usage is None else answer.usage.read()
+        return self._complete(
+            raw.content or "", calls, usage, answer.model, answer.id, raw.reasoning_content or None
+        )

@@ -1,31 +1,40 @@
 """The dialect `openai_chat`: OpenAI's chat completions, as OpenAI and nearly every other server speak it.
 
-Owns the request: each message is encoded once for its whole history, and a body is joined from the pieces.
-An answer, whole or streamed, becomes one raw object that one function reads.
-Source: OpenAI API reference, chat completions, 2025; vLLM 0.11 for token ids.
+Writes the request: each message is encoded once for its whole history, and a body is joined from the pieces.
+Source: OpenAI API reference, chat completions, 2026; vLLM 0.11 for token ids.
 """
 
 import hashlib
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall, ToolSpec
-from treadle.models.config.presets import Quirks
-from treadle.models.dialects.openai_chat.answer import read_completion
-from treadle.models.dialects.openai_chat.plain_answer import ChatReader
+from treadle.core.types import Artifact, Completion, Json, Message, Request, Role, Settings, ToolCall
+from treadle.models.dialects.openai_chat.answer import ChatReader, read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
-from treadle.models.wire.http_model import HttpModel, OnDelta, join_url
+from treadle.models.wire.http_model import HttpModel
+from treadle.models.wire.openai import encode_tool
+from treadle.models.wire.parts import (
+    AUDIO_FORMATS,
+    AcceptedParts,
+    Contents,
+    Encode,
+    check_part,
+    data_url,
+    file_name,
+    parts_apart,
+    text_of_part,
+    with_attached,
+)
+from treadle.models.wire.preset import Preset, Quirks
 from treadle.models.wire.schema import is_strict
-from treadle.models.wire.stream import Collector
 
-OPENAI_BASE_URL = "https://api.openai.com/v1"
-OTHER_DIALECTS = frozenset(("anthropic", "completions", "gemini", "ollama", "openai_responses"))
-"""Whose keys in what a message keeps opaque are not sent to a chat-completions server."""
+_FOREIGN_KEYS = frozenset(("anthropic", "completions", "gemini", "ollama", "openai_responses"))
+"""Keys under which other dialects keep what is opaque to Treadle; they are not sent."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -34,99 +43,165 @@ class OpenAIChatModel(HttpModel):
     """A model behind a chat-completions server."""
 
     DIALECT = "openai_chat"
-    BASE_URL = OPENAI_BASE_URL
+    BASE_URL = "https://api.openai.com/v1"
+    PRESET = Preset(
+        dialect="openai_chat",
+        key_variable="OPENAI_API_KEY",
+        base_url_variable="OPENAI_BASE_URL",
+        header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
+        price_provider="openai",
+    )
+    PATH = "/chat/completions"
+    READER = ChatReader
+    COLLECTOR = ChatCollector
+    PARTS: ClassVar[AcceptedParts] = {"image": None, "audio": frozenset(AUDIO_FORMATS), "document": None}
     RESERVED = frozenset(("model", "messages", "stream", "tools"))
 
     def __init__(
         self, model: str, *, name: str | None = None, quirks: Quirks = Quirks(), **options: Any
     ) -> None:
-        """`options` are those of `HttpModel`."""
-        options.setdefault("key_variable", "OPENAI_API_KEY")
+        """Make a model; `options` are those of `HttpModel`."""
         super().__init__(model, name=name or f"openai:{model}", **options)
-        self._endpoint = join_url(self._base_url, "/chat/completions")
-        self._plain = ChatReader(self.settings, self._price)
         is_openai = urlsplit(self._endpoint).hostname == "api.openai.com"
         self._fields = _fields(model, self.settings, quirks, is_openai=is_openai)
-        self._encode_message = encoder_for(quirks)
-
-    def _url(self, *, is_stream: bool) -> str:
-        return self._endpoint
-
-    def _key_headers(self, api_key: str) -> dict[str, str]:
-        return {"authorization": f"Bearer {api_key.strip()}"}
+        self._step = with_attached(encoder_for(quirks), _parts_apart)
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
         prefix = self._kept_prefix(request, is_stream)
-        return b"".join((prefix, b",".join(request.messages.map(self._encode_message)), b"]}"))
+        messages, waiting = request.messages.scan(self._step, b"", request.contents)
+        if waiting:
+            messages = [*messages, waiting]
+        return b"".join((prefix, b",".join(messages), b"]}"))
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
-        """The body up to the first message."""
         fields = dict(self._fields)
         if flags[0]:
             fields["stream"] = True
             fields.setdefault("stream_options", {"include_usage": True})
         if request.tools:
-            fields["tools"] = [_encode_tool(tool) for tool in request.tools]
+            fields["tools"] = [encode_tool(tool) for tool in request.tools]
         if request.required_tool is not None:
             fields["tool_choice"] = {"type": "function", "function": {"name": request.required_tool}}
         if request.output_schema is not None:
             fields["response_format"] = _encode_schema(request.output_schema)
         return _encode(fields)[:-1] + b',"messages":['
 
-    def _read_plain(self, body: bytes) -> Completion | None:
-        return self._plain.read(body)
-
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self.settings, self._price, self.server)
-
-    def _collector(self, on_delta: OnDelta) -> Collector:
-        return ChatCollector(on_delta, self.server)
+        return read_completion(raw, self.settings, self._price)
 
 
-def encode_message(message: Message) -> bytes:
-    """One element of `messages`, as bytes. Pure, so that a history keeps it."""
+class _Function(Struct, gc=False):
+    name: str
+    arguments: str
+
+
+class _Call(Struct, tag_field="type", tag="function", gc=False):
+    id: str
+    function: _Function
+
+
+class _Said(Struct, tag_field="role", tag="assistant", omit_defaults=True, gc=False):
+    content: str | None
+    tool_calls: list[_Call] | tuple[()] = ()
+    reasoning_content: str | None = None
+
+
+class _Result(Struct, tag_field="role", tag="tool", gc=False):
+    tool_call_id: str | None
+    content: str
+
+
+class _Asked(Struct, gc=False):
+    role: Role
+    content: str
+
+
+def encode_message(message: Message, contents: Contents) -> bytes:
+    """Return one element of `messages`."""
+    if message.opaque is not None or message.parts:
+        return _encode_odd(message, contents)
     role = message.role
-    raw: dict[str, Json] = {"role": role}
+    if role is Role.TOOL:
+        return _encode(_Result(message.call_id, message.content))
+    if not message.tool_calls:
+        return _encode(_Asked(role, message.content))
+    calls: list[_Call] = []
+    for call in message.tool_calls:
+        if call.opaque is not None:
+            return _encode_odd(message, contents)
+        calls.append(_Call(call.call_id, _Function(call.name, call.arguments)))
+    # Servers whose models think between calls want their reasoning back, and only then.
+    return _encode(_Said(message.content or None, calls, message.reasoning or None))
+
+
+def _encode_odd(message: Message, contents: Contents) -> bytes:
+    """Return the message as `encode_message` does, with its parts and with what is opaque to Treadle."""
+    role = message.role
+    raw: dict[str, Json] = {"role": role, "content": message.content}
     if role is Role.TOOL:
         raw["tool_call_id"] = message.call_id
-        raw["content"] = message.content
     elif message.tool_calls:
         raw["content"] = message.content or None
         if message.reasoning:
-            # Servers whose models think between calls want it back, and only then.
             raw["reasoning_content"] = message.reasoning
         raw["tool_calls"] = [_encode_call(call) for call in message.tool_calls]
-    else:
-        raw["content"] = message.content
+    elif message.parts and role is not Role.ASSISTANT:
+        parts: list[Json] = [_encode_part(part, contents) for part in message.parts]
+        raw["content"] = [{"type": "text", "text": message.content}, *parts] if message.content else parts
     if message.opaque:
-        raw.update(of_this_dialect(message.opaque))
+        raw.update(_of_this_dialect(message.opaque))
     return _encode(raw)
 
 
-def encoder_for(quirks: Quirks) -> Callable[[Message], bytes]:
-    """How messages are encoded for a server; the same function for the same quirks, so that histories keep it."""
+def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
+    """Return a content part. Raises: `UnsupportedPartError` if the API has none for it."""
+    check_part(part, OpenAIChatModel.DIALECT, OpenAIChatModel.PARTS)
+    if part.kind == "text":
+        return {"type": "text", "text": text_of_part(part, contents)}
+    url = data_url(part, contents)
+    if part.kind == "image":
+        return {"type": "image_url", "image_url": {"url": url}}
+    if part.kind == "audio":
+        audio = {"data": url.partition(",")[2], "format": AUDIO_FORMATS[part.mime_type or ""]}
+        return {"type": "input_audio", "input_audio": audio}
+    return {"type": "file", "file": {"filename": file_name(part), "file_data": url}}
+
+
+def _parts_apart(message: Message) -> tuple[Artifact, ...]:
+    """Return the parts that follow in a message of the user; the server has its own audio by its id."""
+    parts = parts_apart(message)
+    if parts and "audio" in (message.opaque or {}):
+        return tuple([part for part in parts if part.kind != "audio"])
+    return parts
+
+
+def encoder_for(quirks: Quirks) -> Encode:
+    """Return the function that encodes messages for a server.
+
+    The same quirks give the same function, so that histories keep what it made.
+    """
     if quirks.has_reasoning and not quirks.has_short_ids:
         return encode_message
-    # Quirks that differ in what they rename alone encode messages alike.
+    # Quirks that differ only in the fields that they rename encode messages alike.
     return _odd_encoder(quirks.has_reasoning, quirks.has_short_ids)
 
 
 @lru_cache
-def _odd_encoder(has_reasoning: bool, has_short_ids: bool) -> Callable[[Message], bytes]:
-    def encode(message: Message) -> bytes:
+def _odd_encoder(has_reasoning: bool, has_short_ids: bool) -> Encode:
+    def encode(message: Message, contents: Contents) -> bytes:
         if not has_reasoning and message.reasoning is not None:
             message = replace(message, reasoning=None)
         if has_short_ids and (message.tool_calls or message.call_id is not None):
-            calls = tuple([replace(call, call_id=shorten_id(call.call_id)) for call in message.tool_calls])
-            call_id = None if message.call_id is None else shorten_id(message.call_id)
+            calls = tuple([replace(call, call_id=_shorten_id(call.call_id)) for call in message.tool_calls])
+            call_id = None if message.call_id is None else _shorten_id(message.call_id)
             message = replace(message, tool_calls=calls, call_id=call_id)
-        return encode_message(message)
+        return encode_message(message, contents)
 
     return encode
 
 
-def shorten_id(call_id: str) -> str:
-    """An id of nine letters and digits, which stays as it is, or one that stands for another."""
+def _shorten_id(call_id: str) -> str:
+    """Return the id if it is nine letters and digits, else one of that form derived from it."""
     if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
         return call_id
     return hashlib.sha256(call_id.encode()).hexdigest()[:9]
@@ -136,15 +211,15 @@ def _encode_call(call: ToolCall) -> dict[str, Json]:
     function = {"name": call.name, "arguments": call.arguments}
     raw: dict[str, Json] = {"id": call.call_id, "type": "function", "function": function}
     if call.opaque:
-        opaque = of_this_dialect(call.opaque)
+        opaque = _of_this_dialect(call.opaque)
         function.update(opaque.pop("function", ()))
         raw.update(opaque)
     return raw
 
 
-def of_this_dialect(opaque: dict[str, Json]) -> dict[str, Json]:
-    """A copy without what other dialects keep for themselves."""
-    return {key: value for key, value in opaque.items() if key not in OTHER_DIALECTS}
+def _of_this_dialect(opaque: dict[str, Json]) -> dict[str, Json]:
+    """Return a copy without what other dialects keep for themselves."""
+    return {key: value for key, value in opaque.items() if key not in _FOREIGN_KEYS}
 
 
 def _encode_schema(schema: dict[str, Json]) -> Json:
@@ -152,13 +227,8 @@ def _encode_schema(schema: dict[str, Json]) -> Json:
     return {"type": "json_schema", "json_schema": named}
 
 
-def _encode_tool(tool: ToolSpec) -> dict[str, Json]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}
-
-
 def _fields(model: str, settings: Settings, quirks: Quirks, *, is_openai: bool) -> dict[str, Any]:
-    """What every request body has beside messages, tools and the stream flag."""
+    """Return the fields of every request body, except messages, tools and the stream flag."""
     fields = {
         "model": model,
         "temperature": settings.temperature,
@@ -171,5 +241,4 @@ def _fields(model: str, settings: Settings, quirks: Quirks, *, is_openai: bool) 
         "return_token_ids": settings.return_token_ids,
     }
     fields = {quirks.renamed.get(name, name): value for name, value in fields.items() if value is not None}
-    extra = settings.extra or {}
-    return fields | extra
+    return fields | (settings.extra or {})

@@ -1,19 +1,21 @@
-"""Puts a streamed chat-completions answer together: the chunks to the raw object of a whole answer."""
+"""Puts a streamed chat-completions answer together: from its chunks to the raw object of a whole answer."""
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
-from treadle.models.dialects.openai_chat.answer import read_parts, text_of_arguments
+from treadle.models.dialects.openai_chat.answer import read_parts
+from treadle.models.wire.arguments import text_of_value
 from treadle.models.wire.server import Server, explain_error, find_error
 
 _GROWING_PARTS = frozenset(("text", "summary", "data", "thinking"))
-"""Fields of reasoning parts whose pieces are joined; of others the newest counts."""
+"""Fields of reasoning parts whose pieces are joined; of the other fields the newest value counts."""
 
 
 class ChatCollector:
-    """The answer so far."""
+    """A streamed chat completion so far."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         self.is_done = False
@@ -26,6 +28,9 @@ class ChatCollector:
         self._texts: dict[str, list[str]] = {}
         """The pieces of each text field of the message."""
         self._calls = _Calls(on_delta)
+        self._audio: dict[str, Json] = {}
+        self._sound = bytearray()
+        """The content of the audio so far."""
         self._token_ids: list[Json] | None = None
         self._logprobs: list[Json] = []
 
@@ -52,7 +57,7 @@ class ChatCollector:
             self._add_choice(choices[0])
 
     add_whole = add
-    """A whole answer is taken as one chunk."""
+    """A whole answer is read as one chunk."""
 
     def _add_choice(self, choice: dict[str, Json]) -> None:
         for name, value in choice.items():
@@ -83,6 +88,8 @@ class ChatCollector:
                 self._calls.add({"index": 0, "function": value})
             elif name == "role":
                 self._message[name] = value
+            elif name == "audio":
+                self._add_audio(value)
             elif isinstance(value, str):
                 self._texts.setdefault(name, []).append(value)
             elif isinstance(value, list):
@@ -105,9 +112,22 @@ class ChatCollector:
         if name == "reasoning_content" or "reasoning_content" not in self._texts:
             self._on_delta(ReasoningDelta(value))
 
+    def _add_audio(self, value: dict[str, Json]) -> None:
+        """Add a piece of spoken audio. Each piece of its data is base64 of its own."""
+        for name, piece in value.items():
+            if name == "data":
+                self._sound += base64.b64decode(piece, validate=True)
+            elif name == "transcript":
+                self._audio[name] = self._audio.get(name, "") + piece
+                self._on_delta(TextDelta(piece))
+            else:
+                self._audio[name] = piece
+
     def raw(self) -> Json:
         """See `Collector.raw`."""
         message = {**self._message, **{name: "".join(pieces) for name, pieces in self._texts.items()}}
+        if self._audio:
+            message["audio"] = {**self._audio, "data": base64.b64encode(self._sound).decode()}
         if self._calls.raw:
             message["tool_calls"] = self._calls.whole()
         choice = {**self._choice, "message": message}
@@ -119,7 +139,7 @@ class ChatCollector:
 
 
 class _Calls:
-    """Tool calls whose pieces come interleaved, by index, by id, or by neither."""
+    """Tool calls whose pieces may come interleaved, told apart by index, by id, or by neither."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         self.raw: list[dict[str, Json]] = []
@@ -128,13 +148,13 @@ class _Calls:
         self._on_delta = on_delta
 
     def add(self, piece: dict[str, Json]) -> None:
-        """A piece of a call, or a whole one."""
+        """Add a piece of a call, or a whole call."""
         function = piece.get("function") or {}
         call_id, name = piece.get("id") or None, function.get("name") or None
         position = self._position(piece.get("index"), call_id, name)
         call = self.raw[position]
         known = call["function"]
-        arguments = text_of_arguments(function.get("arguments"))
+        arguments = text_of_value(function.get("arguments"))
         if name and name != known.get("name"):
             # A name may come in pieces, or again with every piece.
             known["name"] = known.get("name", "") + name
@@ -150,10 +170,10 @@ class _Calls:
             self._on_delta(ToolCallDelta(position, call.get("id"), known.get("name"), arguments))
 
     def _position(self, index: Json, call_id: str | None, name: str | None) -> int:
-        """Which call a piece belongs to; a new one is begun where it belongs to none."""
+        """Return the position of the call that a piece belongs to; begin a new call if it belongs to none."""
         if isinstance(index, int):
             position = self._position_of_index.get(index)
-            # Some servers number whole calls all 0; some give every piece of one call a new id, but no name.
+            # Some servers number all calls 0; some give every piece of one call a new id, but no name.
             if position is not None and not (call_id and name and self._has_other_id(position, call_id)):
                 return position
         elif call_id:
@@ -172,14 +192,14 @@ class _Calls:
         return self.raw[position].get("id") not in (None, call_id)
 
     def whole(self) -> list[dict[str, Json]]:
-        """The calls as a whole answer has them."""
+        """Return the calls as a whole answer has them."""
         for call, pieces in zip(self.raw, self._arguments, strict=True):
             call["function"]["arguments"] = "".join(pieces)
         return self.raw
 
 
 def _extend_parts(parts: list[Any], more: list[Any]) -> None:
-    """Joins pieces of structured parts (OpenRouter's `reasoning_details`) by their `index`."""
+    """Join pieces of structured parts (OpenRouter's `reasoning_details`) by their `index`."""
     for part in more:
         last = parts[-1] if parts else None
         index = part.get("index") if isinstance(part, dict) else None

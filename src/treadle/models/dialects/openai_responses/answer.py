@@ -1,10 +1,8 @@
-"""Reads an answer of the Responses API, and writes messages back as the items that they came as.
+"""Reads an answer of the Responses API: one raw object to a `Completion`, and a plain one straight from its bytes.
 
-What a message's fields say of an item is not kept twice: reasoning, what the server looked up, ids and phases are,
-in the order in which they came.
+The items of an answer are kept in their order, without what the fields of a message hold already.
 """
 
-import hashlib
 from typing import Literal
 
 import msgspec
@@ -13,6 +11,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import RequestError
 from treadle.core.types import (
+    Artifact,
     Completion,
     FinishReason,
     Json,
@@ -24,32 +23,32 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
+from treadle.models.wire.openai import read_logprobs
+from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price
 from treadle.models.wire.server import Server
 
 KEY = "openai_responses"
-_MAX_ID_CHARS = 64
+"""The key under which a message keeps what is opaque to Treadle."""
 _TOLD = ("service_tier", "moderation", "input_transformations")
-"""Of the response's own fields, what the request did not say."""
+"""Fields of a response that do not repeat the request."""
 _REASONS = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
 
 _encode = msgspec.json.Encoder().encode
 
 
-# Reading.
-
-
 def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
-    """What `raw`, a whole answer or the one at a stream's end, says.
+    """Return the completion of `raw`, a whole answer or the one at a stream's end.
 
-    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it makes no sense, and for an error in
-    it; `RequestError` if the server waits for an approval.
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it holds an error or makes no sense;
+    `RequestError` if the server waits for an approval.
     """
     if raw.get("error") or raw.get("status") in ("failed", "cancelled", "queued", "in_progress"):
         raise ValueError("not an answer")
     output = raw["output"]
-    message, is_refused = _read_message(output, server)
+    contents: dict[str, bytes] = {}
+    message, is_refused = _read_message(output, server, contents)
     opaque = {name: raw[name] for name in _TOLD if raw.get(name)}
     reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
     if is_refused:
@@ -59,37 +58,38 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
         reason = _REASONS.get(told, reason)
         if told not in _REASONS:
             opaque["finish_reason"] = told
-    usage = read_usage(raw.get("usage"))
-    cost = None if usage is None or price is None else price.cost_usd(usage)
+    usage = _read_usage(raw.get("usage"))
     return Completion(
         message,
         reason,
         usage,
-        cost,
+        None if usage is None or price is None else price.cost_usd(usage),
         raw.get("model"),
         raw.get("id"),
         settings,
         _read_tokens(output),
         opaque or None,
+        contents=contents or None,
     )
 
 
-def _read_message(output: list[Json], server: Server) -> tuple[Message, bool]:
-    """The message, and whether it is a refusal."""
+def _read_message(output: list[Json], server: Server, contents: dict[str, bytes]) -> tuple[Message, bool]:
+    """Return the message, and whether it is a refusal. Large contents of its parts are added to `contents`."""
     texts: list[str] = []
     refusals: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     lookups: list[ServerCall] = []
+    parts: list[Artifact] = []
     kept: list[Json] = []
     is_plain = True
     messages = sum(item["type"] == "message" for item in output)
     for item in output:
         kind = item["type"]
         if kind == "message":
-            parts = item["content"]
-            is_single = messages == 1 and len(parts) == 1 and _is_plain(parts[0])
-            for part in parts:
+            said = item["content"]
+            is_single = messages == 1 and len(said) == 1 and _is_plain(said[0])
+            for part in said:
                 if part["type"] == "refusal":
                     refusals.append(part["refusal"])
                 elif part["type"] == "output_text":
@@ -108,25 +108,31 @@ def _read_message(output: list[Json], server: Server) -> tuple[Message, bool]:
             )
         else:
             is_plain = False
+            if kind == "image_generation_call" and item.get("result"):
+                parts.append(_read_image(item, contents))
+                item = {**item, "result": ""}
             kept.append(item)
             if kind == "reasoning":
                 thoughts += [part["text"] for part in item.get("content") or item.get("summary") or ()]
             elif kind.endswith("_call"):
                 lookups.append(_read_lookup(kind, item))
     opaque = None if is_plain else {KEY: {"output": kept}}
-    if refusals and not texts:
-        texts, is_refused = refusals, True
-    else:
-        is_refused = False
+    is_refused = bool(refusals) and not texts
     message = Message(
         Role.ASSISTANT,
-        "".join(texts),
+        "".join(refusals if is_refused else texts),
         tuple(calls),
         reasoning="\n\n".join(thoughts) or None,
         opaque=opaque,
         server_calls=tuple(lookups),
+        parts=tuple(parts),
     )
     return message, is_refused
+
+
+def _read_image(item: dict[str, Json], contents: dict[str, bytes]) -> Artifact:
+    """Return the image that the server made."""
+    return part_of_base64(item["result"], f"image/{item.get('output_format') or 'png'}", contents)
 
 
 def _rest_of(item: dict[str, Json], known: tuple[str, ...]) -> dict[str, Json]:
@@ -138,7 +144,7 @@ def _is_plain(part: dict[str, Json]) -> bool:
 
 
 def _read_lookup(kind: str, item: dict[str, Json]) -> ServerCall:
-    """A tool call that the server made and answered."""
+    """Return a tool call that the server made and answered."""
     name, arguments, result = kind.removesuffix("_call"), "", ""
     if kind == "mcp_call":
         name, arguments = item["name"], item.get("arguments") or ""
@@ -165,8 +171,8 @@ def _as_text(value: Json) -> str:
     return "" if value is None else _encode(value).decode()
 
 
-def read_usage(raw: Json) -> Usage | None:
-    """What is not a count is taken as not said."""
+def _read_usage(raw: Json) -> Usage | None:
+    """Return the token counts of an answer; `None` if they are not counts."""
     try:
         before, after = raw.get("input_tokens_details") or {}, raw.get("output_tokens_details") or {}
         return Usage(
@@ -181,7 +187,7 @@ def read_usage(raw: Json) -> Usage | None:
 
 
 def _read_tokens(output: list[Json]) -> TokenRecord | None:
-    """Logprobs of the text alone: the API gives none of reasoning and calls."""
+    """Return the log probabilities of the text; the API gives none for reasoning and calls."""
     found = [
         logprob
         for item in output
@@ -189,74 +195,10 @@ def _read_tokens(output: list[Json]) -> TokenRecord | None:
         for part in item["content"]
         for logprob in part.get("logprobs") or ()
     ]
-    if not found:
-        return None
-    try:
-        return TokenRecord(
-            logprobs=tuple([float(item["logprob"]) for item in found]),
-            tokens=tuple([str(item["token"]) for item in found]),
-        )
-    except (TypeError, LookupError, ValueError):
-        return None
+    return read_logprobs(found)
 
 
-# Writing.
-
-
-def encode_items(message: Message) -> bytes:
-    """The input items of a message, joined by commas. Pure, so that a history keeps them."""
-    role = message.role
-    if role is Role.TOOL:
-        call_id = fit_length(message.call_id or "")
-        return _encode({"type": "function_call_output", "call_id": call_id, "output": message.content})
-    if role is not Role.ASSISTANT:
-        return _encode({"role": role, "content": message.content})
-    kept = ((message.opaque or {}).get(KEY) or {}).get("output")
-    items = _restore(kept, message) if isinstance(kept, list) else None
-    return _encode(_plain_items(message) if items is None else items)[1:-1]
-
-
-def _plain_items(message: Message) -> list[dict[str, Json]]:
-    items: list[dict[str, Json]] = [_encode_call(call) for call in message.tool_calls]
-    if message.content or not items:
-        items.insert(0, {"role": Role.ASSISTANT, "content": message.content})
-    return items
-
-
-def _restore(kept: list[Json], message: Message) -> list[dict[str, Json]] | None:
-    """The items as they came; `None` if the message has been edited since."""
-    calls = iter(message.tool_calls)
-    items: list[dict[str, Json]] = []
-    texts: list[str] = []
-    for item in kept:
-        if item["type"] == "function_call":
-            if (call := next(calls, None)) is None:
-                return None
-            items.append(item | _encode_call(call))
-        elif item["type"] == "message" and "content" not in item:
-            texts.append(message.content)
-            part = {"type": "output_text", "text": message.content, "annotations": []}
-            items.append({**item, "role": Role.ASSISTANT, "content": [part]})
-        else:
-            if item["type"] == "message":
-                texts += [part.get("text") or part.get("refusal") or "" for part in item["content"]]
-            items.append(item)
-    return items if next(calls, None) is None and "".join(texts) == message.content else None
-
-
-def _encode_call(call: ToolCall) -> dict[str, Json]:
-    call_id = fit_length(call.call_id)
-    return {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": call.arguments}
-
-
-def fit_length(call_id: str) -> str:
-    """The id, or one that stands for it where it is longer than the API takes."""
-    if len(call_id) <= _MAX_ID_CHARS:
-        return call_id
-    return f"call_{hashlib.sha256(call_id.encode(errors='replace')).hexdigest()[:32]}"
-
-
-# The answers with nothing unusual, which are nearly all of models that do not reason, by a typed decoder.
+# Plain answers.
 
 
 class _Text(Struct, tag="output_text", tag_field="type", forbid_unknown_fields=True, gc=False):
@@ -300,7 +242,7 @@ class _Usage(Struct, gc=False):
 
 
 class _Answer(Struct, gc=False):
-    """Other fields repeat what the request said."""
+    """A response; the fields that are not here repeat the request."""
 
     output: list[_Message | _Call]
     status: Literal["completed"]
@@ -315,7 +257,7 @@ class _Answer(Struct, gc=False):
 
 
 class ResponseReader(PlainReader):
-    """See `PlainReader`."""
+    """The reader of plain responses."""
 
     ANSWER = _Answer
 
@@ -330,7 +272,7 @@ class ResponseReader(PlainReader):
             else:
                 return None
         usage = None if answer.usage is None else _to_usage(answer.usage)
-        completion = self._complete(content or "", calls, usage, answer.model, answer.id)
+        completion = self._complete(content or "", tuple(calls), usage, answer.model, answer.id)
         if answer.service_tier is None:
             return completion
         return replace(completion, opaque={"service_tier": answer.service_tier})

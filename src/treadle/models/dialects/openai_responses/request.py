@@ -1,24 +1,45 @@
 """The dialect `openai_responses`: OpenAI's Responses API.
 
-Owns the request: each message becomes input items once for its whole history, and a body is joined from them.
+Writes the request: each message becomes input items once for its whole history, and a body is joined from them.
 Source: OpenAI API reference, Responses, 2026.
 """
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, RequestError
-from treadle.core.types import Completion, Json, Request, Role, Settings, ToolSpec
-from treadle.models.dialects.openai_responses.answer import KEY, ResponseReader, encode_items, read_completion
+from treadle.core.parts import base64_of
+from treadle.core.types import (
+    Artifact,
+    Completion,
+    Json,
+    Message,
+    Request,
+    Role,
+    Settings,
+    ToolCall,
+    ToolSpec,
+)
+from treadle.models.dialects.openai_responses.answer import KEY, ResponseReader, read_completion
 from treadle.models.dialects.openai_responses.stream import ResponseCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.http_model import HttpModel, OnDelta, join_url
+from treadle.models.wire.http_model import HttpModel
+from treadle.models.wire.parts import (
+    AcceptedParts,
+    Contents,
+    check_part,
+    data_url,
+    file_name,
+    text_of_part,
+    with_attached,
+)
+from treadle.models.wire.preset import Preset
 from treadle.models.wire.schema import is_strict
-from treadle.models.wire.stream import Collector
 
 STATES = ("none", "previous_response_id", "conversation")
 _MAX_GONE = 1024
@@ -35,6 +56,7 @@ _CALLERS_TOOLS = frozenset(
     )
 )
 """Types of tools that the caller runs."""
+_MAX_ID_CHARS = 64
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,15 +64,26 @@ _encode = msgspec.json.Encoder().encode
 class OpenAIResponsesModel(HttpModel):
     """A model behind a Responses server.
 
-    `state` says who remembers. `none`: each request holds the whole transcript, reasoning included, which comes
-    encrypted, and the server stores nothing. `previous_response_id`: the server stores each response, and a request
-    holds what is new since the last one; where the transcript before it was changed, or the server no longer has
-    it, the whole is sent. `conversation`: the server keeps a conversation, whose id is given; such a run cannot be
-    forked, and is not to be shared by runs.
+    `state` says who keeps the transcript. `none`: each request holds all of it, encrypted reasoning included, and
+    the server stores nothing. `previous_response_id`: the server stores each response, and a request holds what is
+    new since the last one; if the transcript before it was changed, or the server no longer has it, all of it is
+    sent. `conversation`: the server keeps a conversation, whose id is given; runs cannot share it, and such a run
+    cannot be forked.
     """
 
     DIALECT = "openai_responses"
     BASE_URL = "https://api.openai.com/v1"
+    PRESET = Preset(
+        dialect="openai_responses",
+        key_variable="OPENAI_API_KEY",
+        base_url_variable="OPENAI_BASE_URL",
+        header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
+        price_provider="openai",
+    )
+    PATH = "/responses"
+    READER = ResponseReader
+    COLLECTOR = ResponseCollector
+    PARTS: ClassVar[AcceptedParts] = {"image": None, "document": None}
     RESERVED = frozenset(("model", "input", "stream", "tools", "previous_response_id", "conversation"))
     OPTIONS = ("state", "conversation", "server_tools")
     UNKNOWN_SETTINGS = ("seed", "stop", "return_token_ids")
@@ -64,12 +97,12 @@ class OpenAIResponsesModel(HttpModel):
         server_tools: Iterable[dict[str, Json]] = (),
         **options: Any,
     ) -> None:
-        """`options` are those of `HttpModel`. `server_tools` are tools that the server runs, as the API wants them:
-        `{"type": "web_search"}`.
+        """Make a model; `options` are those of `HttpModel`.
+
+        `server_tools` are tools that the server runs, as the API defines them: `{"type": "web_search"}`.
 
         Raises: `ConfigError` for a tool that the caller would have to run or to approve.
         """
-        options.setdefault("key_variable", "OPENAI_API_KEY")
         super().__init__(model, **options)
         if state not in STATES:
             raise ConfigError(f"state is {state!r}; use {', '.join(map(repr, STATES))}")
@@ -77,25 +110,23 @@ class OpenAIResponsesModel(HttpModel):
             raise ConfigError(
                 "state='conversation' and conversation='conv_…' belong together: give both or none"
             )
-        self._endpoint = join_url(self._base_url, "/responses")
         self._state = state
         self._conversation = conversation
         self._server_tools = tuple(server_tools)
         for item in self._server_tools:
             _check_server_tool(item)
         self._fields = _fields(model, self.settings, state, conversation)
-        self._plain = ResponseReader(self.settings, self._price)
         self._gone: set[str] = set()
-        """Ids of responses that the server does not have."""
+        """Ids of responses that the server no longer has."""
 
     @property
     def identity(self) -> str:
-        """See `identity_of`."""
+        """What answers depend on beside the request; see `identity_of`."""
         more = [self._server_tools, self._conversation]
         return super().identity + (msgspec.json.encode(more, order="sorted").decode() if any(more) else "")
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """See `Model.infer`."""
+        """Return the server's answer; see `Model.infer`."""
         try:
             completion = await super().infer(request, watch)
         except RequestError as error:
@@ -111,31 +142,32 @@ class OpenAIResponsesModel(HttpModel):
         if self._state == "conversation":
             mark = {"conversation": self._conversation}
         else:
-            mark = {"id": completion.response_id, "after": _digest(request.messages.map(encode_items))}
+            mark = {"id": completion.response_id, "after": _digest(self._items(request)[0])}
         message = completion.message
         opaque = message.opaque or {}
         kept = {**opaque, KEY: {**opaque.get(KEY, {}), **mark}}
         return replace(completion, message=replace(message, opaque=kept))
 
-    def _url(self, *, is_stream: bool) -> str:
-        return self._endpoint
-
-    def _key_headers(self, api_key: str) -> dict[str, str]:
-        return {"authorization": f"Bearer {api_key.strip()}"}
-
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
         prefix = self._kept_prefix(request, is_stream)
-        items = request.messages.map(encode_items)
+        items, waiting = self._items(request)
         if self._state != "none" and (known := self._known(request)) is not None:
             items = items[known[0] + 1 :]
             if self._state == "previous_response_id":
                 prefix = prefix.replace(
                     b'"input":[', b'"previous_response_id":' + _encode(known[1]) + b',"input":['
                 )
-        return b"".join((prefix, b",".join([item for item in items if item]), b"]}"))
+        if waiting:
+            items = [*items, waiting]
+        return b"".join((prefix, b",".join(items), b"]}"))
+
+    def _items(self, request: Request) -> tuple[list[bytes], bytes]:
+        """Return the items of each message, and those that follow after the last one."""
+        return request.messages.scan(_STEP, b"", request.contents)
 
     def _known(self, request: Request) -> tuple[int, str] | None:
-        """The position of the newest message up to which the server knows the transcript, and its response's id."""
+        """Return the position of the newest message up to which the server has the transcript, and the id of its
+        response; `None` if the server has nothing."""
         messages = request.messages
         for index in range(len(messages) - 1, -1, -1):
             message = messages[index]
@@ -149,12 +181,11 @@ class OpenAIResponsesModel(HttpModel):
             response_id = kept.get("id")
             if not isinstance(response_id, str) or response_id in self._gone:
                 return None
-            before = messages.map(encode_items)[:index]
+            before = self._items(request)[0][:index]
             return (index, response_id) if kept.get("after") == _digest(before) else None
         return None
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
-        """The body up to the first item."""
         fields = dict(self._fields)
         if flags[0]:
             fields["stream"] = True
@@ -169,18 +200,12 @@ class OpenAIResponsesModel(HttpModel):
             fields["text"] = {**fields.get("text", {}), "format": asked}
         return _encode(fields)[:-1] + b',"input":['
 
-    def _read_plain(self, body: bytes) -> Completion | None:
-        return self._plain.read(body)
-
     def _read(self, raw: Json) -> Completion:
         return read_completion(raw, self.settings, self._price, self.server)
 
-    def _collector(self, on_delta: OnDelta) -> Collector:
-        return ResponseCollector(on_delta, self.server)
-
 
 def _digest(items: list[bytes]) -> str:
-    """Of a transcript, to know it again."""
+    """Return a hash by which a transcript is recognised."""
     return hashlib.blake2b(b",".join(items), digest_size=12).hexdigest()
 
 
@@ -207,7 +232,7 @@ def _check_server_tool(item: dict[str, Json]) -> None:
 
 
 def _fields(model: str, settings: Settings, state: str, conversation: str | None) -> dict[str, Json]:
-    """What every request body has beside input, tools and the stream flag."""
+    """Return the fields of every request body, except input, tools and the stream flag."""
     fields = {
         "model": model,
         "max_output_tokens": settings.max_output_tokens,
@@ -218,3 +243,117 @@ def _fields(model: str, settings: Settings, state: str, conversation: str | None
         "conversation": conversation,
     }
     return {name: value for name, value in fields.items() if value is not None} | (settings.extra or {})
+
+
+class _Result(Struct, tag_field="type", tag="function_call_output", gc=False):
+    call_id: str
+    output: str
+
+
+class _Asked(Struct, gc=False):
+    role: Role
+    content: str
+
+
+class _Call(Struct, tag_field="type", tag="function_call", gc=False):
+    call_id: str
+    name: str
+    arguments: str
+
+
+def encode_items(message: Message, contents: Contents) -> bytes:
+    """Return the input items of a message, joined by commas."""
+    role = message.role
+    if role is Role.TOOL:
+        call_id = _fit_length(message.call_id or "")
+        if not message.parts:
+            return _encode(_Result(call_id, message.content))
+        output = _encode_content(message, contents)
+        return _encode({"type": "function_call_output", "call_id": call_id, "output": output})
+    if role is not Role.ASSISTANT:
+        if not message.parts:
+            return _encode(_Asked(role, message.content))
+        return _encode({"role": role, "content": _encode_content(message, contents)})
+    items = _restore(message, contents)
+    return _encode(_plain_items(message) if items is None else items)[1:-1]
+
+
+def _encode_content(message: Message, contents: Contents) -> list[Json]:
+    """Return the text and the parts of a message."""
+    parts: list[Json] = [{"type": "input_text", "text": message.content}] if message.content else []
+    return [*parts, *[_encode_part(part, contents) for part in message.parts]]
+
+
+def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
+    """Return a content part. Raises: `UnsupportedPartError` if the API has none for it."""
+    check_part(part, OpenAIResponsesModel.DIALECT, OpenAIResponsesModel.PARTS)
+    if part.kind == "text":
+        return {"type": "input_text", "text": text_of_part(part, contents)}
+    url = data_url(part, contents)
+    if part.kind == "image":
+        return {"type": "input_image", "image_url": url, "detail": "auto"}
+    if part.digest is None and part.data is None:
+        return {"type": "input_file", "file_url": url}
+    return {"type": "input_file", "filename": file_name(part), "file_data": url}
+
+
+def _parts_apart(message: Message) -> tuple[Artifact, ...]:
+    """Return the parts of another dialect's answer, which follow in a message of the user."""
+    return message.parts if message.role is Role.ASSISTANT and not _made_here(message) else ()
+
+
+def _made_here(message: Message) -> bool:
+    """Return whether the items of the message, its images among them, are restored from what was kept."""
+    return KEY in (message.opaque or {})
+
+
+_STEP = with_attached(encode_items, _parts_apart)
+
+
+def _plain_items(message: Message) -> list[Json]:
+    items: list[Json] = [
+        _Call(_fit_length(call.call_id), call.name, call.arguments) for call in message.tool_calls
+    ]
+    if message.content or not items:
+        items.insert(0, _Asked(Role.ASSISTANT, message.content))
+    return items
+
+
+def _restore(message: Message, contents: Contents) -> list[Json] | None:
+    """Return the items as the server sent them; `None` if they were not kept or the message was edited since."""
+    kept = ((message.opaque or {}).get(KEY) or {}).get("output")
+    if not isinstance(kept, list):
+        return None
+    calls = iter(message.tool_calls)
+    images = iter(message.parts)
+    items: list[Json] = []
+    texts: list[str] = []
+    for item in kept:
+        if item["type"] == "function_call":
+            if (call := next(calls, None)) is None:
+                return None
+            items.append(item | _encode_call(call))
+        elif item["type"] == "message" and "content" not in item:
+            texts.append(message.content)
+            part = {"type": "output_text", "text": message.content, "annotations": []}
+            items.append({**item, "role": Role.ASSISTANT, "content": [part]})
+        elif item["type"] == "image_generation_call" and item.get("result") == "":
+            image = next(images, None)
+            items.append({**item, "result": None if image is None else base64_of(image, contents)})
+        else:
+            if item["type"] == "message":
+                texts += [part.get("text") or part.get("refusal") or "" for part in item["content"]]
+            items.append(item)
+    return items if next(calls, None) is None and "".join(texts) == message.content else None
+
+
+def _encode_call(call: ToolCall) -> dict[str, Json]:
+    call_id = _fit_length(call.call_id)
+    return {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": call.arguments}
+
+
+def _fit_length(call_id: str) -> str:
+    """Return the id, or one derived from it if it is longer than the API accepts."""
+    if len(call_id) <= _MAX_ID_CHARS:
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode(errors='replace')).hexdigest()[:32]}"

@@ -1,4 +1,4 @@
-"""Follows a streamed answer of the Responses API, whose last event holds the whole of it."""
+"""Follows a streamed answer of the Responses API, whose last event holds all of it."""
 
 from collections.abc import Callable
 
@@ -12,21 +12,21 @@ _THOUGHTS = frozenset(("response.reasoning_summary_text.delta", "response.reason
 
 
 class ResponseCollector:
-    """The answer so far."""
+    """A streamed response so far."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         self.is_done = False
         self._on_delta = on_delta
         self._server = server
         self._items: dict[int, Json] = {}
-        """The items that are whole, by their index."""
+        """The finished items, by their index."""
         self._raw: Json = None
         self._calls: dict[int, tuple[int, str, str]] = {}
-        """Index of an item to position, id and name of its call."""
+        """Index of an item to the position, id and name of its call."""
         self._told: set[int] = set()
         """Positions of calls whose arguments came in pieces."""
         self._thought_at: tuple[str, int, int] | None = None
-        """The part of reasoning that is being written: event, item, part."""
+        """The part of reasoning that is being written: its event, item and part."""
 
     @property
     def is_complete(self) -> bool:
@@ -97,6 +97,6 @@ class ResponseCollector:
     def raw(self) -> Json:
         """See `Collector.raw`."""
         if not self._raw.get("output") and self._items:
-            # Some servers leave it to the events.
+            # Some servers send the items only in earlier events.
             return {**self._raw, "output": [item for _, item in sorted(self._items.items())]}
         return self._raw

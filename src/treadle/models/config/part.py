@@ -1,0 +1,73 @@
+"""The agent spec's description of a model made by name: what was asked for, without secrets."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from treadle.core.spec import PartSpec
+from treadle.core.types import Json
+
+_DEFAULTS = {
+    "timeout_seconds": 600.0,
+    "connect_timeout_seconds": 10.0,
+    "total_timeout_seconds": 1800.0,
+    "max_attempts": 6,
+}
+"""Settings that are left out if they have these values."""
+_UNSAID = frozenset(("api_key", "headers", "transport"))
+"""Options that are never written down."""
+_SECRET = re.compile(
+    r"(?:.*[_-])?(?:secret|password|api[_-]?key|access[_-]token|auth[_-]token)|authorization|headers|cookie|token",
+    re.IGNORECASE,
+)
+"""Names of fields whose values may be secret."""
+
+
+def describe_part(name: str, options: Mapping[str, Any]) -> PartSpec:
+    """Return the part of a model that was made as `name` with `options`.
+
+    An API key is left out, since whoever builds the model again brings his own. Other options that cannot be
+    written down make the part `missing`.
+    """
+    settings: dict[str, Json] = {}
+    missing: str | None = None
+    for key, value in options.items():
+        if value is None or _DEFAULTS.get(key) == value:
+            continue
+        if key in ("headers", "transport"):
+            missing = missing or f"the option {key} was set by the program"
+        elif key == "base_url" and _is_secret_url(str(value)):
+            missing = missing or (
+                "its base URL holds a user, a password or a query, which are not recorded; name the model in "
+                "treadle.toml"
+            )
+        elif key not in _UNSAID:
+            plain = _to_json(value)
+            if plain is None or _holds_secret(plain):
+                missing = missing or f"the option {key} may hold a secret or cannot be written as JSON"
+            else:
+                settings[key] = plain
+    return PartSpec(name=name, settings=settings or None, missing=missing)
+
+
+def _is_secret_url(url: str) -> bool:
+    parts = urlsplit(url)
+    return "@" in parts.netloc or bool(parts.query)
+
+
+def _to_json(value: object) -> Json:
+    """Return `value` as JSON decodes it; `None` if it cannot be encoded."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _holds_secret(value: Json) -> bool:
+    """Return whether a field in `value`, at any depth, has a name that secrets have."""
+    if isinstance(value, dict):
+        return any(_SECRET.fullmatch(key) or _holds_secret(item) for key, item in value.items())
+    return isinstance(value, list) and any(_holds_secret(item) for item in value)

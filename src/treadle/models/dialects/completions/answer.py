@@ -1,0 +1,99 @@
+"""Reads a completion's answer: one raw object to a `Completion`, and a plain one straight from its bytes."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord
+from treadle.models.wire.openai import PlainAnswer, read_ids, read_usage
+from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.price import Price
+
+_FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+_RESPONSE_FIELDS = frozenset(("id", "object", "created", "model", "choices", "usage", "error"))
+_CHOICE_FIELDS = frozenset(
+    ("index", "text", "finish_reason", "logprobs", "token_ids", "prompt_token_ids", "error")
+)
+
+
+def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
+    """Return the completion of `raw`, a whole answer or one put together from a stream.
+
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it holds an error or makes no sense.
+    """
+    choice = raw["choices"][0]
+    text = choice["text"]
+    finish = choice.get("finish_reason")
+    if raw.get("error") or choice.get("error") or not isinstance(text, str) or finish in ("error", "abort"):
+        raise ValueError("an error")
+    reason = _FINISH_REASONS.get(finish)
+    opaque = {key: value for key, value in raw.items() if key not in _RESPONSE_FIELDS and value is not None}
+    rest = {key: value for key, value in choice.items() if key not in _CHOICE_FIELDS and value is not None}
+    if rest:
+        opaque["choices"] = [rest]
+    if reason is None:
+        reason = FinishReason.CONTENT_FILTER if finish == "content_filter" else FinishReason.STOP
+        if finish not in (None, "content_filter"):
+            opaque["finish_reason"] = finish
+    usage = read_usage(raw["usage"]) if raw.get("usage") else None
+    return Completion(
+        Message(Role.ASSISTANT, text),
+        reason,
+        usage,
+        None if usage is None or price is None else price.cost_usd(usage),
+        raw.get("model"),
+        raw.get("id"),
+        settings,
+        _read_tokens(choice, raw),
+        opaque or None,
+    )
+
+
+def _read_tokens(choice: dict[str, Json], raw: dict[str, Json]) -> TokenRecord | None:
+    """Return the token ids and log probabilities of an answer; `None` if there are none.
+
+    Source: OpenAI's `token_logprobs`, vLLM's `token_ids` and `prompt_token_ids`.
+    """
+    told = choice.get("logprobs")
+    logprobs: tuple[float, ...] | None = None
+    tokens: tuple[str, ...] | None = None
+    if isinstance(told, dict) and isinstance(told.get("token_logprobs"), list):
+        try:
+            logprobs = tuple([float(value) for value in told["token_logprobs"]])
+        except (TypeError, ValueError):
+            logprobs = None
+        texts = told.get("tokens")
+        if isinstance(texts, list) and all(isinstance(item, str) for item in texts):
+            tokens = tuple(texts)
+    token_ids = read_ids(choice.get("token_ids"))
+    prompt = read_ids(choice.get("prompt_token_ids")) or read_ids(raw.get("prompt_token_ids"))
+    record = TokenRecord(prompt, 0, token_ids, logprobs, tokens if token_ids is None else None)
+    return None if record == TokenRecord() else record
+
+
+# Plain answers.
+
+
+class _Choice(Struct, forbid_unknown_fields=True, gc=False):
+    text: str
+    finish_reason: Literal["stop"]
+    index: int = 0
+    logprobs: None = None
+    token_ids: None = None
+    prompt_token_ids: None = None
+    prompt_logprobs: None = None
+    stop_reason: None = None
+
+
+class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
+    choices: tuple[_Choice]
+
+
+class CompletionsReader(PlainReader):
+    """The reader of plain completions."""
+
+    ANSWER = _Answer
+
+    def _read(self, answer: _Answer) -> Completion:
+        usage = None if answer.usage is None else answer.usage.read()
+        return self._complete(answer.choices[0].text, (), usage, answer.model, answer.id)

@@ -1,0 +1,66 @@
+"""Puts a streamed completion together: from its chunks to the raw object of a whole answer."""
+
+from collections.abc import Callable
+
+from treadle.core.events import Delta, TextDelta
+from treadle.core.types import Json
+from treadle.models.wire.server import Server, explain_error, find_error
+
+
+class TextCollector:
+    """A streamed completion so far."""
+
+    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
+        self.is_done = False
+        self._server = server
+        self._on_delta = on_delta
+        self._head: dict[str, Json] = {}
+        self._choice: dict[str, Json] = {}
+        self._texts: list[str] = []
+        self._lists: dict[str, list[Json]] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """See `Collector.is_complete`."""
+        return self._choice.get("finish_reason") is not None
+
+    def end(self) -> None:
+        """See `Collector.end`."""
+        self.is_done = True
+
+    def add(self, event: Json) -> None:
+        """See `Collector.add`."""
+        if (error := find_error(event)) is not None:
+            raise explain_error(self._server, 200, error)
+        for name, value in event.items():
+            if name != "choices" and value is not None:
+                self._head[name] = value
+        for choice in event.get("choices") or ():
+            if not choice.get("index"):
+                self._add_choice(choice)
+
+    add_whole = add
+    """A whole answer is read as one chunk."""
+
+    def _add_choice(self, choice: dict[str, Json]) -> None:
+        for name, value in choice.items():
+            if name == "text":
+                if value:
+                    self._texts.append(value)
+                    self._on_delta(TextDelta(value))
+            elif name == "token_ids" and value is not None:
+                self._lists.setdefault(name, []).extend(value)
+            elif name == "logprobs" and isinstance(value, dict):
+                for key in ("tokens", "token_logprobs"):
+                    self._lists.setdefault(key, []).extend(value.get(key) or ())
+            elif value is not None:
+                self._choice[name] = value
+
+    def raw(self) -> Json:
+        """See `Collector.raw`."""
+        choice = {**self._choice, "text": "".join(self._texts)}
+        if "token_ids" in self._lists:
+            choice["token_ids"] = self._lists["token_ids"]
+        if "token_logprobs" in self._lists:
+            choice["logprobs"] = {key: self._lists[key] for key in ("tokens", "token_logprobs")}
+        return {**self._head, "choices": [choice]}

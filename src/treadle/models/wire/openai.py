@@ -1,0 +1,96 @@
+"""What servers in OpenAI's style agree on: tools, token counts, token ids, log probabilities, and plain answers."""
+
+from msgspec import Struct
+
+from treadle.core.types import Json, TokenRecord, ToolSpec, Usage
+
+
+def read_usage(raw: Json) -> Usage | None:
+    """Return the token counts of an answer; `None` if they are not counts.
+
+    Source: OpenAI; DeepSeek for `prompt_cache_hit_tokens`.
+    """
+    try:
+        details = raw.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if details else raw.get("prompt_cache_hit_tokens")
+        details = raw.get("completion_tokens_details")
+        reasoning = details.get("reasoning_tokens") if details else None
+        return Usage(
+            int(raw.get("prompt_tokens") or 0),
+            int(raw.get("completion_tokens") or 0),
+            int(cached or 0),
+            int(reasoning or 0),
+        )
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def read_ids(value: Json) -> tuple[int, ...] | None:
+    """Return token ids; `None` if `value` is not a list of integers."""
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        return None
+    return tuple(value)
+
+
+def read_logprobs(found: Json) -> TokenRecord | None:
+    """Return the log probabilities in a list of `{"token": …, "logprob": …}`; `None` if it is not such a list."""
+    if not found:
+        return None
+    try:
+        return TokenRecord(
+            logprobs=tuple([float(item["logprob"]) for item in found]),
+            tokens=tuple([str(item["token"]) for item in found]),
+        )
+    except (AttributeError, TypeError, LookupError, ValueError):
+        return None
+
+
+def encode_tool(tool: ToolSpec) -> dict[str, Json]:
+    """Return a tool as an element of `tools`."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+class _InputDetails(Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _OutputDetails(Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class PlainUsage(Struct, gc=False):
+    """The token counts of a plain answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: _InputDetails | None = None
+    completion_tokens_details: _OutputDetails | None = None
+    prompt_cache_hit_tokens: None = None
+    cost: None = None
+
+    def read(self) -> Usage:
+        """Return the counts in Treadle's type."""
+        before, after = self.prompt_tokens_details, self.completion_tokens_details
+        return Usage(
+            self.prompt_tokens,
+            self.completion_tokens,
+            (before.cached_tokens or 0) if before is not None else 0,
+            (after.reasoning_tokens or 0) if after is not None else 0,
+        )
+
+
+class PlainAnswer(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """The fields beside `choices` of a plain answer."""
+
+    id: str | None = None
+    object: str | None = None
+    created: int | None = None
+    model: str | None = None
+    usage: PlainUsage | None = None
+    error: None = None
+    service_tier: None = None
+    system_fingerprint: None = None
+    prompt_logprobs: None = None
+    prompt_token_ids: None = None
+    kv_transfer_params: None = None

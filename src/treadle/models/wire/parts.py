@@ -1,0 +1,119 @@
+"""How messages with parts are written, as far as dialects agree: text files, base64, and what is refused."""
+
+import base64
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TypeAlias
+
+from treadle.core.errors import UnsupportedPartError
+from treadle.core.parts import base64_of, content_of, describe, make_part
+from treadle.core.types import Artifact, Message, Role
+
+Contents: TypeAlias = Mapping[str, bytes]
+"""`Request.contents`."""
+AcceptedParts: TypeAlias = Mapping[str, frozenset[str] | None]
+"""Kind of part to the MIME types that a dialect accepts, `None` for all. Text files are accepted by every dialect.
+"""
+Encode: TypeAlias = Callable[[Message, Contents], bytes]
+
+AUDIO_FORMATS = {
+    "audio/wav": "wav",
+    "audio/x-wav": "wav",
+    "audio/wave": "wav",
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+}
+"""MIME type to the format that OpenAI's APIs know."""
+
+
+def check_part(part: Artifact, dialect: str, accepted: AcceptedParts) -> None:
+    """Check that a dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""
+    if part.kind == "text":
+        if part.digest is not None or part.data is not None:
+            return
+        raise UnsupportedPartError(f"the dialect {dialect} cannot send {describe(part)}: it has no content")
+    if part.kind not in accepted:
+        kinds = ", ".join(["text", *accepted])
+        raise UnsupportedPartError(
+            f"the dialect {dialect} cannot send {describe(part)}: it accepts only {kinds}; use a model of another "
+            "dialect, or leave the part out"
+        )
+    types = accepted[part.kind]
+    if types is not None and part.mime_type not in types and part.uri is None:
+        raise UnsupportedPartError(
+            f"the dialect {dialect} cannot send {describe(part)}: of {part.kind} parts it accepts only "
+            f"{', '.join(sorted(types))}; convert the part, or leave it out"
+        )
+
+
+def is_link(part: Artifact) -> bool:
+    """Return whether `part` has no content but a URL, which the server is to fetch."""
+    return part.uri is not None and part.digest is None and part.data is None
+
+
+def data_url(part: Artifact, contents: Contents) -> str:
+    """Return the URL of `part`: its own if it is a link, else a `data:` URL with its content."""
+    if part.uri is not None and is_link(part):
+        return part.uri
+    return f"data:{part.mime_type or 'application/octet-stream'};base64,{base64_of(part, contents)}"
+
+
+def text_of_part(part: Artifact, contents: Contents) -> str:
+    """Return the text of a text file, after a line with its name."""
+    text = content_of(part, contents).decode(errors="replace")
+    return f"[{part.name}]\n{text}" if part.name else text
+
+
+def file_name(part: Artifact) -> str:
+    """Return the name of a document; APIs tell its type by the ending."""
+    return part.name or f"document.{(part.mime_type or '').rpartition('/')[2] or 'bin'}"
+
+
+def attached(message: Message, parts: tuple[Artifact, ...]) -> Message:
+    """Return a user message with parts of a tool or assistant message, which says where they come from."""
+    kinds = ", ".join(describe(part) for part in parts)
+    if message.role is Role.TOOL:
+        said = f"[attached to the result of {message.name or 'the tool'}, call {message.call_id}: {kinds}]"
+    else:
+        said = f"[attached to your last answer: {kinds}]"
+    return Message(Role.USER, said, parts=parts)
+
+
+def parts_apart(message: Message) -> tuple[Artifact, ...]:
+    """Return the parts that an API which takes parts from users alone cannot have in the message itself."""
+    return () if message.role is Role.USER or message.role is Role.SYSTEM else message.parts
+
+
+@lru_cache
+def with_attached(
+    encode: Encode, find_parts: Callable[[Message], tuple[Artifact, ...]] = parts_apart
+) -> "Callable[[bytes, Message, Contents], tuple[bytes, bytes]]":
+    """Return a function for `Log.scan` that encodes messages for an API whose users alone may send parts.
+
+    The parts that `find_parts` gives follow in a user message, after all results of the step, since the API joins
+    results to the calls before them. The state is what is still to follow. The same `encode` gives the same
+    function, so that histories keep what it made.
+    """
+
+    def step(waiting: bytes, message: Message, contents: Contents) -> tuple[bytes, bytes]:
+        encoded = encode(message, contents)
+        if waiting and message.role is not Role.TOOL:
+            encoded, waiting = waiting + b"," + encoded, b""
+        if message.parts and (parts := find_parts(message)):
+            more = encode(attached(message, parts), contents)
+            waiting = waiting + b"," + more if waiting else more
+        return waiting, encoded
+
+    return step
+
+
+def part_of_base64(
+    data: str, mime_type: str, contents: dict[str, bytes], *, name: str | None = None
+) -> Artifact:
+    """Return the part with content that came as base64; a large content is added to `contents`.
+
+    Raises: `ValueError` if `data` is not base64.
+    """
+    part, kept = make_part(base64.b64decode(data, validate=True), mime_type, name=name)
+    contents.update(kept)
+    return part
