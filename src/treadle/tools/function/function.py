@@ -24,13 +24,14 @@ from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.function.docstring import parse_docstring
 from treadle.tools.function.signature import read_signature
-from treadle.tools.protocol import Tool
+from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 MAX_THREADS = 64
+_MAX_PLAIN = 1 << 63
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -88,27 +89,31 @@ class FunctionTool(Generic[P, R_co]):
         self.takes_context = bool(signature.contexts)
         """Whether `call` uses its context: see `Tool`."""
         self._convert = None if signature.takes_json else signature.convert
-        self._is_async = _is_async(function)
+        self._start: Callable[..., Awaitable[Any]] | None = None
+        """The function itself if it is a coroutine function, which then runs on the event loop."""
+        if _is_async(function):
+            self._start = cast("Any", function)
         self.find_fault = ArgumentChecker(signature.schema).find_fault
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self._function(*args, **kwargs)
 
-    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str | ToolOutput:
         """See `Tool.call`. Raises: what the function raises, and `ToolError` for a result without a text form."""
         if self._convert is not None:
             arguments = self._convert(arguments)
         if self._contexts:
             arguments = {**arguments, **dict.fromkeys(self._contexts, context)}
         try:
-            if self._is_async:
-                value = await cast("Callable[..., Awaitable[object]]", self._function)(**arguments)
+            if self._start is not None:
+                value = await self._start(**arguments)
             else:
                 value = await _run_in_thread(self._function, arguments)
         except SystemExit as error:
             # Left alone it would end the process, and every run in it.
             raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
-        return value if type(value) is str else _to_text(self.spec.name, value)
+        kind = type(value)
+        return value if kind is str or kind is ToolOutput else _to_text(self.spec.name, value)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._attribute = name
@@ -287,19 +292,30 @@ def _call(function: Callable[..., object], arguments: dict[str, Any]) -> object:
 
 
 def _to_text(name: str, value: object) -> str:
+    """Return the text of a function's result. Raises: `ToolError` if it has none."""
+    # Plain values skip pydantic: what follows gives the same texts.
+    kind = type(value)
     if value is None:
         return ""
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is int and -_MAX_PLAIN < cast("int", value) < _MAX_PLAIN:
+        return str(value)
+    if kind is float:
+        text = repr(value)
+        if text[-1].isdigit() and "e-" not in text:
+            return text
     if isinstance(value, str):
         return str.__str__(value)
-    kind = type(value).__name__
+    kind_name = kind.__name__
     advice = "return a str, a number, a list, a dict, a dataclass or a pydantic model"
     if isinstance(value, bytes | bytearray | memoryview):
-        raise ToolError(f"{name} returned {kind}, which has no text form; decode it, or {advice}")
+        raise ToolError(f"{name} returned {kind_name}, which has no text form; decode it, or {advice}")
     try:
         text = pydantic_core.to_json(value, inf_nan_mode="strings", fallback=_from_struct).decode()
     except (pydantic_core.PydanticSerializationError, RecursionError) as error:
         raise ToolError(
-            f"{name} returned {kind}, which cannot be written as JSON ({error}); {advice}"
+            f"{name} returned {kind_name}, which cannot be written as JSON ({error}); {advice}"
         ) from error
     # A date or a member of an enum is a text, which needs no quotes.
     return cast("str", msgspec.json.decode(text)) if text.startswith('"') else text
