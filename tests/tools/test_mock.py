@@ -19,7 +19,7 @@ from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.fixtures import Fixture, fill
-from treadle.tools.mock.mock import Mock, mock, mock_of
+from treadle.tools.mock.toolset import Mock, mock, mock_of
 from treadle.tools.protocol import ToolOutput
 
 SPEC = ToolSpec("f", "Does f.", {"type": "object"}, Effect.IDEMPOTENT)
@@ -306,5 +306,5 @@ def test_files_that_cannot_be_used(tmp_path: Path, value: Any, message: str) -> 
 
 
 def test_a_mock_without_a_file() -> None:
-    with pytest.raises(ConfigError, match=r"say which file of definitions, as mock:tools\.json"):
+    with pytest.raises(ConfigError, match=r"name a file of definitions, as mock:tools\.json"):
         mock("")

@@ -12,9 +12,10 @@ from pydantic import Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from treadle.core.errors import SandboxError, ToolError
+from treadle.core.spec import PartSpec
 from treadle.sandbox.protocol import Sandbox, normalize_file, normalize_folder
 from treadle.tools.context import ToolContext
-from treadle.tools.function.function import tool
+from treadle.tools.function.tool import tool
 from treadle.tools.protocol import Tool
 
 MAX_EDITED_CHARS = 16 * 1024 * 1024
@@ -166,6 +167,7 @@ class FilesToolset:
 
     def __init__(self, *, read_only: bool = False) -> None:
         self.is_read_only = read_only
+        self.part = PartSpec(name="files", settings={"read_only": True} if read_only else None)
 
     def tools(self) -> Sequence[Tool]:
         """See `Toolset.tools`."""

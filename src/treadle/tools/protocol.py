@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
@@ -96,5 +97,5 @@ Approver: TypeAlias = Callable[
 """Decides whether a call may run. `None` postpones the decision: the run is paused until somebody decides."""
 
 
-ToolLike: TypeAlias = "Tool | Toolset | Callable[..., object] | str"
-"""A tool, a toolset, a function, or the name of a registered toolset."""
+ToolLike: TypeAlias = "Tool | Toolset | Callable[..., object] | PartSpec | str"
+"""A tool, a toolset, a function, the name of a registered toolset, or such a name with settings."""

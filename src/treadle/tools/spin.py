@@ -7,7 +7,7 @@ Source: DeepFabric 4.13, Spin tools protocol.
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,9 +15,11 @@ import msgspec
 
 from treadle.agent.sync import run_blocking
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.guarded import GuardedHttp, HttpAnswer, host_of
 from treadle.tools.context import Scope, ToolContext
+from treadle.tools.parts import SECRET, may_hold_secret, settings_of
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.definitions import parse_definitions
 from treadle.tools.schema.validation import ArgumentChecker
@@ -55,7 +57,7 @@ class Spin:
         endpoint: str,
         *,
         component: str | None = "vfs",
-        tools: Sequence[ToolSpec] | None = None,
+        tools: Sequence[ToolSpec | Mapping[str, Json]] | None = None,
         tool_execute_path: str | None = None,
         timeout_seconds: float = 30.0,
         has_seed: bool = True,
@@ -67,12 +69,21 @@ class Spin:
         `has_seed` the run's files are written to the session's `vfs` before the first call.
         Raises: `ConfigError` for an endpoint that is no URL.
         """
+        self.part = _part_of(
+            endpoint,
+            component=component,
+            tools=None if tools is None else msgspec.to_builtins(list(tools)),
+            tool_execute_path=tool_execute_path,
+            timeout_seconds=timeout_seconds,
+            has_seed=has_seed,
+            max_response_bytes=max_response_bytes,
+        )
         self.endpoint = endpoint.rstrip("/")
         self.component = component
         self.execute_path = tool_execute_path
         if component == "mock" and tool_execute_path is None:
             self.execute_path = "/mock/execute"
-        self._specs = tuple(tools) if tools is not None else None
+        self._specs = None if tools is None else msgspec.convert(tools, tuple[ToolSpec, ...])
         self._has_seed = has_seed and self.execute_path is None
         self._http = GuardedHttp(
             [],
@@ -188,14 +199,22 @@ class SpinTool:
         return await self._spin.execute(self.spec.name, arguments, context)
 
 
-def spin(text: str) -> Spin:
-    """The toolset at `spin:http://host:port`, with a component as its path if it is not `vfs`.
+def spin(text: str = "", **settings: Any) -> Spin:
+    """Return the toolset at `spin:http://host:port`, whose path is the component if that is not `vfs`.
 
-    Raises: `ConfigError`.
+    Without a text, `settings` are the arguments of `Spin`. Raises: `ConfigError`.
     """
+    if settings and not text:
+        return Spin(**settings)
     path = urlsplit(text).path.strip("/")
     endpoint = text.rstrip("/").removesuffix(f"/{path}") if path else text
-    return Spin(endpoint, component=path or "vfs")
+    return Spin(endpoint, component=path or "vfs", **settings)
+
+
+def _part_of(endpoint: str, **settings: Json) -> PartSpec:
+    if may_hold_secret(f"spin:{endpoint}"):
+        return PartSpec(name="spin:", missing=SECRET)
+    return PartSpec(name="spin", settings={"endpoint": endpoint, **(settings_of(Spin, settings) or {})})
 
 
 def session_of(run_id: str) -> str:

@@ -352,7 +352,7 @@ def _is_call_of(known: _Inner, call: ToolCall) -> bool:
 def _built_in(names: set[str]) -> tuple[Tool, ...]:
     """The tools of the registered toolsets that can be loaded, until all `names` are found."""
     found: dict[str, Tool] = {}
-    for toolset in TOOLSETS:
+    for toolset in (name for name in TOOLSETS.table if not name.endswith(":")):
         if names <= found.keys():
             break
         with contextlib.suppress(ConfigError):

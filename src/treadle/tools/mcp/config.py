@@ -12,8 +12,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
-from treadle.tools.mcp.server import MCPServer
-from treadle.tools.mcp.servers import MCPServers
+from treadle.tools.mcp.toolset import MCPServer, MCPServers
 
 _VARIABLE = re.compile(r"\$(\$?)\{([^{}]*)\}")
 _INSIDE = re.compile(r"(?:env:)?(\w+)(?::-(.*))?", re.DOTALL)
@@ -61,13 +60,17 @@ _TRANSPORTS = {
 }
 
 
-def mcp(text: str) -> MCPServers:
-    """The servers that `text` names: a JSON file with `mcpServers`, such JSON itself, a URL, or a command.
+def mcp(text: str = "", **settings: Json) -> MCPServers:
+    """Return the servers that `text` names: a JSON file with `mcpServers`, such JSON itself, a URL, or a command.
 
-    A command may begin with assignments, as `KEY=value npx some-server`. `${NAME}` and `${NAME:-default}` are
-    taken from the environment; `$${` stands for `${`. Raises: `ConfigError`.
+    Without a text, `settings` is the JSON. A command may begin with assignments, as in `KEY=value npx some-server`.
+    `${NAME}` and `${NAME:-default}` are taken from the environment; `$${` stands for `${`. Raises: `ConfigError`.
     """
     text = text.strip()
+    if settings:
+        if text:
+            raise ConfigError(f"mcp: {text!r} takes no settings; write all of it as 'mcpServers'")
+        return read_servers(settings, "the settings of 'mcp'")
     if not text:
         raise ConfigError(
             "mcp: say which server, as mcp:servers.json, mcp:https://host/mcp or mcp:'npx server'"
@@ -75,8 +78,7 @@ def mcp(text: str) -> MCPServers:
     if text.startswith("{"):
         return read_servers(_decode(text.encode(), "the JSON after mcp:"), "the JSON after mcp:")
     if text.startswith(("http://", "https://")):
-        variables = _Variables()
-        return MCPServers([MCPServer(url=variables.expand(text, "mcp"), secrets=variables.values)])
+        return MCPServers([_from_entry(None, {"url": text}, "mcp")])
     path = Path(text).expanduser()
     if text.endswith(".json") and (" " not in text or path.is_file()):
         return read_file(path)
@@ -118,7 +120,7 @@ def _is_off(entry: Json) -> bool:
     return isinstance(entry, dict) and (entry.get("disabled") is True or entry.get("enabled") is False)
 
 
-def _from_entry(name: str, entry: Json, origin: str) -> MCPServer:
+def _from_entry(name: str | None, entry: Json, origin: str) -> MCPServer:
     if not isinstance(entry, dict):
         raise ConfigError(f"{origin} is no object")
     for key in entry:
@@ -148,7 +150,7 @@ def _from_entry(name: str, entry: Json, origin: str) -> MCPServer:
     options = {ours: entry[theirs] for theirs, ours in _OPTIONS.items() if theirs in entry}
     transport = _read_transport(entry, origin)
     try:
-        return MCPServer(
+        server = MCPServer(
             **texts,
             args=args,
             env=env,
@@ -161,6 +163,8 @@ def _from_entry(name: str, entry: Json, origin: str) -> MCPServer:
     except ConfigError as error:
         said = str(error).removeprefix(f"MCPServer {name!r}: ")
         raise ConfigError(f"{origin}: {said}") from error
+    server.source = {key: value for key, value in entry.items() if key in _KEYS}
+    return server
 
 
 def _read_transport(entry: dict[str, Json], origin: str) -> str | None:
@@ -177,15 +181,13 @@ def _from_command(text: str) -> MCPServer:
         words = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"mcp: {text!r} is no command line: {error}") from error
-    variables = _Variables()
     env: dict[str, str] = {}
     while words and _ASSIGNMENT.fullmatch(words[0]):
         key, _, value = words.pop(0).partition("=")
-        env[key] = variables.expand(value, f"mcp: {key}")
+        env[key] = value
     if not words:
         raise ConfigError("mcp: there is no command after the assignments")
-    command, *args = [variables.expand(word, "mcp") for word in words]
-    return MCPServer(command=command, args=args, env=env, secrets=variables.values)
+    return _from_entry(None, {"command": words[0], "args": words[1:], "env": env}, "mcp")
 
 
 def _decode(data: bytes, origin: str) -> Json:

@@ -14,7 +14,7 @@ from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.tools.mcp import worker
 from treadle.tools.mcp.failure import UnreachableError, Verdict, describe, first_leaf, judge
-from treadle.tools.mcp.http import Trip, make_client
+from treadle.tools.mcp.http_client import Trip, make_client
 from treadle.tools.mcp.results import mend_listing
 from treadle.tools.mcp.target import Target
 

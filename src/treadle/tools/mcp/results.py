@@ -8,11 +8,12 @@ import binascii
 from collections.abc import Callable
 from typing import Any
 
-import jsonschema_rs
 import msgspec
 
+from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json
 from treadle.tools.protocol import Attachment, ToolOutput
+from treadle.tools.schema.output import OutputChecker
 
 
 def effect_of(annotations: Any) -> Effect:
@@ -25,14 +26,18 @@ def effect_of(annotations: Any) -> Effect:
 
 
 def make_output_check(schema: Json) -> Callable[[Json], bool]:
-    """Whether structured content keeps to `schema`. All does to one that cannot be read, or to none."""
+    """Return a function that tells whether structured content fits `schema`.
+
+    Without a schema, and with one that is not valid, it is always true.
+    """
     if schema is None:
         return _is_anything
+    checker = OutputChecker(schema)
     try:
-        is_valid: Callable[[Json], bool] = jsonschema_rs.validator_for(schema, retriever=_refuse).is_valid
-    except (ValueError, jsonschema_rs.ReferencingError):
+        checker.find_fault(None)
+    except ConfigError:
         return _is_anything
-    return is_valid
+    return lambda value: checker.find_fault(value) is None
 
 
 def to_output(result: Any, is_output_valid: Callable[[Json], bool]) -> ToolOutput:
@@ -111,7 +116,3 @@ def mend_listing(result: dict[str, Json]) -> None:
 
 def _is_anything(value: Json) -> bool:
     return True
-
-
-def _refuse(uri: str) -> Json:
-    raise ValueError(f"a schema may not refer to {uri!r}, outside itself")

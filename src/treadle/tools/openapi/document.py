@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json
-from treadle.tools.openapi.schema import CannotBeToolError, Schemas
+from treadle.tools.openapi.json_schema import CannotBeToolError, Schemas
 from treadle.tools.schema.validation import ArgumentChecker
 
 _EFFECTS = {

@@ -26,6 +26,13 @@ class Loaded(Struct, frozen=True):
     """That it came from."""
 
 
+def is_location(document: str | Path | Mapping[str, Json]) -> bool:
+    """Return whether `document` is a path or a URL, and not the text of a document or the document itself."""
+    return isinstance(document, Path) or (
+        isinstance(document, str) and not document.lstrip().startswith("{") and "\n" not in document
+    )
+
+
 def load(
     document: str | Path | Mapping[str, Json], *, allow_private: bool, resolver: Resolver | None
 ) -> Loaded:
@@ -35,7 +42,7 @@ def load(
     text = str(document)
     if isinstance(document, str) and text.startswith(("http://", "https://")):
         return _fetch(text, allow_private=allow_private, resolver=resolver)
-    if isinstance(document, str) and (text.lstrip().startswith("{") or "\n" in text):
+    if not is_location(document):
         return Loaded(decode_document(text.encode(), _NAME), _NAME)
     try:
         data = Path(text).expanduser().read_bytes()

@@ -1,21 +1,25 @@
 """The toolset of an OpenAPI document."""
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.guarded import GuardedHttp, Resolver, host_of
 from treadle.tools.context import ToolContext
 from treadle.tools.openapi.answer import read
 from treadle.tools.openapi.document import Document, Operation, read_effect
-from treadle.tools.openapi.load import load
+from treadle.tools.openapi.load import is_location, load
 from treadle.tools.openapi.request import build
-from treadle.tools.openapi.security import Secrets
+from treadle.tools.openapi.security import Secrets, variable_of
+from treadle.tools.parts import SECRET, may_hold_secret, settings_of
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
@@ -72,6 +76,18 @@ class OpenAPI:
             name: read_effect(value, f"the effect of {name!r}") for name, value in (effects or {}).items()
         }
         _check_names(changed, [item.name for item in operations], loaded.origin)
+        self.part = _part_of(
+            document,
+            self._find_obstacle(document, auth or {}, resolver),
+            base_url=base_url,
+            allowed_hosts=list(allowed_hosts),
+            allow_private=allow_private,
+            max_response_bytes=max_response_bytes,
+            timeout_seconds=timeout_seconds,
+            include=None if include is None else list(include),
+            exclude=list(exclude),
+            effects=None if effects is None else dict(effects),
+        )
         self._tools = tuple(
             [
                 OpenAPITool(self, replace(item, effect=changed.get(item.name, item.effect)))
@@ -106,6 +122,23 @@ class OpenAPI:
         except ToolError as error:
             raise ToolError(self._secrets.hide(str(error))) from None
         return read(replace(answer, body=self._secrets.hide_bytes(answer.body)))
+
+    def _find_obstacle(
+        self, document: str | Path | Mapping[str, Json], auth: Mapping[str, str], resolver: Resolver | None
+    ) -> str | None:
+        """Return why the toolset cannot be made again from its settings."""
+        if not is_location(document):
+            return "its document is an object of the program"
+        if self._headers or may_hold_secret(f"openapi:{document} {self._given_url or ''}"):
+            return "its headers may hold a secret" if self._headers else SECRET
+        if resolver is not None:
+            return "its resolver is an object of the program"
+        urls = set(self._urls.values())
+        for name, value in auth.items():
+            variables = sorted({variable_of(url, name) for url in urls})
+            if value not in [os.environ.get(variable) for variable in variables]:
+                return f"its secret for {name!r} is not in the environment; set {' or '.join(variables)}"
+        return None
 
     def _url_of(self, operation: Operation) -> str:
         if self._given_url is not None:
@@ -152,13 +185,22 @@ class OpenAPITool:
         return f"<tool {self.spec.name!r}>"
 
 
-def openapi(text: str) -> OpenAPI:
-    """The operations of `openapi:document.json` or `openapi:https://host/openapi.json`. Raises: `ConfigError`."""
+def openapi(text: str, **settings: Any) -> OpenAPI:
+    """Return the toolset of `openapi:document.json` or `openapi:https://host/openapi.json`.
+
+    `settings` are arguments of `OpenAPI`. Raises: `ConfigError`.
+    """
     if not text:
         raise ConfigError(
             "openapi: say which document, as openapi:document.json or openapi:https://host/openapi.json"
         )
-    return OpenAPI(text)
+    return OpenAPI(text, **settings)
+
+
+def _part_of(document: str | Path | Mapping[str, Json], missing: str | None, **settings: Json) -> PartSpec:
+    if missing is not None:
+        return PartSpec(name="openapi:", missing=missing)
+    return PartSpec(name=f"openapi:{document}", settings=settings_of(OpenAPI, settings))
 
 
 def _output_checker(schema: dict[str, Json]) -> ArgumentChecker:

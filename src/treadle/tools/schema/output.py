@@ -10,7 +10,7 @@ import msgspec
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, OutputMode, OutputSpec, ToolSpec
 from treadle.tools.context import ToolContext
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, refuse_reference
 
 MAX_PROBLEMS = 5
 MAX_PROBLEM_CHARS = 300
@@ -44,13 +44,9 @@ class OutputChecker:
         import jsonschema_rs
 
         try:
-            return jsonschema_rs.validator_for(self._schema, retriever=_refuse)
+            return jsonschema_rs.validator_for(self._schema, retriever=refuse_reference)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             raise ConfigError(f"the output schema is not a valid JSON Schema: {error}") from error
-
-
-def _refuse(uri: str) -> Json:
-    raise ValueError(f"a schema may not refer to {uri!r}, outside itself")
 
 
 @lru_cache(maxsize=64)

@@ -35,7 +35,7 @@ class ArgumentChecker:
         import jsonschema_rs
 
         try:
-            self._validator = jsonschema_rs.validator_for(self._schema, retriever=_refuse)
+            self._validator = jsonschema_rs.validator_for(self._schema, retriever=refuse_reference)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             raise ConfigError(f"the parameters are not a valid JSON Schema: {error}") from error
         self._is_valid = self._validator.is_valid
@@ -113,5 +113,6 @@ def _shorten(text: str, limit: int = MAX_PROBLEM_CHARS) -> str:
     return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"
 
 
-def _refuse(uri: str) -> Json:
+def refuse_reference(uri: str) -> Json:
+    """Raise an error for a reference to another document: schemas are never fetched. Raises: `ValueError`."""
     raise ValueError(f"a schema may not refer to {uri!r}, outside itself")

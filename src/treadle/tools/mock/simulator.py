@@ -20,6 +20,7 @@ from treadle.core.answers import strip_answer
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.registry import load
+from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
 from treadle.models.protocol import Watch
 from treadle.tools.protocol import ToolOutput
@@ -58,6 +59,7 @@ class Simulator:
         `cache` is a folder for the answers, which processes may share; without it they last as long as this.
         Raises: `ConfigError` for an unknown model, or a folder that cannot be made.
         """
+        self.part = _part_of(model, seed, cache)
         self._model: Model = (
             load("treadle.models:model")(model, seed=seed) if isinstance(model, str) else model
         )
@@ -142,6 +144,18 @@ class Simulator:
             # What lay there was no answer.
             (self._folder / f"{key}.json").write_bytes(msgspec.json.encode(answer))
         return kept or answer
+
+
+def _part_of(model: "Model | str", seed: int | None, cache: str | Path | None) -> PartSpec | None:
+    """Return the model's name, with the seed and the folder as settings, if the model has a name."""
+    part = PartSpec(name=model) if isinstance(model, str) else getattr(model, "part", None)
+    # Settings of the model itself have no place in what describes a simulator.
+    if not isinstance(part, PartSpec) or part.missing is not None or part.settings is not None:
+        return None
+    settings = {"seed": seed, "cache": None if cache is None else str(cache)}
+    return PartSpec(
+        name=part.name, settings={key: value for key, value in settings.items() if value is not None}
+    )
 
 
 def _link(part: Path, target: Path) -> None:

@@ -24,24 +24,32 @@ import contextlib
 import difflib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.mock.fixtures import Fixture, FixtureLike, fill, has_places, rank_fixtures, read_fixtures
 from treadle.tools.protocol import ToolOutput
-from treadle.tools.schema.definitions import MOCK_FIELDS, Definitions, parse_definitions, read_definitions
+from treadle.tools.schema.definitions import (
+    MOCK_FIELDS,
+    Definitions,
+    Shape,
+    parse_definitions,
+    read_definitions,
+    write_definitions,
+)
 from treadle.tools.schema.output import OutputChecker
 from treadle.tools.schema.validation import ArgumentChecker
 
 if TYPE_CHECKING:
     from treadle.models.protocol import Model
-    from treadle.tools.mock.simulate import Simulator
+    from treadle.tools.mock.simulator import Simulator
 
 STATE = "mock"
 MAX_HISTORY = 50
@@ -86,24 +94,29 @@ class Mock:
 
     def __init__(
         self,
-        definitions: Sequence[ToolSpec] | Definitions | str | Path,
+        definitions: Sequence[ToolSpec] | Definitions | dict[str, Json] | str | Path,
         *,
         fixtures: Mapping[str, Sequence[FixtureLike]] | None = None,
         templates: Mapping[str, Json] | None = None,
         default: Json = msgspec.UNSET,
-        simulator: "Simulator | Model | str | None" = None,
+        simulator: "Simulator | Model | dict[str, Json] | str | None" = None,
     ) -> None:
-        """`definitions` are tools, or a file of them. `templates` are a tool's answer where no fixture is better.
+        """`definitions` are tools, a file of them, or the content of one. `templates` are a tool's answer where no
+        fixture is better.
 
         What then is not answered, a `simulator` answers: a model, in the tool's place. Without one `default`
         does, a template, or `echo` for the object that DeepFabric's mock component gives. What is given here
         wins over what the file says.
         Raises: `ConfigError`.
         """
+        given: dict[str, Json] = {"fixtures": fixtures, "templates": templates, "default": default}
+        origin, is_own = definitions, simulator is not None
         folder = None
         if isinstance(definitions, str | Path):
             folder = Path(definitions).expanduser().parent
             definitions = read_definitions(definitions)
+        elif isinstance(definitions, dict):
+            definitions = parse_definitions(definitions, "the definitions of the mock")
         tools = definitions.tools if isinstance(definitions, Definitions) else tuple(definitions)
         answers: dict[str, list[FixtureLike]] = {tool.name: [] for tool in tools}
         if isinstance(definitions, Definitions):
@@ -117,6 +130,7 @@ class Mock:
         self.default = default
         self.simulator = _as_simulator(simulator)
         self._tools = tuple([MockTool(self, tool, answers[tool.name]) for tool in tools])
+        self.part = _part_of(origin, given, self.simulator if is_own else None)
 
     def tools(self) -> "tuple[MockTool, ...]":
         """See `Toolset.tools`."""
@@ -235,11 +249,38 @@ class MockTool:
         return None if self.spec.output_schema is None else self._find_output_fault(answer)
 
 
-def mock(text: str) -> Mock:
-    """The mocked tools of a file: `mock:tools.json`. Raises: `ConfigError`."""
-    if not text:
-        raise ConfigError("mock: say which file of definitions, as mock:tools.json")
-    return Mock(text)
+def mock(text: str = "", **settings: Any) -> Mock:
+    """Return the mocked tools of a file: `mock:tools.json`. `settings` are arguments of `Mock`.
+
+    Raises: `ConfigError`.
+    """
+    if not text and "definitions" not in settings:
+        raise ConfigError("mock: name a file of definitions, as in mock:tools.json")
+    return Mock(text, **settings) if text else Mock(**settings)
+
+
+def _part_of(
+    definitions: Sequence[ToolSpec] | Definitions | dict[str, Json] | str | Path,
+    given: Mapping[str, Json],
+    simulator: "Simulator | None",
+) -> PartSpec:
+    """Return the part of a mock; `given` holds the arguments of `Mock` that are JSON."""
+    settings: dict[str, Json] = {}
+    if isinstance(definitions, Definitions):
+        settings["definitions"] = {**definitions.rest, "tools": list(definitions.raw)}
+    elif isinstance(definitions, dict):
+        settings["definitions"] = definitions
+    elif not isinstance(definitions, str | Path):
+        settings["definitions"] = write_definitions(definitions, Shape.TREADLE)[0]
+    settings |= {
+        key: msgspec.to_builtins(item) for key, item in given.items() if item not in (None, msgspec.UNSET)
+    }
+    if simulator is not None:
+        if simulator.part is None:
+            return PartSpec(name="mock:", missing="the model of its simulator is an object of the program")
+        settings["simulator"] = {"model": simulator.part.name, **(simulator.part.settings or {})}
+    name = "mock" if "definitions" in settings else f"mock:{definitions}"
+    return PartSpec(name=name, settings=settings or None)
 
 
 def mock_of(value: Json, origin: str) -> Mock:
@@ -295,7 +336,7 @@ def _check_fields(given: Iterable[str], known: Sequence[str], where: str) -> Non
 
 
 def _read_simulator(value: Json, folder: Path) -> "Simulator":
-    from treadle.tools.mock.simulate import Simulator
+    from treadle.tools.mock.simulator import Simulator
 
     options = {"model": value} if isinstance(value, str) else value
     kinds = {"model": str, "seed": int, "cache": str}
@@ -312,9 +353,11 @@ def _read_simulator(value: Json, folder: Path) -> "Simulator":
     return Simulator(options["model"], seed=options.get("seed"), cache=cache)
 
 
-def _as_simulator(given: "Simulator | Model | str | None") -> "Simulator | None":
+def _as_simulator(given: "Simulator | Model | dict[str, Json] | str | None") -> "Simulator | None":
     if given is None:
         return None
-    from treadle.tools.mock.simulate import Simulator
+    from treadle.tools.mock.simulator import Simulator
 
+    if isinstance(given, dict):
+        return _read_simulator(given, Path())
     return given if isinstance(given, Simulator) else Simulator(given)

@@ -16,8 +16,10 @@ from typing import Any
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.registry import require
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
+from treadle.tools.parts import settings_of
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import workers
 from treadle.tools.schema.validation import ArgumentChecker
@@ -58,6 +60,22 @@ class Python:
 
         `max_output_bytes` and `max_tool_calls` are of one call too, the others of a run.
         """
+        self.part = PartSpec(
+            name="python",
+            settings=settings_of(
+                Python,
+                {
+                    "name": name,
+                    "max_seconds": max_seconds,
+                    "max_memory_bytes": max_memory_bytes,
+                    "max_recursion": max_recursion,
+                    "max_output_bytes": max_output_bytes,
+                    "max_state_bytes": max_state_bytes,
+                    "max_files_bytes": max_files_bytes,
+                    "max_tool_calls": max_tool_calls,
+                },
+            ),
+        )
         for option, value in (("max_seconds", max_seconds), ("max_memory_bytes", max_memory_bytes)):
             if value <= 0:
                 raise ConfigError(f"Python: {option} is {value!r}; it must be above 0")
@@ -142,7 +160,7 @@ class _Run:
     """One call: drives the code from one question to the host to the next."""
 
     def __init__(self, tool: Python, monty: Any, session: Any, context: ToolContext) -> None:
-        from treadle.tools.python.files import SandboxFiles
+        from treadle.tools.python.filesystem import SandboxFiles
 
         self._tool = tool
         self._monty = monty
@@ -210,7 +228,7 @@ class _Run:
         return await step.resume()
 
     async def _ask_host(self, step: Any) -> Any:
-        from treadle.tools.python.files import answer
+        from treadle.tools.python.filesystem import answer
 
         if step.function_name in ("system.sleep", "system.async_sleep"):
             return await step.resume_auto()
@@ -318,14 +336,8 @@ def _shorten(text: str, limit: int) -> str:
 python = Python()
 
 
-class _Toolset:
-    """The name `python` of a command line or an agent."""
-
-    def tools(self) -> tuple[Python]:
-        """See `Toolset.tools`. Raises: `ConfigError` if Monty is not installed, before a run is begun in vain."""
-        if importlib.util.find_spec("pydantic_monty") is None:
-            require("pydantic_monty", "python")
-        return (python,)
-
-
-toolset = _Toolset()
+def make_python(**settings: Any) -> Python:
+    """Return the tool with the name `python`. Raises: `ConfigError` if Monty is not installed."""
+    if importlib.util.find_spec("pydantic_monty") is None:
+        require("pydantic_monty", "python")
+    return Python(**settings) if settings else python

@@ -1,25 +1,30 @@
-"""An MCP server as a toolset."""
+"""MCP servers as toolsets: `MCPServer` is one, `MCPServers` are several."""
 
 import asyncio
 import contextlib
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.mcp import worker
 from treadle.tools.mcp.failure import UnreachableError
 from treadle.tools.mcp.link import Link
 from treadle.tools.mcp.names import name_of_command, name_of_url, safe_name
+from treadle.tools.mcp.part import make_part, write_entry
 from treadle.tools.mcp.results import effect_of, make_output_check, to_output
 from treadle.tools.mcp.target import Target
-from treadle.tools.protocol import ToolOutput
+from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
+TIMEOUT_SECONDS = 120.0
+START_TIMEOUT_SECONDS = 60.0
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -44,8 +49,8 @@ class MCPServer:
         name: str | None = None,
         transport: str | None = None,
         per_run: bool = False,
-        timeout_seconds: float | None = 120.0,
-        start_timeout_seconds: float = 60.0,
+        timeout_seconds: float | None = TIMEOUT_SECONDS,
+        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
         effects: Mapping[str, Effect | str] | None = None,
         may_differ: Mapping[str, Sequence[str]] | None = None,
         secrets: Sequence[str] = (),
@@ -90,6 +95,8 @@ class MCPServer:
         self.is_per_run = per_run
         self.effects = {key: _to_effect(value, self.name, key) for key, value in (effects or {}).items()}
         self.may_differ = {key: tuple(value) for key, value in (may_differ or {}).items()}
+        self.source: dict[str, Json] | None = None
+        """The entry of `mcpServers` that the server was read from, if it was."""
         self._link = Link(self.target)
         self._tools: tuple[MCPTool, ...] | None = None
 
@@ -129,6 +136,27 @@ class MCPServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    @property
+    def entry(self) -> dict[str, Json] | str:
+        """The server as an entry of `mcpServers`, or the reason why it cannot be written as one."""
+        if self.source is not None:
+            return self.source
+        options: dict[str, Json] = {"perRun": True} if self.is_per_run else {}
+        if self.timeout_seconds != TIMEOUT_SECONDS:
+            options["timeout"] = self.timeout_seconds
+        if self.target.start_timeout_seconds != START_TIMEOUT_SECONDS:
+            options["startTimeout"] = self.target.start_timeout_seconds
+        if self.effects:
+            options["effects"] = {name: effect.value for name, effect in self.effects.items()}
+        if self.may_differ:
+            options["mayDiffer"] = {name: list(rules) for name, rules in self.may_differ.items()}
+        return write_entry(self.target, options)
+
+    @property
+    def part(self) -> PartSpec:
+        """The toolset by name and settings, without secrets."""
+        return make_part({self.name: self.entry})
 
     def __repr__(self) -> str:
         return f"<MCP server {self.name!r}>"
@@ -234,6 +262,68 @@ class MCPTool:
 
     def __repr__(self) -> str:
         return f"<tool {self.spec.name!r} of {self.server!r}>"
+
+
+class MCPServers:
+    """Several servers as one toolset; `<server>_<tool>` is the name of a tool that two of them have."""
+
+    def __init__(self, servers: Sequence[MCPServer]) -> None:
+        """Raises: `ConfigError` if two have one name."""
+        self.servers = tuple(servers)
+        name, count = (
+            Counter(server.name for server in self.servers).most_common(1)[0] if servers else ("", 0)
+        )
+        if count > 1:
+            raise ConfigError(f"two MCP servers are called {name!r}; give them a name each")
+
+    @property
+    def part(self) -> PartSpec:
+        """The toolset by name and settings, without secrets."""
+        return make_part({server.name: server.entry for server in self.servers})
+
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools of all, connected to side by side. Raises: `ConfigError`."""
+        worker.run(self._open_all())
+        return self._join()
+
+    async def open(self) -> Self:
+        """Connect to all without blocking. Raises: `ConfigError`."""
+        await worker.hop(self._open_all())
+        return self
+
+    def close(self) -> None:
+        """End all sessions. Idempotent."""
+        worker.run(self._close_all())
+
+    async def aclose(self) -> None:
+        """`close`, without blocking."""
+        await worker.hop(self._close_all())
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _join(self) -> tuple[Tool, ...]:
+        counts = Counter(tool.spec.name for server in self.servers for tool in server.tools())
+        tools: list[Tool] = []
+        for server in self.servers:
+            for tool in server.tools():
+                name = tool.spec.name
+                is_clash = counts[name] > 1
+                tools.append(tool.renamed(safe_name(f"{server.name}_{name}")) if is_clash else tool)
+        return tuple(tools)
+
+    async def _open_all(self) -> None:
+        outcomes = await asyncio.gather(*[server.open() for server in self.servers], return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if failures:
+            await self._close_all()
+            raise failures[0]
+
+    async def _close_all(self) -> None:
+        await asyncio.gather(*[server.aclose() for server in self.servers])
 
 
 def _name_of(command: str | None, args: Sequence[str], url: str | None, server: Any) -> str:

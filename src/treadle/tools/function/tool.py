@@ -20,10 +20,12 @@ import msgspec
 import pydantic_core
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.function.docstring import parse_docstring
 from treadle.tools.function.signature import read_signature
+from treadle.tools.parts import reference_of
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
@@ -114,6 +116,13 @@ class FunctionTool(Generic[P, R_co]):
             raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
         kind = type(value)
         return value if kind is str or kind is ToolOutput else _to_text(self.spec.name, value)
+
+    @property
+    def part(self) -> PartSpec:
+        """`package.module:name` if that leads to this tool."""
+        part = reference_of(self)
+        # Loading a plain function makes the same tool as this one.
+        return part if part.missing is None or self._options else reference_of(self._function)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._attribute = name
