@@ -306,5 +306,5 @@ def test_files_that_cannot_be_used(tmp_path: Path, value: Any, message: str) -> 
 
 
 def test_a_mock_without_a_file() -> None:
-    with pytest.raises(ConfigError, match=r"name a file of definitions, as mock:tools\.json"):
+    with pytest.raises(ConfigError, match=r"name a file of definitions, as in mock:tools\.json"):
         mock("")

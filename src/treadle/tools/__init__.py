@@ -1,4 +1,4 @@
-"""What a model may call. The toolsets are loaded when they are first asked for."""
+"""Tools that a model may call. Each toolset is imported when it is first used."""
 
 from typing import TYPE_CHECKING
 

@@ -25,7 +25,7 @@ def load_file(path: Path) -> ModuleType:
         hint = did_you_mean(path.name, near) if near is not None else f"; there is no folder {str(folder)!r}"
         raise ConfigError(f"there is no file {str(path)!r}{hint}")
     full = path.resolve()
-    # The digest keeps files of one name in two folders apart, and names the same file the same again.
+    # The digest tells files of the same name in two folders apart, and is the same for the same file.
     name = f"treadle_file_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -51,7 +51,7 @@ def load_module(name: str, text: str) -> ModuleType:
 
 @contextmanager
 def _on_path(folder: Path, position: int) -> Iterator[None]:
-    """Let imports look into `folder`, for as long as this lasts."""
+    """Add `folder` to the import path within the `with` block."""
     entry = str(folder)
     if entry in sys.path:
         yield
@@ -66,7 +66,7 @@ def _on_path(folder: Path, position: int) -> Iterator[None]:
 
 @contextmanager
 def told(what: str, source: str) -> Iterator[None]:
-    """Turn whatever importing raises into a `ConfigError` that says where it happened."""
+    """Raise a `ConfigError` that says where it happened for whatever an import in the `with` block raises."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -75,7 +75,7 @@ def told(what: str, source: str) -> Iterator[None]:
 
 
 def _place_of(error: BaseException, source: str) -> str:
-    """The line of the user's code at which importing failed: the deepest one in the file that began it."""
+    """Return the line of the user's code at which an import failed: the deepest one in the file that started it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}, line {error.lineno})"
     frames = [
@@ -123,7 +123,7 @@ def _is_public_function(item: Any, module: ModuleType) -> bool:
 
 
 def _imported_names(file: Path) -> set[str]:
-    """The names that import statements bind at the level of the module."""
+    """Return the names that import statements bind at the top level of the module."""
     names: set[str] = set()
     pending: list[ast.AST] = [ast.parse(file.read_bytes())]
     while pending:

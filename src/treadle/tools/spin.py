@@ -1,7 +1,8 @@
 """Tools of a service that speaks DeepFabric's Spin protocol.
 
-Each run has a session there, whose id follows from the run's, so that a resume finds it again. It begins with the
-run's files, which are written to it before the first call; it is ended when the run is over, not when it pauses.
+Each run has a session on the service. Its id is derived from the run's id, so that a resumed run finds it again.
+The run's files are written to the session before the first call. The session ends with the run, not when the run is
+paused.
 Source: DeepFabric 4.13, Spin tools protocol.
 """
 
@@ -63,11 +64,11 @@ class Spin:
         has_seed: bool = True,
         max_response_bytes: int = 16_000_000,
     ) -> None:
-        """`tools` are those that the component has; of `vfs` and `mock` they are known.
+        """`tools` are the component's tools. For `vfs` and `mock` they are known.
 
-        With `tool_execute_path` each call is posted there as name and arguments, without a session. With
-        `has_seed` the run's files are written to the session's `vfs` before the first call.
-        Raises: `ConfigError` for an endpoint that is no URL.
+        With `tool_execute_path`, each call is posted there as name and arguments, without a session. With
+        `has_seed`, the run's files are written to the session's `vfs` before the first call. Raises: `ConfigError`
+        for an endpoint that is not a URL.
         """
         self.part = _part_of(
             endpoint,
@@ -95,7 +96,7 @@ class Spin:
         self._tools: tuple[SpinTool, ...] | None = None
 
     def tools(self) -> "tuple[SpinTool, ...]":
-        """See `Toolset.tools`. Those of a mock component are asked for, which blocks. Raises: `ConfigError`."""
+        """See `Toolset.tools`. The tools of a mock component are requested, which blocks. Raises: `ConfigError`."""
         if self._tools is None:
             specs = self._specs
             if specs is None and self.component == "vfs":
@@ -111,7 +112,7 @@ class Spin:
         return self._tools
 
     async def health(self) -> Json:
-        """What the service says of itself. Raises: `ToolError` if it says nothing good."""
+        """Return what the service says about its health. Raises: `ToolError` if it is not healthy."""
         said = []
         for path in ("/health", "/vfs/health"):
             answer = await self._http.request("GET", self.endpoint + path)
@@ -135,7 +136,7 @@ class Spin:
         return _read_executed(answer)
 
     async def end(self, session_id: str) -> bool:
-        """Free a session's state, by whichever of the two addresses the service knows; whether it did."""
+        """Delete a session, at whichever of two addresses the service knows. Return whether it was deleted."""
         for path in (f"/session/{session_id}", f"/vfs/session/{session_id}"):
             with contextlib.suppress(ToolError):
                 answer = await self._http.request("DELETE", self.endpoint + path)
@@ -144,7 +145,7 @@ class Spin:
         return False
 
     async def _seed(self, session_id: str, context: ToolContext) -> None:
-        """Write the run's files to the session, once in the run's life."""
+        """Write the run's files to the session, once in the life of the run."""
         sandbox = context.sandbox
         if sandbox is None or sandbox.read_state(STATE) is not None:
             return
@@ -187,7 +188,7 @@ class Spin:
 
 
 class SpinTool:
-    """One tool of a service."""
+    """A tool of a Spin service."""
 
     def __init__(self, spin: Spin, spec: ToolSpec) -> None:
         self.spec = spec
@@ -218,7 +219,7 @@ def _part_of(endpoint: str, **settings: Json) -> PartSpec:
 
 
 def session_of(run_id: str) -> str:
-    """The id of a run's session, a UUID that follows from the run's id."""
+    """Return the id of a run's session: a UUID derived from the run's id."""
     return str(uuid.uuid5(_NAMESPACE, run_id))
 
 

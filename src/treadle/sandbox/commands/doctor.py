@@ -45,7 +45,9 @@ def _prove() -> None:
     finally:
         remove_tree(root)
     if outcome.exit_code != 7:
-        raise SandboxError(f"a command in the sandbox exited with {outcome.exit_code} instead of 7: {outcome.text.strip()}")
+        raise SandboxError(
+            f"a command in the sandbox exited with {outcome.exit_code} instead of 7: {outcome.text.strip()}"
+        )
 
 
 def _advice() -> str:

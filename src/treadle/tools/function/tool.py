@@ -1,7 +1,7 @@
-"""Functions as tools: the `tool` decorator.
+"""Functions as tools: the decorator `tool`.
 
-The signature gives the JSON Schema, the docstring the descriptions. What the decorator gives is a `Tool` and
-can still be called as the function that it was.
+The signature becomes the JSON Schema, and the docstring the descriptions. The decorator returns a `Tool` that can
+still be called like the function.
 """
 
 import asyncio
@@ -38,32 +38,33 @@ _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class ToolOptions(TypedDict, total=False):
-    """What `tool` may be told of a function."""
+    """Options of `tool`."""
 
     name: str
-    """The function's own name, if left out."""
+    """Default: the function's own name."""
     description: str
-    """The first paragraph of the docstring, if left out."""
+    """Default: the first paragraph of the docstring."""
     effect: Effect | Literal["pure", "idempotent", "once"]
-    """`once`, if left out: nothing is known, so a call in doubt is never run again."""
+    """Default: `once`. As nothing is known about the function, a call in doubt is never run again."""
     timeout_seconds: float | None
-    """A function that runs in a thread goes on after it; only its result is no longer waited for."""
+    """The time limit of one call. A function that runs in a thread continues after it; only its result is
+    dropped."""
     concurrent: bool
-    """Whether it may run beside other calls of the same step; if left out, it may."""
+    """Whether a call may run at the same time as other calls of its step. Default: true."""
     max_result_chars: int
     max_calls: int | None
-    """In one turn."""
+    """The number of calls in one turn."""
     max_concurrent: int | None
-    """Of one run, at a time."""
+    """The number of calls of one run that run at the same time."""
     may_differ: Sequence[str]
-    """What of a result may be otherwise when the call is made again: see `ToolSpec.may_differ`."""
+    """The parts of a result that may differ when the call is made again: see `ToolSpec.may_differ`."""
 
 
 class FunctionTool(Generic[P, R_co]):
-    """A function that a model can call. Made by `tool`.
+    """A function that a model can call, as returned by `tool`.
 
-    A coroutine function runs on the event loop, any other in a thread of a pool of 64 for the process, with
-    the caller's context variables.
+    A coroutine function runs on the event loop. Any other function runs in a thread, with the caller's context
+    variables; a process has at most 64 such threads.
     """
 
     spec: ToolSpec
@@ -89,10 +90,10 @@ class FunctionTool(Generic[P, R_co]):
         self._attribute: str | None = None
         self._contexts = signature.contexts
         self.takes_context = bool(signature.contexts)
-        """Whether `call` uses its context: see `Tool`."""
+        """Whether `call` uses its context. See `Tool`."""
         self._convert = None if signature.takes_json else signature.convert
         self._start: Callable[..., Awaitable[Any]] | None = None
-        """The function itself if it is a coroutine function, which then runs on the event loop."""
+        """The function itself if it is a coroutine function. `None`: it runs in a thread."""
         if _is_async(function):
             self._start = cast("Any", function)
         self.find_fault = ArgumentChecker(signature.schema).find_fault
@@ -112,16 +113,16 @@ class FunctionTool(Generic[P, R_co]):
             else:
                 value = await _run_in_thread(self._function, arguments)
         except SystemExit as error:
-            # Left alone it would end the process, and every run in it.
+            # Otherwise it would end the process with every run in it.
             raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
         kind = type(value)
         return value if kind is str or kind is ToolOutput else _to_text(self.spec.name, value)
 
     @property
     def part(self) -> PartSpec:
-        """`package.module:name` if that leads to this tool."""
+        """The reference `package.module:name`, if it leads to this tool."""
         part = reference_of(self)
-        # Loading a plain function makes the same tool as this one.
+        # A reference to a function without options makes a tool like this one.
         return part if part.missing is None or self._options else reference_of(self._function)
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -146,10 +147,11 @@ def tool(
     **options: Unpack[ToolOptions],
 ) -> Callable[[Callable[P, R_co]], FunctionTool[P, R_co]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
-    """Make a tool of a function or bound method; with `@`, with options or without.
+    """Make a tool from a function or a bound method. Use it as a decorator, with or without options.
 
-    A parameter annotated `ToolContext` is given by the loop and not shown to the model. The result is the
-    text that the model reads: `str` as it is, `None` as nothing, anything else as JSON.
+    A parameter with the annotation `ToolContext` is not shown to the model; the loop passes the context. The model
+    reads the result as text: a `str` unchanged, `None` as an empty text, anything else as JSON. A `ToolOutput` may
+    have attachments.
     Raises: `ConfigError` for a signature or an option that cannot be used.
     """
     if function is None:
@@ -158,9 +160,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
 
 
 def as_tool(item: object) -> Tool:
-    """`item` if it is a tool, else a tool of effect `once` made from it, a function.
+    """Return `item` if it is a tool. From a function, make a tool with the effect `once`.
 
-    Raises: `ConfigError` if it is neither.
+    Raises: `ConfigError` if `item` is neither.
     """
     if is_tool(item):
         return cast("Tool", item)
@@ -170,12 +172,12 @@ def as_tool(item: object) -> Tool:
 
 
 def is_tool(item: object) -> bool:
-    """Whether `item` is an object with what `Tool` asks for."""
+    """Return whether `item` has the attributes of a `Tool`."""
     return isinstance(getattr(item, "spec", None), ToolSpec) and not isinstance(item, type)
 
 
 def check_tool_name(name: str, label: str) -> None:
-    """Raises: `ConfigError` if providers would refuse a tool of this name."""
+    """Check that providers accept a tool of this name. Raises: `ConfigError`."""
     if not _TOOL_NAME.fullmatch(name):
         raise ConfigError(
             f"{label}: {name!r} cannot be the name of a tool; use 1 to 64 of the characters a-z, A-Z, 0-9, '_' "
@@ -226,7 +228,7 @@ def _check_rules(label: str, rules: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_function(function: object) -> str:
-    """How messages name `function`. Raises: `ConfigError` if it can be no tool, whatever its signature."""
+    """Return the name of `function` for messages. Raises: `ConfigError` if it cannot be a tool."""
     label = _label_of(function)
     if not callable(function):
         raise ConfigError(f"{label} cannot be a tool: it is not a function")
@@ -263,7 +265,7 @@ def _is_async(function: object) -> bool:
 
 
 def _is_unbound_method(function: Any) -> bool:
-    """Whether it is a function written in a class body, whose first parameter is the instance."""
+    """Return whether a function was written in a class body, so that its first parameter is the instance."""
     outer = getattr(function, "__qualname__", "").rpartition(".")[0]
     if not inspect.isfunction(function) or not outer or outer.endswith("<locals>"):
         return False
@@ -271,7 +273,7 @@ def _is_unbound_method(function: Any) -> bool:
 
 
 def _locals_for(function: Any, frame: types.FrameType) -> dict[str, Any]:
-    """The local names of the caller, if it is the one that `function` is defined in."""
+    """Return the local names of the caller if `function` is defined in it."""
     is_local = "<locals>" in getattr(function, "__qualname__", "")
     is_here = getattr(function, "__globals__", None) is frame.f_globals
     return dict(frame.f_locals) if is_local and is_here else {}
@@ -296,13 +298,13 @@ def _call(function: Callable[..., object], arguments: dict[str, Any]) -> object:
     try:
         return function(**arguments)
     except StopIteration as error:
-        # A future cannot carry it: who waits for the result would wait for ever.
+        # A future cannot hold it, so whoever waits for the result would wait for ever.
         raise RuntimeError("StopIteration was raised") from error
 
 
 def _to_text(name: str, value: object) -> str:
     """Return the text of a function's result. Raises: `ToolError` if it has none."""
-    # Plain values skip pydantic: what follows gives the same texts.
+    # Plain values skip pydantic. The texts are the same as pydantic's.
     kind = type(value)
     if value is None:
         return ""
@@ -326,7 +328,7 @@ def _to_text(name: str, value: object) -> str:
         raise ToolError(
             f"{name} returned {kind_name}, which cannot be written as JSON ({error}); {advice}"
         ) from error
-    # A date or a member of an enum is a text, which needs no quotes.
+    # A date or an enum member becomes a JSON string; the model reads it without quotes.
     return cast("str", msgspec.json.decode(text)) if text.startswith('"') else text
 
 

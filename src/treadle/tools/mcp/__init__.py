@@ -1,4 +1,4 @@
-"""Servers of the Model Context Protocol as toolsets: `MCPServer`, `MCPServers`, and `mcp` from text."""
+"""Servers of the Model Context Protocol as toolsets: `MCPServer`, `MCPServers`, and `mcp`, which reads a text."""
 
 from treadle.tools.mcp.config import mcp
 from treadle.tools.mcp.toolset import MCPServer, MCPServers

@@ -1,4 +1,4 @@
-"""From what a user writes (a file of `mcpServers`, JSON, a URL, a command line) to servers."""
+"""Reading MCP servers from what a user writes: a file of `mcpServers`, JSON, a URL or a command line."""
 
 import difflib
 import os
@@ -49,7 +49,7 @@ _IGNORED = (
     "trust",
     "gallery",
 )
-"""What other clients write, and what says nothing about how to connect."""
+"""Keys that other clients write and that do not say how to connect."""
 _TRANSPORTS = {
     "stdio": "stdio",
     "http": "http",
@@ -86,7 +86,7 @@ def mcp(text: str = "", **settings: Json) -> MCPServers:
 
 
 def read_file(path: Path) -> MCPServers:
-    """The servers of a file in the usual `mcpServers` shape. Raises: `ConfigError`."""
+    """Return the servers of a file in the common `mcpServers` format. Raises: `ConfigError`."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -97,7 +97,7 @@ def read_file(path: Path) -> MCPServers:
 
 
 def read_servers(raw: Json, origin: str) -> MCPServers:
-    """The servers of decoded JSON: `{"mcpServers": {name: {...}}}`, or one server's object."""
+    """Return the servers of decoded JSON: `{"mcpServers": {name: {...}}}`, or the object of one server."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{origin}: this is no object with 'mcpServers'")
     found = raw.get("mcpServers", raw.get("servers"))
@@ -204,13 +204,13 @@ def _text(value: Json, what: str) -> str:
 
 
 class _Variables:
-    """Puts the environment's values in, and remembers them, for they may be secret."""
+    """Environment variables in texts. Their values are remembered, because they may be secret."""
 
     def __init__(self) -> None:
         self.values: list[str] = []
 
     def expand(self, text: str, what: str) -> str:
-        """`text` with its variables' values. Raises: `ConfigError` for one that is not set, or no variable."""
+        """Return `text` with the values of its variables. Raises: `ConfigError` for a variable that is not set."""
         return _VARIABLE.sub(lambda match: self._replace(match, what), text)
 
     def _replace(self, match: re.Match[str], what: str) -> str:
@@ -235,7 +235,7 @@ class _Variables:
         return default
 
     def expand_all(self, value: Json, what: str) -> Mapping[str, str]:
-        """An object of texts. Raises: `ConfigError`."""
+        """Return an object of texts with the values of their variables. Raises: `ConfigError`."""
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
             raise ConfigError(f"{what} must be an object of texts")
         return {key: self.expand(item, f"{what} {key!r}") for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""From what a server answers to what the loop keeps.
+"""Converting a server's definitions and results.
 
 Source: Model Context Protocol, revisions 2025-11-25 and 2026-07-28: tool definitions and results.
 """
@@ -17,7 +17,7 @@ from treadle.tools.schema.output import OutputChecker
 
 
 def effect_of(annotations: Any) -> Effect:
-    """What the server says that a second call would do; a tool of which it says nothing is `once`."""
+    """Return the effect that a server declares for a tool, or `once` if it declares none."""
     if annotations is None:
         return Effect.ONCE
     if annotations.read_only_hint:
@@ -41,7 +41,7 @@ def make_output_check(schema: Json) -> Callable[[Json], bool]:
 
 
 def to_output(result: Any, is_output_valid: Callable[[Json], bool]) -> ToolOutput:
-    """A `CallToolResult` as text, structured content and attachments."""
+    """Return a `CallToolResult` as text, structured content and attachments."""
     lines: list[str] = []
     attachments: list[Attachment] = []
     for block in result.content:
@@ -53,7 +53,7 @@ def to_output(result: Any, is_output_valid: Callable[[Json], bool]) -> ToolOutpu
     if structured is not None and not any(block.type == "text" for block in result.content):
         lines.insert(0, msgspec.json.encode(structured).decode())
     if structured is not None and not result.is_error and not is_output_valid(structured):
-        # The model has its text; to programs it would break a promise.
+        # The model still has the text. Programs rely on the schema, so they get nothing that breaks it.
         structured = None
     return ToolOutput(
         "\n".join(lines),
@@ -94,14 +94,14 @@ def _read_data(
 
 
 def mend_listing(result: dict[str, Json]) -> None:
-    """Mend, in a raw page of tools, what the SDK would refuse the whole page for."""
+    """Correct what would make the SDK refuse a whole page of tools."""
     result["tools"] = [item for item in result["tools"] if isinstance(item, dict) and item.get("name")]
     for item in result["tools"]:
         schema = item.get("inputSchema")
         if not isinstance(schema, dict):
             item["inputSchema"] = {"type": "object"}
         elif schema.get("type") != "object":
-            # It can be no other: arguments are an object by the protocol.
+            # By the protocol, arguments are always an object.
             item["inputSchema"] = {**schema, "type": "object"}
         if not isinstance(item.get("outputSchema", {}), dict):
             del item["outputSchema"]

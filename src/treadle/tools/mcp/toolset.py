@@ -29,10 +29,11 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class MCPServer:
-    """One server: started as a command, reached by URL, or an SDK server in this process.
+    """One MCP server: a command to start, a URL, or an SDK server object in this process.
 
-    It is connected to when its tools are first asked for, and again whenever it has ended. By default one session
-    serves all runs; with `per_run` each run has a session, and for a command a process, of its own.
+    It is connected when its tools are first requested, and connected again after it has ended. By default one
+    session serves all runs. With `per_run` each run has its own session, and its own process if the server is a
+    command.
     """
 
     def __init__(
@@ -55,13 +56,13 @@ class MCPServer:
         may_differ: Mapping[str, Sequence[str]] | None = None,
         secrets: Sequence[str] = (),
     ) -> None:
-        """`where` is a command, a URL or a server object, as `command`, `url` and `server` are by name.
+        """`where` is a command, a URL or a server object, like the arguments `command`, `url` and `server`.
 
-        A URL is spoken to over Streamable HTTP, or over what came before it with `transport="sse"`. A command's
-        environment is a small part of this process's (PATH, HOME and the like) and `env`. `timeout_seconds` is of
-        one call. `effects` says of tools, by the server's name for them, what the server does not or says wrongly,
-        and `may_differ` what of their results may be otherwise the next time (see `ToolSpec.may_differ`).
-        `secrets` are texts that no message may hold; the values of `env` and `headers` always are.
+        A URL uses Streamable HTTP, or the older transport with `transport="sse"`. A command's environment is `env`
+        and a few variables of this process, such as PATH and HOME. `timeout_seconds` limits one call. `effects` and
+        `may_differ` (see `ToolSpec.may_differ`) map the server's names of tools to what the server does not say, or
+        says wrongly. `secrets` are further texts that no message may contain, besides the values of `env` and
+        `headers`.
         Raises: `ConfigError`.
         """
         if isinstance(where, str):
@@ -96,19 +97,19 @@ class MCPServer:
         self.effects = {key: _to_effect(value, self.name, key) for key, value in (effects or {}).items()}
         self.may_differ = {key: tuple(value) for key, value in (may_differ or {}).items()}
         self.source: dict[str, Json] | None = None
-        """The entry of `mcpServers` that the server was read from, if it was."""
+        """The entry of `mcpServers` that this server was read from. `None`: it was described in a program."""
         self._link = Link(self.target)
         self._tools: tuple[MCPTool, ...] | None = None
 
     def tools(self) -> "tuple[MCPTool, ...]":
-        """The server's tools; the first time it is connected to, which blocks. Raises: `ConfigError`."""
+        """Return the server's tools. The first call connects, which blocks. Raises: `ConfigError`."""
         if self._tools is None:
             worker.run(self.open())
         assert self._tools is not None
         return self._tools
 
     async def open(self) -> Self:
-        """Connect without blocking, so that `tools` need not. Raises: `ConfigError`."""
+        """Connect without blocking, so that `tools` does not block. Raises: `ConfigError`."""
         if self._tools is None:
             try:
                 self._tools = await worker.hop(self._list())
@@ -117,11 +118,11 @@ class MCPServer:
         return self
 
     def close(self) -> None:
-        """End the shared session and its process; a later call starts them again. Idempotent."""
+        """End the shared session and its process. A later call starts them again. Idempotent."""
         worker.run(self._link.close())
 
     async def aclose(self) -> None:
-        """`close`, without blocking."""
+        """End the shared session and its process without blocking."""
         await worker.hop(self._link.close())
 
     def __enter__(self) -> Self:
@@ -175,7 +176,7 @@ class MCPServer:
             tool.remote_name,
             arguments,
             context.idempotency_key,
-            # A server that nobody listens to need not report.
+            # Without a listener, the server need not report progress.
             report if context.is_heard else None,
             can_repeat=tool.spec.effect is not Effect.ONCE,
         )
@@ -206,7 +207,7 @@ class MCPServer:
             await self._link.close()
             raise
         if self.is_per_run:
-            # It was started to be asked for its tools; each run has its own.
+            # The server was started only to list its tools. Each run starts its own.
             await self._link.close()
         return tuple(tools.values())
 
@@ -220,12 +221,12 @@ class MCPServer:
 
 
 class MCPTool:
-    """A tool of a server."""
+    """A tool of an MCP server."""
 
     def __init__(self, server: MCPServer, item: Any, name: str) -> None:
         self.server = server
         self.remote_name: str = item.name
-        """As the server knows it."""
+        """The name of the tool on the server."""
         self.spec = ToolSpec(
             name=name,
             description=item.description or item.title or "",
@@ -240,13 +241,13 @@ class MCPTool:
         try:
             checker.find_fault({})
         except Exception:
-            # What this cannot read, the server checks.
+            # The server checks arguments against a schema that cannot be read here.
             self._find_fault: Callable[[Json], str | None] = _need_object
         else:
             self._find_fault = checker.find_fault
 
     def renamed(self, name: str) -> "MCPTool":
-        """The same tool under another name."""
+        """Return the same tool with another name."""
         other = object.__new__(MCPTool)
         other.__dict__.update(self.__dict__)
         other.spec = replace(self.spec, name=name)
@@ -265,10 +266,10 @@ class MCPTool:
 
 
 class MCPServers:
-    """Several servers as one toolset; `<server>_<tool>` is the name of a tool that two of them have."""
+    """Several servers as one toolset. A tool name that two of them have becomes `<server>_<tool>`."""
 
     def __init__(self, servers: Sequence[MCPServer]) -> None:
-        """Raises: `ConfigError` if two have one name."""
+        """Raises: `ConfigError` if two servers have the same name."""
         self.servers = tuple(servers)
         name, count = (
             Counter(server.name for server in self.servers).most_common(1)[0] if servers else ("", 0)
@@ -282,12 +283,12 @@ class MCPServers:
         return make_part({server.name: server.entry for server in self.servers})
 
     def tools(self) -> tuple[Tool, ...]:
-        """The tools of all, connected to side by side. Raises: `ConfigError`."""
+        """Return the tools of all servers, which are connected in parallel. Raises: `ConfigError`."""
         worker.run(self._open_all())
         return self._join()
 
     async def open(self) -> Self:
-        """Connect to all without blocking. Raises: `ConfigError`."""
+        """Connect to all servers without blocking. Raises: `ConfigError`."""
         await worker.hop(self._open_all())
         return self
 
@@ -296,7 +297,7 @@ class MCPServers:
         worker.run(self._close_all())
 
     async def aclose(self) -> None:
-        """`close`, without blocking."""
+        """End all sessions without blocking."""
         await worker.hop(self._close_all())
 
     async def __aenter__(self) -> Self:
@@ -359,7 +360,7 @@ def _check_env(env: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def _check_headers(headers: Mapping[str, str], name: str) -> dict[str, str]:
-    """Raises: `ConfigError`, which tells no value: what refuses it later would."""
+    """Return a copy of `headers`. Raises: `ConfigError`, whose message contains no value."""
     for key, value in headers.items():
         if not _HEADER_NAME.fullmatch(key):
             raise ConfigError(f"MCPServer {name!r}: {key!r} cannot be the name of a header")

@@ -25,7 +25,7 @@ from treadle.tools.schema.validation import ArgumentChecker
 
 
 class OpenAPI:
-    """One tool for each operation. Requests go to the document's servers, or `base_url`, and nowhere else."""
+    """A toolset with one tool for each operation. Requests only go to the document's servers, or to `base_url`."""
 
     def __init__(
         self,
@@ -43,12 +43,13 @@ class OpenAPI:
         effects: Mapping[str, Effect | str] | None = None,
         resolver: Resolver | None = None,
     ) -> None:
-        """`document` is a path, a URL, a text or the document itself; one at a URL is read now, which blocks.
+        """`document` is a path, a URL, a text or a decoded document. A document at a URL is loaded now, which
+        blocks.
 
-        `base_url` takes the place of all servers of the document. `auth` gives the secret of each security scheme
-        by its name (`user:password` for basic); one that is not given is taken from the environment, from
-        `OPENAPI_<HOST>_<SCHEME>`. `include`, `exclude` and `effects` go by the names of tools. `allowed_hosts` are
-        further hosts that redirects may lead to. `headers` go with every request, but not to other hosts.
+        `base_url` replaces all servers of the document. `auth` maps names of security schemes to credentials
+        (`user:password` for basic); others are taken from the environment variables `OPENAPI_<HOST>_<SCHEME>`.
+        `include`, `exclude` and `effects` use the names of tools. `allowed_hosts` are further hosts that redirects
+        may lead to. `headers` are sent with every request, but not to other hosts.
         Raises: `ConfigError`.
         """
         loaded = load(document, allow_private=allow_private, resolver=resolver)
@@ -61,7 +62,7 @@ class OpenAPI:
         named = {host_of(url) for url in (base_url, loaded.url) if url is not None}
         self._http = GuardedHttp(
             hosts,
-            # Whoever gave the document's URL named its host.
+            # Whoever gave the document's URL also named its host.
             named_by_user=[*allowed_hosts, *(hosts & named)],
             allow_private=allow_private,
             max_response_bytes=max_response_bytes,
@@ -107,7 +108,7 @@ class OpenAPI:
     async def send(
         self, operation: Operation, arguments: Mapping[str, Json], context: ToolContext
     ) -> ToolOutput:
-        """Make one request. Raises: `ToolError`."""
+        """Send the request of one call. Raises: `ToolError`."""
         made = build(operation, arguments)
         headers = {**made.headers, **self._headers}
         if "cookie" in made.headers and "cookie" in self._headers:
@@ -156,7 +157,7 @@ class OpenAPI:
 
 
 class OpenAPITool:
-    """One operation."""
+    """A tool for one operation."""
 
     def __init__(self, api: OpenAPI, operation: Operation) -> None:
         self._api = api
@@ -172,7 +173,7 @@ class OpenAPITool:
         self._find_output_fault = _output_checker(operation.output_schema or {}).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
-        """See `Tool.call`. An answer that breaks the document's own schema is given as text alone.
+        """See `Tool.call`. Of a response that breaks the document's own schema, only the text is returned.
 
         Raises: `ToolError`.
         """
@@ -204,7 +205,7 @@ def _part_of(document: str | Path | Mapping[str, Json], missing: str | None, **s
 
 
 def _output_checker(schema: dict[str, Json]) -> ArgumentChecker:
-    """One that takes any value, and not objects alone, as `value`."""
+    """Return a checker of any value, given as the argument `value`. Arguments themselves are always objects."""
     inner = {key: value for key, value in schema.items() if key != "$defs"}
     whole = {"type": "object", "properties": {"value": inner}, "$defs": schema.get("$defs", {})}
     return ArgumentChecker(whole)
