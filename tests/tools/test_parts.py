@@ -208,7 +208,7 @@ def test_parts_of_nested_items() -> None:
             "settings of 'files' cannot be used.*write_only",
         ),
         (PartSpec(name=f"{__name__}:marked", settings={}), "takes no settings"),
-        (PartSpec(name="mcp"), "mcp: say which server"),
+        (PartSpec(name="mcp"), "mcp: name a server"),
         (PartSpec(name="mcp:npx x", settings={"a": 1}), "takes no settings"),
         (PartSpec(name="mock"), "name a file of definitions"),
         (PartSpec(name="no_such"), "unknown toolset 'no_such'"),

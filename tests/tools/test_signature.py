@@ -119,7 +119,7 @@ class TestSchema:
         def generator() -> Any:
             yield 1
 
-        for item, why in ((3, "not a function"), (Item, "is a class"), (generator, "yields")):
+        for item, why in ((3, "not a function"), (Item, "is a class"), (generator, "is a generator")):
             with pytest.raises(ConfigError, match=why):
                 tool(item)  # type: ignore[call-overload]
         with pytest.raises(ConfigError, match="<lambda>"):

@@ -57,9 +57,9 @@ def _check_text(path: str) -> None:
     if size_bytes > MAX_PATH_BYTES:
         raise SandboxError(f"{_shorten(path)} is longer than {MAX_PATH_BYTES} bytes")
     if "\0" in path:
-        raise SandboxError(f"{path!r} holds a NUL character, so it cannot name a file")
+        raise SandboxError(f"{path!r} contains a NUL character, so it cannot name a file")
     if "\\" in path:
-        raise SandboxError(f"{path!r} holds a backslash; separate the parts of a path with '/'")
+        raise SandboxError(f"{path!r} contains a backslash; separate the parts of a path with '/'")
 
 
 def _shorten(path: str) -> str:

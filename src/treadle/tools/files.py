@@ -153,9 +153,7 @@ def search_files(
             continue
         for number, line in matcher.lines_of(sandbox, path):
             if len(found) == MAX_MATCHES:
-                found.append(
-                    f"[stopped after {MAX_MATCHES} matches; make the pattern or the folder narrower]"
-                )
+                found.append(f"[stopped after {MAX_MATCHES} matches; use a narrower pattern or folder]")
                 return "\n".join(found)
             shown = line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} […]"
             found.append(f"{path}:{number}: {shown}")
@@ -219,14 +217,12 @@ def _compile(pattern: str) -> SchemaValidator:
     except SchemaError as error:
         text = str(error)
         reason = text[text.lower().rfind("error: ") + len("error: ") :].strip()
-        raise ToolError(
-            f"the pattern {pattern!r} is not a regular expression of RE2 syntax: {reason}"
-        ) from error
+        raise ToolError(f"the pattern {pattern!r} is not a valid RE2 regular expression: {reason}") from error
 
 
 def _sandbox_of(context: ToolContext) -> Sandbox:
     if context.sandbox is None:
-        raise ToolError("this run has no sandbox; whoever starts it gives it one with `files={...}`")
+        raise ToolError("this run has no files; whoever starts it must give it some with `files={...}`")
     return context.sandbox
 
 

@@ -230,7 +230,7 @@ def _read_executed(answer: HttpAnswer) -> ToolOutput:
         kind = value.get("error_type", "HTTPError") if isinstance(value, dict) else "HTTPError"
         raise ToolError(f"{kind}: {said or f'HTTP {answer.status}'}")
     if not isinstance(value, dict) or not isinstance(value.get("success"), bool):
-        raise ToolError(f"the service answered something else than a result: {answer.body[:200]!r}")
+        raise ToolError(f"the service did not answer with a result: {answer.body[:200]!r}")
     result: Any = value.get("result")
     text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
     structured = None if isinstance(result, str) else result
@@ -245,7 +245,7 @@ def _read_custom(answer: HttpAnswer) -> ToolOutput:
         said = value.get("error") if isinstance(value, dict) else None
         raise ToolError(str(said or f"HTTP {answer.status}"))
     if not isinstance(value, dict) or "result" not in value:
-        raise ToolError(f"the service answered something else than a result: {answer.body[:200]!r}")
+        raise ToolError(f"the service did not answer with a result: {answer.body[:200]!r}")
     result = value["result"]
     if isinstance(result, str):
         return ToolOutput(result)
@@ -258,6 +258,6 @@ def _decode(answer: HttpAnswer, *, is_strict: bool = True) -> Any:
     except msgspec.DecodeError:
         if is_strict:
             raise ToolError(
-                f"the service answered no JSON (HTTP {answer.status}): {answer.body[:200]!r}"
+                f"the service did not answer with JSON (HTTP {answer.status}): {answer.body[:200]!r}"
             ) from None
         return None

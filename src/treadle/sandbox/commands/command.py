@@ -136,7 +136,7 @@ class Command:
         limits = self._limits
         tree = measure_tree(self._family.pid, limits.memory_bytes)
         if tree.memory_bytes > limits.memory_bytes:
-            self.stop(Stop.MEMORY, f"its processes took more than {limits.memory_bytes:,} bytes of memory")
+            self.stop(Stop.MEMORY, f"its processes used more than {limits.memory_bytes:,} bytes of memory")
         elif tree.threads > limits.processes + 1:
             self.stop(Stop.PROCESSES, f"there were more than {limits.processes} processes")
         elif now >= self._measure_after:

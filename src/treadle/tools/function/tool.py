@@ -221,7 +221,7 @@ def _check_rules(label: str, rules: Sequence[str]) -> tuple[str, ...]:
             re.compile(rule)
         except re.error as error:
             raise ConfigError(
-                f"{label}: may_differ has {rule!r}, which is no regular expression ({error}); "
+                f"{label}: may_differ has {rule!r}, which is not a regular expression ({error}); "
                 "use 'timestamps', 'order' or a pattern"
             ) from error
     return (rules,) if isinstance(rules, str) else tuple(rules)
@@ -235,7 +235,7 @@ def _check_function(function: object) -> str:
     if isinstance(function, type):
         raise ConfigError(f"{label} cannot be a tool: it is a class; use a function or a bound method")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{label} cannot be a tool: it yields; return one value instead")
+        raise ConfigError(f"{label} cannot be a tool: it is a generator; return one value instead")
     return label
 
 

@@ -73,7 +73,7 @@ def mcp(text: str = "", **settings: Json) -> MCPServers:
         return read_servers(settings, "the settings of 'mcp'")
     if not text:
         raise ConfigError(
-            "mcp: say which server, as mcp:servers.json, mcp:https://host/mcp or mcp:'npx server'"
+            "mcp: name a server, as in mcp:servers.json, mcp:https://host/mcp or mcp:'npx server'"
         )
     if text.startswith("{"):
         return read_servers(_decode(text.encode(), "the JSON after mcp:"), "the JSON after mcp:")
@@ -99,20 +99,20 @@ def read_file(path: Path) -> MCPServers:
 def read_servers(raw: Json, origin: str) -> MCPServers:
     """Return the servers of decoded JSON: `{"mcpServers": {name: {...}}}`, or the object of one server."""
     if not isinstance(raw, dict):
-        raise ConfigError(f"{origin}: this is no object with 'mcpServers'")
+        raise ConfigError(f"{origin}: this is not an object with 'mcpServers'")
     found = raw.get("mcpServers", raw.get("servers"))
     if found is None and ("command" in raw or "url" in raw):
         found = {str(raw.get("name") or "server"): raw}
     if not isinstance(found, dict):
         known = ", ".join(repr(key) for key in raw) or "nothing"
-        raise ConfigError(f"{origin}: there is no object 'mcpServers' in it, but {known}")
+        raise ConfigError(f"{origin}: it has no object 'mcpServers', only {known}")
     servers = [
         _from_entry(name, entry, f"{origin}: server {name!r}")
         for name, entry in found.items()
         if not _is_off(entry)
     ]
     if not servers:
-        raise ConfigError(f"{origin}: there is no server in it that is not disabled")
+        raise ConfigError(f"{origin}: all its servers are disabled")
     return MCPServers(servers)
 
 
@@ -122,11 +122,11 @@ def _is_off(entry: Json) -> bool:
 
 def _from_entry(name: str | None, entry: Json, origin: str) -> MCPServer:
     if not isinstance(entry, dict):
-        raise ConfigError(f"{origin} is no object")
+        raise ConfigError(f"{origin} is not an object")
     for key in entry:
         if key not in _KEYS and key not in _IGNORED:
             near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(_KEYS)}"
+            hint = f"; did you mean {near[0]!r}?" if near else f"; the keys are {', '.join(_KEYS)}"
             raise ConfigError(f"{origin} has an unknown key {key!r}{hint}")
     if ("command" in entry) is ("url" in entry):
         raise ConfigError(f"{origin} needs either a 'command' or a 'url'")
@@ -143,7 +143,7 @@ def _from_entry(name: str | None, entry: Json, origin: str) -> MCPServer:
     }
     arguments = entry.get("args", [])
     if not isinstance(arguments, list) or not all(isinstance(item, str) for item in arguments):
-        raise ConfigError(f"{origin}: 'args' must be a list of texts")
+        raise ConfigError(f"{origin}: 'args' must be a list of strings")
     args = [variables.expand(item, f"{origin}: 'args'") for item in arguments]
     env = variables.expand_all(entry.get("env", {}), f"{origin}: 'env'")
     headers = variables.expand_all(entry.get("headers", {}), f"{origin}: 'headers'")
@@ -180,7 +180,7 @@ def _from_command(text: str) -> MCPServer:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"mcp: {text!r} is no command line: {error}") from error
+        raise ConfigError(f"mcp: {text!r} is not a command line: {error}") from error
     env: dict[str, str] = {}
     while words and _ASSIGNMENT.fullmatch(words[0]):
         key, _, value = words.pop(0).partition("=")
@@ -199,7 +199,7 @@ def _decode(data: bytes, origin: str) -> Json:
 
 def _text(value: Json, what: str) -> str:
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{what} is {value!r}; it must be a text")
+        raise ConfigError(f"{what} is {value!r}; it must be a string")
     return value
 
 
@@ -220,7 +220,7 @@ class _Variables:
         if inside is None:
             raise ConfigError(
                 f"{what}: {match[0]!r} is not understood; write ${{NAME}} or ${{NAME:-default}} for a variable "
-                "of the environment, and $${ for what is to stay as it is"
+                "of the environment, and $${ for a literal ${{"
             )
         name, default = inside[1], inside[2]
         value = os.environ.get(name)
@@ -229,7 +229,7 @@ class _Variables:
             return value
         if default is None:
             raise ConfigError(
-                f"{what}: the environment has no {name}, which {match[0]} stands for; set it, or give a default as "
+                f"{what}: the environment variable {name} is not set; set it, or write a default as "
                 f"${{{name}:-default}}"
             )
         return default
@@ -237,5 +237,5 @@ class _Variables:
     def expand_all(self, value: Json, what: str) -> Mapping[str, str]:
         """Return an object of texts with the values of their variables. Raises: `ConfigError`."""
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-            raise ConfigError(f"{what} must be an object of texts")
+            raise ConfigError(f"{what} must be an object with string values")
         return {key: self.expand(item, f"{what} {key!r}") for key, item in value.items()}

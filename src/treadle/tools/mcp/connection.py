@@ -110,9 +110,7 @@ class Connection:
             if getattr(error, "code", None) == -32601 and not self.is_over:
                 return []
             raise self.explain(error) from error
-        raise UnreachableError(
-            self.tell(f"lists its tools without an end (the cursor {cursor!r} came again)")
-        )
+        raise UnreachableError(self.tell(f"lists its tools endlessly (it repeated the cursor {cursor!r})"))
 
     async def call(
         self, name: str, arguments: dict[str, Json], meta: dict[str, Json], progress: Progress | None
@@ -148,7 +146,7 @@ class Connection:
                 )
             state = result.request_state
             await asyncio.sleep(0.1)
-        raise ToolError(f"{name} asked to be called again {MAX_ROUNDS} times, and was given up")
+        raise ToolError(f"{name} asked to be called again {MAX_ROUNDS} times, which is the limit")
 
     @contextlib.contextmanager
     def counted(self, key: str) -> Iterator[None]:
@@ -194,12 +192,12 @@ class Connection:
                     self.tell(f"cannot be started in {target.cwd!r}: there is no such folder")
                 )
             is_absent = isinstance(leaf, FileNotFoundError)
-            hint = "install it, or give its whole path" if is_absent else "is it a program?"
+            hint = "install it, or give its full path" if is_absent else "is it a program?"
             if " " in target.command and is_absent:
-                hint = "give the words behind the program as args"
+                hint = "pass the words after the program as args"
             return UnreachableError(
                 f"the command {target.command!r} of the MCP server {target.name!r} "
-                f"{'is not there' if is_absent else 'may not be run'}; {hint}"
+                f"{'was not found' if is_absent else 'cannot be executed'}; {hint}"
             )
         status, cause = self._last.status, self._last.error or self._failure
         if judge(leaf, is_over=False, status=status) is not Verdict.LOST:

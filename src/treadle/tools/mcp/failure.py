@@ -89,9 +89,9 @@ def _phrase(status: int) -> str:
 
 def _advice(status: int) -> str:
     if status in (401, 403):
-        return "; give it headers that let you in, such as Authorization"
+        return "; it needs headers such as Authorization"
     if status in (404, 405):
         return "; check that the URL is that of an MCP endpoint"
     if status == 429:
         return "; it asks for fewer requests"
-    return "; the fault is the server's" if status >= 500 else ""
+    return "; the server is at fault" if status >= 500 else ""

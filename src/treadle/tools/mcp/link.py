@@ -179,7 +179,7 @@ class Link:
             seconds = self.target.start_timeout_seconds
             raise UnreachableError(
                 connection.tell(
-                    f"did not answer within {seconds:g} s of being started; is it one that speaks MCP? Give it "
+                    f"did not answer within {seconds:g} s of being started; is it an MCP server? Give it "
                     "longer with start_timeout_seconds (startTimeout in a file)"
                 )
             ) from None
@@ -245,5 +245,5 @@ def _explain_end(connection: Connection, name: str, lost: _LostError, is_closed:
     how = "was closed" if is_closed else "ended"
     return connection.tell(
         f"{how} while {name!r} was running, so its outcome is unknown: it may or may not have taken effect. "
-        "Check before you call it again; the server is started anew"
+        "Check before you call it again; the server will be started again"
     )

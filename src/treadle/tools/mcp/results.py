@@ -79,7 +79,7 @@ def _read_block(block: Any) -> tuple[str, Attachment | None]:
         if getattr(resource, "text", None) is not None:
             return f"[resource {uri}]\n{resource.text}", None
         return _read_data("resource", resource.blob, mime_type, uri)
-    return f"[{kind}: a content that this version does not know]", None
+    return f"[{kind}: unknown kind of content]", None
 
 
 def _read_data(

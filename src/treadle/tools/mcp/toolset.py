@@ -275,7 +275,7 @@ class MCPServers:
             Counter(server.name for server in self.servers).most_common(1)[0] if servers else ("", 0)
         )
         if count > 1:
-            raise ConfigError(f"two MCP servers are called {name!r}; give them a name each")
+            raise ConfigError(f"two MCP servers are called {name!r}; give each its own name")
 
     @property
     def part(self) -> PartSpec:
@@ -338,24 +338,26 @@ def _choose_transport(name: str, command: str | None, url: str | None, wanted: s
         kind = "stdio" if command is not None else "memory"
         if wanted not in (None, kind):
             raise ConfigError(
-                f"MCPServer {name!r}: transport is {wanted!r}, but without a url it is {kind!r}"
+                f"MCPServer {name!r}: transport is {wanted!r}, but without a url it must be {kind!r}"
             )
         return kind
     if wanted not in (None, "http", "sse"):
-        raise ConfigError(f"MCPServer {name!r}: transport is {wanted!r}; of a url it is 'http' or 'sse'")
+        raise ConfigError(
+            f"MCPServer {name!r}: transport is {wanted!r}; for a url it must be 'http' or 'sse'"
+        )
     return wanted or "http"
 
 
 def _check_texts(items: Any, name: str, what: str) -> tuple[str, ...]:
     if isinstance(items, str) or not all(isinstance(item, str) for item in items):
-        raise ConfigError(f"MCPServer {name!r}: {what} must be a list of texts")
+        raise ConfigError(f"MCPServer {name!r}: {what} must be a list of strings")
     return tuple(items)
 
 
 def _check_env(env: Mapping[str, str], name: str) -> dict[str, str]:
     for key, value in env.items():
         if not isinstance(value, str):
-            raise ConfigError(f"MCPServer {name!r}: the value of {key!r} in env must be a text")
+            raise ConfigError(f"MCPServer {name!r}: the value of {key!r} in env must be a string")
     return dict(env)
 
 
@@ -366,8 +368,8 @@ def _check_headers(headers: Mapping[str, str], name: str) -> dict[str, str]:
             raise ConfigError(f"MCPServer {name!r}: {key!r} cannot be the name of a header")
         if not isinstance(value, str) or not value.isascii() or not value.isprintable():
             raise ConfigError(
-                f"MCPServer {name!r}: the value of the header {key!r} must be a text of printable ASCII; is there "
-                "a line break at its end?"
+                f"MCPServer {name!r}: the value of the header {key!r} must be a string of printable ASCII; does it "
+                "end with a line break?"
             )
     return dict(headers)
 

@@ -93,7 +93,7 @@ def read_fixtures(
         except msgspec.ValidationError as error:
             raise ConfigError(f"{label}: {error}") from error
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{label} holds what is no JSON: {error}") from error
+            raise ConfigError(f"{label} contains a value that is not JSON: {error}") from error
         _check(fixture, label, parameters)
         fixtures.append(fixture)
     return tuple(fixtures)
@@ -209,7 +209,7 @@ def _check(fixture: Fixture, label: str, parameters: Mapping[str, Json]) -> None
     says = (fixture.result is not msgspec.UNSET, bool(fixture.results), fixture.error is not None)
     if sum(says) != 1:
         what = "more than one of" if any(says) else "none of"
-        raise ConfigError(f"{label} has {what} 'result', 'results' and 'error'; it needs one")
+        raise ConfigError(f"{label} has {what} 'result', 'results' and 'error'; it needs exactly one")
     properties = parameters.get("properties", {})
     for path in fixture.match:
         name = path.partition(".")[0]
@@ -217,7 +217,7 @@ def _check(fixture: Fixture, label: str, parameters: Mapping[str, Json]) -> None
             near = difflib.get_close_matches(name, properties, n=1)
             if near or parameters.get("additionalProperties") is False:
                 hint = f"did you mean {near[0]!r}?" if near else f"the parameters are {', '.join(properties)}"
-                raise ConfigError(f"{label} matches {name!r}, which is no parameter of the tool; {hint}")
+                raise ConfigError(f"{label} matches {name!r}, which is not a parameter of the tool; {hint}")
     _check_criteria([*fixture.match.values(), *fixture.when.values()], label)
 
 
@@ -238,7 +238,7 @@ def _check_criteria(wanted: Json, label: str) -> None:
         try:
             re.compile(value)
         except (re.error, TypeError) as error:
-            raise ConfigError(f"{label}: {value!r} is no regular expression ({error})") from error
+            raise ConfigError(f"{label}: {value!r} is not a regular expression ({error})") from error
     if operator.startswith("$") and operator not in _OPERATORS:
         near = difflib.get_close_matches(operator, _OPERATORS, n=1, cutoff=0.7)
         if near:

@@ -118,7 +118,10 @@ class Simulator:
             if answer is not None:
                 return answer, True
             said = completion.message.content
-            messages += [Message(Role.ASSISTANT, said), Message(Role.USER, f"That is no answer: {problem}")]
+            messages += [
+                Message(Role.ASSISTANT, said),
+                Message(Role.USER, f"That is not a valid answer: {problem}"),
+            ]
         return _Answer(f"the simulated {spec.name} gave no answer: {problem}", is_error=True), False
 
     def _read(self, key: str) -> _Answer | None:

@@ -305,7 +305,7 @@ def _add(answers: dict[str, list[FixtureLike]], more: Mapping[str, Sequence[Fixt
         if name not in answers:
             near = difflib.get_close_matches(name, answers, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the tools are {', '.join(answers)}"
-            raise ConfigError(f"there are fixtures for {name!r}, which is no tool of this mock; {hint}")
+            raise ConfigError(f"there are fixtures for {name!r}, which is not a tool of this mock; {hint}")
         if not isinstance(items, list | tuple):
             raise ConfigError(f"the fixtures of {name!r} are {items!r}; they must be a list")
         answers[name].extend(items)
@@ -346,7 +346,7 @@ def _read_simulator(value: Json, folder: Path) -> "Simulator":
     for key, item in options.items():
         if key not in kinds or not isinstance(item, kinds[key]) or isinstance(item, bool):
             raise ConfigError(
-                f"'simulator' has {key!r}: {item!r}; it takes model and cache (texts) and seed (a number)"
+                f"'simulator' has {key!r}: {item!r}; it takes model and cache (strings) and seed (a number)"
             )
     cache = folder / options["cache"] if "cache" in options else None
     return Simulator(options["model"], seed=options.get("seed"), cache=cache)

@@ -120,7 +120,7 @@ class Document:
     def __init__(self, raw: Json, origin: str) -> None:
         """Raises: `ConfigError`."""
         if not isinstance(raw, dict):
-            raise ConfigError(f"{origin} is no OpenAPI document: it is no object")
+            raise ConfigError(f"{origin} is not an OpenAPI document: it is not an object")
         version = str(raw.get("openapi", ""))
         if "swagger" in raw:
             raise ConfigError(
@@ -233,14 +233,14 @@ class Document:
                 continue
             style = parameter.get("style") or _STYLES[place]
             if style not in _KNOWN_STYLES[place]:
-                raise CannotBeToolError(f"its parameter {name!r} is written as {style}")
+                raise CannotBeToolError(f"its parameter {name!r} has the unsupported style {style}")
             if place == "path" and f"{{{name}}}" not in path:
                 continue
             schema = parameter.get("schema")
             if parameter.get("content"):
                 media, content = next(iter(parameter["content"].items()))
                 if not _BODY_KINDS[0][1].fullmatch(_plain(media)):
-                    raise CannotBeToolError(f"its parameter {name!r} is written as {media}")
+                    raise CannotBeToolError(f"its parameter {name!r} has the unsupported media type {media}")
                 style, schema = "json", content.get("schema")
             made = self._schemas.read(schema, is_input=True)
             if parameter.get("description") and "description" not in made:
@@ -264,7 +264,7 @@ class Document:
         )
         kind, media = next(found, (None, ""))
         if kind is None:
-            raise CannotBeToolError(f"its body is {', '.join(content) or 'nothing'}, which cannot be written")
+            raise CannotBeToolError(f"its body is {', '.join(content) or 'nothing'}, which is not supported")
         is_required = bool(body.get("required"))
         schema = content[media].get("schema")
         flat = self._schemas.flatten(schema) if kind in ("json", "form", "multipart") else None

@@ -64,7 +64,7 @@ class Schemas:
             if "$ref" not in item:
                 return item
             item = self._look_up(item["$ref"])
-        raise CannotBeToolError("a reference leads to itself")
+        raise CannotBeToolError("a reference refers to itself")
 
     def read(self, schema: Json, *, is_input: bool) -> dict[str, Json]:
         """Return a schema of the document as JSON Schema, without its definitions.
@@ -177,7 +177,7 @@ class Schemas:
             elif isinstance(value, dict) and part in value:
                 value = value[part]
             else:
-                raise CannotBeToolError(f"the reference {reference!r} leads nowhere")
+                raise CannotBeToolError(f"the reference {reference!r} has no target")
         return value
 
 

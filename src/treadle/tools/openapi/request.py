@@ -50,7 +50,7 @@ def build(operation: Operation, arguments: Mapping[str, Json]) -> HttpCall:
         else:
             cookies += [f"{name}={text}" for name, text in _pairs(parameter, value)]
     if any(unquote(part) in (".", "..") for part in path.split("/")):
-        raise ToolError(f"the path would be {path!r}, and '.' and '..' cannot stand in a path")
+        raise ToolError(f"the path would be {path!r}, and '.' and '..' are not allowed in a path")
     if cookies:
         headers["cookie"] = "; ".join(cookies)
     body, media = (None, None) if operation.body is None else _write_body(operation.body, arguments)
@@ -83,7 +83,7 @@ def _simple(parameter: Parameter, value: Json, write: Callable[[Json], str]) -> 
 def _in_path(parameter: Parameter, value: Json) -> str:
     plain = _simple(parameter, value, _quote)
     if not plain:
-        raise ToolError(f"{parameter.name!r} is {value!r}, which cannot stand in a path")
+        raise ToolError(f"{parameter.name!r} is {value!r}, which cannot be part of a path")
     if parameter.style == "label":
         is_split = parameter.is_exploded and isinstance(value, list | dict)
         return "." + (plain.replace(",", ".") if is_split else plain)
@@ -100,7 +100,7 @@ def _in_path(parameter: Parameter, value: Json) -> str:
 def _in_header(parameter: Parameter, value: Json) -> str:
     text = _simple(parameter, value, _write)
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
-        raise ToolError(f"{parameter.name!r} holds a control character, which a header cannot carry")
+        raise ToolError(f"{parameter.name!r} contains a control character, which is not allowed in a header")
     return text
 
 
@@ -155,7 +155,7 @@ def _write_body(body: Body, arguments: Mapping[str, Json]) -> tuple[bytes | None
     if body.kind == "binary":
         return _decode_base64(value, "the body"), body.media
     if not isinstance(value, dict):
-        raise ToolError(f"the body must be an object, to be written as {body.media}")
+        raise ToolError(f"the body must be an object to be sent as {body.media}")
     if body.kind == "form":
         pairs = [(key, _write(item)) for key, items in value.items() for item in _each(items)]
         return urlencode(pairs).encode(), "application/x-www-form-urlencoded"

@@ -89,7 +89,9 @@ class Secrets:
                 "give OpenAPI(..., base_url=...) or auth=..."
             )
         variables = " and ".join(variable_of(url, name) for name in missing)
-        return f"the secret of {' and '.join(map(repr, missing))} is not there: set {variables} in the environment"
+        return (
+            f"the secret of {' and '.join(map(repr, missing))} is missing: set {variables} in the environment"
+        )
 
 
 def variable_of(url: str, name: str) -> str:
@@ -117,7 +119,7 @@ def _add(name: str, scheme: Mapping[str, Json], secret: str, url: str, headers: 
     ):
         headers["authorization"] = f"Bearer {secret}"
     else:
-        raise ToolError(f"the security scheme {name!r} is {kind!r}, which this cannot do")
+        raise ToolError(f"the security scheme {name!r} is {kind!r}, which is not supported")
     return url
 
 

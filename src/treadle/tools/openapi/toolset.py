@@ -149,7 +149,7 @@ class OpenAPI:
             if urlsplit(whole).scheme in ("http", "https"):
                 return whole.rstrip("/")
         raise ConfigError(
-            f"{self.document.origin} names no server with an address; give one with OpenAPI(..., base_url=...)"
+            f"{self.document.origin} has no server with an absolute URL; pass one with OpenAPI(..., base_url=...)"
         )
 
     def __repr__(self) -> str:
@@ -193,7 +193,7 @@ def openapi(text: str, **settings: Any) -> OpenAPI:
     """
     if not text:
         raise ConfigError(
-            "openapi: say which document, as openapi:document.json or openapi:https://host/openapi.json"
+            "openapi: name a document, as in openapi:document.json or openapi:https://host/openapi.json"
         )
     return OpenAPI(text, **settings)
 

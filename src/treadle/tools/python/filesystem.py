@@ -194,7 +194,7 @@ def _path(item: PurePosixPath | MontyFileHandle) -> PurePosixPath:
 def _name(path: PurePosixPath) -> str:
     """Return a path relative to the sandbox's root. `..` does not leave the root."""
     if "\\" in str(path):
-        raise OSError(errno.EINVAL, "a path may hold no backslash", str(path))
+        raise OSError(errno.EINVAL, "a path must not contain a backslash", str(path))
     return os.path.normpath("/" + str(path)).strip("/")
 
 

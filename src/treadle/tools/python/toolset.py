@@ -189,9 +189,7 @@ class _Run:
             return self._explain(error)
         except monty.MontyCrashedError:
             self.is_whole = False
-            return self._fail(
-                "[Python ended without an answer; its variables are as they were before this call]"
-            )
+            return self._fail("[Python ended unexpectedly; its variables are as they were before this call]")
         except monty.MontyConversionError as error:
             return self._fail(f"[the value of the last expression cannot be shown: {error}]")
         shown = "" if step.output is None else step.output if shown_by_code else repr(step.output)

@@ -84,7 +84,7 @@ def parse_definitions(value: Json, origin: str) -> Definitions:
     lost = [Loss("", key) for key, item in rest.items() if item is not None]
     for number, item in enumerate(items, 1):
         if not isinstance(item, dict):
-            raise ConfigError(f"{origin}: tool {number} is no object")
+            raise ConfigError(f"{origin}: tool {number} is not an object")
         shape = _shape_of(item)
         label = f"{origin}: tool {number}{_named(item)}"
         left_out: list[str] = []
@@ -115,7 +115,7 @@ def _find_tools(value: Json, origin: str) -> tuple[list[Json], dict[str, Json]]:
         value = value["result"]
     if isinstance(value, dict) and "tools" not in value:
         if "name" not in value and "function" not in value:
-            raise ConfigError(f"{origin}: there is no list 'tools' in it, but {', '.join(map(repr, value))}")
+            raise ConfigError(f"{origin}: it has no list 'tools', only {', '.join(map(repr, value))}")
         value = [value]
     rest = {key: item for key, item in value.items() if key != "tools"} if isinstance(value, dict) else {}
     items = value["tools"] if isinstance(value, dict) else value
@@ -161,7 +161,7 @@ def _check(tool: ToolSpec, label: str) -> None:
             re.compile(rule)
         except re.error as error:
             raise ConfigError(
-                f"{label}: 'may_differ' has {rule!r}, which is no regular expression ({error})"
+                f"{label}: 'may_differ' has {rule!r}, which is not a regular expression ({error})"
             ) from error
 
 
@@ -169,7 +169,7 @@ def _text(item: dict[str, Json], key: str, label: str) -> str:
     value = item.get(key, "")
     if value is None or isinstance(value, str):
         return value or ""
-    raise ConfigError(f"{label}: {key!r} is {value!r}; it must be a text")
+    raise ConfigError(f"{label}: {key!r} is {value!r}; it must be a string")
 
 
 def _object(item: dict[str, Json], key: str, label: str) -> dict[str, Json]:

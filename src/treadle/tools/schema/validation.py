@@ -115,4 +115,4 @@ def _shorten(text: str, limit: int = MAX_PROBLEM_CHARS) -> str:
 
 def refuse_reference(uri: str) -> Json:
     """Raise an error for a reference to another document: schemas are never fetched. Raises: `ValueError`."""
-    raise ValueError(f"a schema may not refer to {uri!r}, outside itself")
+    raise ValueError(f"a schema must not refer to {uri!r}, which is outside it")
