@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from treadle.models.wire.price import Price
     from treadle.tasks import load_task, task_set
     from treadle.tools.context import ToolContext
-    from treadle.tools.function.function import tool
+    from treadle.tools.function.tool import tool
     from treadle.tools.protocol import ApprovalRequest, Attachment, Decision, ToolOutput
 
 __version__ = "0.1.0"
@@ -92,7 +92,7 @@ _WHERE = {
     "model": "treadle.models.config.build",
     "open_journal": "treadle.journal.registry",
     "task_set": "treadle.tasks",
-    "tool": "treadle.tools.function.function",
+    "tool": "treadle.tools.function.tool",
 }
 
 __all__ = [

@@ -18,7 +18,6 @@ from tests.workbench import make_call
 
 from treadle import Agent, Policy, RunNotFoundError, ScriptedModel
 from treadle.core.errors import ServerError
-from treadle.core.registry import load
 from treadle.core.types import (
     Effect,
     Request,
@@ -33,9 +32,9 @@ from treadle.journal.memory import MemoryJournal
 from treadle.loop.workbench import Workbench
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
-from treadle.tools.function.function import check_tool_name
+from treadle.tools.function.tool import check_tool_name
 from treadle.tools.protocol import Tool
-from treadle.tools.resolve import MAKERS, TOOLSETS, resolve_tools
+from treadle.tools.resolve import TOOLSETS, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
 from treadle.trajectory.transcript import check_transcript
@@ -241,7 +240,7 @@ def make(kind: Kind) -> Iterator[Callable[[], Any]]:
 
     def make() -> Any:
         name, colon, rest = kind.text.partition(":")
-        made.append(load(MAKERS[name])(rest) if colon else load(TOOLSETS[name]))
+        made.append(TOOLSETS.load(name + colon)(*([rest] if colon else [])))
         return made[-1]
 
     yield make
@@ -301,7 +300,7 @@ class Place:
 
 def test_every_registered_toolset_is_tried() -> None:
     # The same as `shell`, but for the walls around it.
-    assert set(KINDS) == {*TOOLSETS, *MAKERS} - {"shell-unprotected"}
+    assert set(KINDS) == {name.rstrip(":") for name in TOOLSETS.table} - {"shell-unprotected"}
 
 
 def test_definitions_are_ones_that_providers_and_journals_take(kind: Kind, tools: dict[str, Tool]) -> None:

@@ -11,9 +11,8 @@ from tests.sandbox.here import needs_sandbox
 
 from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.bubblewrap import FOLDERS, INNER_ID, OUTER_ID, make_etc, wrap
-from treadle.sandbox.commands.command import Command
+from treadle.sandbox.commands.command import Command, Output
 from treadle.sandbox.commands.home import make_root
-from treadle.sandbox.commands.output import Output
 from treadle.sandbox.commands.processes import measure_tree
 from treadle.sandbox.commands.seccomp import make_filter
 from treadle.sandbox.commands.tree import remove_tree

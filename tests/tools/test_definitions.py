@@ -233,8 +233,8 @@ def tool(**fields: Any) -> Any:
     [
         ([], "must be a list of at least one tool"),
         (None, "must be a list of at least one tool"),
-        ({"tool": []}, "there is no list 'tools' in it, but 'tool'"),
-        ({"tools": ["x"]}, "tool 1 is no object"),
+        ({"tool": []}, "it has no list 'tools', only 'tool'"),
+        ({"tools": ["x"]}, "tool 1 is not an object"),
         (tool(efect="pure"), r"tool 1 \('f'\) has an unknown field 'efect'; did you mean 'effect'"),
         (tool(effect="twice"), "Invalid enum value 'twice'"),
         (
@@ -259,15 +259,15 @@ def tool(**fields: Any) -> Any:
             "'readOnlyHint' is 'no'; it must be true or false",
         ),
         (tool(function=5), "'function' is 5; it must be an object"),
-        (tool(description=5, category="x"), "'description' is 5; it must be a text"),
+        (tool(description=5, category="x"), "'description' is 5; it must be a string"),
         ({"tools": [{"inputSchema": {}}]}, "tool 1 has no name"),
-        ({"tools": [{"name": 5, "inputSchema": {}}]}, "'name' is 5; it must be a text"),
+        ({"tools": [{"name": 5, "inputSchema": {}}]}, "'name' is 5; it must be a string"),
         (tool(parameters=[{"name": "a", "type": "set"}]), "has the type 'set'; the types are str"),
         (tool(parameters=[{"name": "a", "type": ["str"]}]), r"has the type \['str'\]"),
         (tool(parameters=[{"name": "a"}, {"name": "a"}]), "two parameters are called 'a'"),
         (tool(parameters=[{}]), "parameter 1 has no 'name'"),
         (tool(max_calls=0), "'max_calls' is 0; it must be above 0"),
-        (tool(may_differ=["("]), "which is no regular expression"),
+        (tool(may_differ=["("]), "which is not a regular expression"),
     ],
 )
 def test_definitions_that_cannot_be_read(value: Any, message: str) -> None:

@@ -56,7 +56,7 @@ def test_read_only() -> None:
     ],
 )
 async def test_without_a_sandbox_it_says_how_to_get_one(name: str, arguments: dict[str, Json]) -> None:
-    with pytest.raises(ToolError, match=r"no sandbox.*`files="):
+    with pytest.raises(ToolError, match=r"no files.*`files="):
         await run(None, name, **arguments)
 
 
@@ -227,7 +227,7 @@ class TestSearch:
         sandbox = MemorySandbox({"a": "\n".join(["x" * 10_000] * 1000)})
         answer = await run(sandbox, "search_files", pattern="x")
         assert len(answer.split("\n")) == MAX_MATCHES + 1
-        assert answer.endswith("narrower]")
+        assert answer.endswith("folder]")
         assert len(answer) < 30_000
         exact = MemorySandbox({"a": "\n".join(["x"] * MAX_MATCHES)})
         assert "stopped" not in await run(exact, "search_files", pattern="x")
@@ -247,7 +247,7 @@ class TestSearch:
         ],
     )
     async def test_bad_expressions_are_told(self, pattern: str, why: str) -> None:
-        with pytest.raises(ToolError, match=f"not a regular expression.*{why}"):
+        with pytest.raises(ToolError, match=f"not a valid RE2 regular expression.*{why}"):
             await run(MemorySandbox(), "search_files", pattern=pattern, is_regex=True)
 
     @pytest.mark.parametrize("pattern", ["", "a\nb"])

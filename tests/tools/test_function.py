@@ -11,14 +11,18 @@ import threading
 from typing import Annotated, Any
 
 import msgspec
+import pydantic_core
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.core.types import Effect, Json
+from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
-from treadle.tools.function.function import as_tool, tool
-from treadle.tools.protocol import Tool
+from treadle.tools.function.tool import as_tool, tool
+from treadle.tools.protocol import Attachment, Tool, ToolOutput
+from treadle.tools.toolbox import Toolbox
 
 CONTEXT = ToolContext("run", "call", 1)
 
@@ -37,7 +41,9 @@ class Item(BaseModel):
 async def run(item: Tool, arguments: dict[str, Json]) -> str:
     fault = item.find_fault(arguments)
     assert fault is None, fault
-    return await item.call(arguments, CONTEXT)
+    output = await item.call(arguments, CONTEXT)
+    assert isinstance(output, str)
+    return output
 
 
 class TestSpec:
@@ -208,6 +214,19 @@ class TestResult:
     async def test_as_text(self, value: Any, text: str) -> None:
         assert await tool(lambda: value, name="f").call({}, CONTEXT) == text
 
+    @given(st.one_of(st.integers(), st.floats(), st.booleans()))
+    @example(10**4999)
+    @example(-(1 << 63))
+    @example(1e-5)
+    @example(1e16)
+    async def test_a_number_is_written_as_pydantic_writes_it(self, value: float) -> None:
+        as_pydantic = pydantic_core.to_json(value, inf_nan_mode="strings").decode().strip('"')
+        assert await tool(lambda: value, name="f").call({}, CONTEXT) == as_pydantic
+
+    async def test_a_whole_output_goes_through(self) -> None:
+        output = ToolOutput("[image]", attachments=(Attachment("image", b"x", "image/png"),))
+        assert await tool(lambda: output, name="f").call({}, CONTEXT) is output
+
     async def test_a_text_of_a_subclass_is_plain(self) -> None:
         class Loud(str, enum.Enum):  # noqa: UP042
             A = "a"
@@ -278,7 +297,7 @@ class TestCall:
     def test_a_forked_process_has_threads_of_its_own(self) -> None:
         script = """
 import asyncio, os
-from treadle.tools.function.function import tool
+from treadle.tools.function.tool import tool
 from treadle.tools.context import ToolContext
 item = tool(lambda: "ran", name="f")
 run = lambda: asyncio.run(asyncio.wait_for(item.call({}, ToolContext("r", "c", 1)), 30))
@@ -384,3 +403,27 @@ def test_as_tool_wraps_functions_and_keeps_tools() -> None:
     assert as_tool(mine) is mine
     with pytest.raises(ConfigError, match="3 is neither"):
         as_tool(3)
+
+
+def test_a_tool_says_whether_it_takes_a_context() -> None:
+    def plain(a: int) -> int:
+        return a
+
+    def asking(a: int, context: ToolContext | None = None) -> int:
+        return a
+
+    tools = {item.__name__: tool(item) for item in (plain, asking)}
+    assert {name: item.takes_context for name, item in tools.items()} == {"plain": False, "asking": True}
+    assert Toolbox({**tools, "other": Bare()}).contextless == {"plain"}
+
+
+class Bare:
+    """A tool that says nothing about its context."""
+
+    spec = ToolSpec("other", "", {})
+
+    def find_fault(self, arguments: Json) -> str | None:
+        return None
+
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
+        return context.run_id

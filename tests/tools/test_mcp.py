@@ -195,7 +195,9 @@ async def test_over_http_with_a_session_that_the_server_forgets(over_http: str, 
 
 
 def test_a_server_that_is_not_there_or_refuses() -> None:
-    with pytest.raises(ConfigError, match=r"the command 'no-such-command' of the MCP server .* is not there"):
+    with pytest.raises(
+        ConfigError, match=r"the command 'no-such-command' of the MCP server .* was not found"
+    ):
         MCPServer("no-such-command").tools()
     with pytest.raises(ConfigError, match=r"cannot be used|ended"):
         MCPServer(url="http://127.0.0.1:9/mcp").tools()
@@ -239,7 +241,7 @@ async def test_slow_starts_noise_pages_and_large_answers_do_no_harm(odd: Any) ->
 
 
 def test_a_listing_without_an_end_is_told(odd: Any) -> None:
-    with pytest.raises(ConfigError, match="lists its tools without an end"):
+    with pytest.raises(ConfigError, match="lists its tools endlessly"):
         odd("endless").tools()
 
 
@@ -364,12 +366,12 @@ def test_a_command_line_json_and_a_url() -> None:
         ({"comand": "x"}, "server 'x' has an unknown key 'comand'; did you mean 'command'"),
         ({}, "needs either a 'command' or a 'url'"),
         ({"command": "x", "url": "y"}, "needs either a 'command' or a 'url'"),
-        ({"command": "x", "args": "y"}, "'args' must be a list of texts"),
-        ({"command": "x", "env": {"A": 1}}, "'env' must be an object of texts"),
-        ({"command": "x", "env": {"A": "${NO_SUCH_VAR}"}}, "the environment has no NO_SUCH_VAR"),
+        ({"command": "x", "args": "y"}, "'args' must be a list of strings"),
+        ({"command": "x", "env": {"A": 1}}, "'env' must be an object with string values"),
+        ({"command": "x", "env": {"A": "${NO_SUCH_VAR}"}}, "the environment variable NO_SUCH_VAR is not set"),
         ({"command": "x", "effects": {"a": "twice"}}, "the effect of 'a' is 'twice'; use one of 'pure'"),
         ({"command": "x", "timeout": -1}, "timeout_seconds is -1; it must be above 0"),
-        ("x", "is no object"),
+        ("x", "is not an object"),
     ],
 )
 def test_entries_that_cannot_be_used(tmp_path: Path, entry: Any, message: str) -> None:
@@ -380,12 +382,12 @@ def test_entries_that_cannot_be_used(tmp_path: Path, entry: Any, message: str) -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "say which server"),
+        ("", "name a server"),
         ("absent.json", "cannot read the MCP servers of 'absent.json'"),
         ("{", "not valid JSON"),
-        ('{"a": 1}', "there is no object 'mcpServers' in it, but 'a'"),
+        ('{"a": 1}', "it has no object 'mcpServers', only 'a'"),
         ("A=b", "no command after the assignments"),
-        ("'", "is no command line"),
+        ("'", "is not a command line"),
     ],
 )
 def test_texts_that_name_no_server(text: str, message: str) -> None:

@@ -16,7 +16,7 @@ from tests.workbench import make_call
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import ToolCall
 from treadle.tools.context import ToolContext
-from treadle.tools.function.function import check_tool_name
+from treadle.tools.function.tool import check_tool_name
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
 
 ODD = str(Path(__file__).parent / "mcp" / "odd_server.py")
@@ -81,7 +81,7 @@ def test_a_server_that_ends_at_a_request_before_the_handshake_is_met_with_the_ha
 
 def test_a_server_that_never_lists_its_tools_is_given_up(odd: Odd) -> None:
     with pytest.raises(
-        ConfigError, match=r"did not answer within 0.5 s of being started; is it one that speaks"
+        ConfigError, match=r"did not answer within 0.5 s of being started; is it an MCP server"
     ):
         odd("hangs listing", start_timeout_seconds=0.5).tools()
     assert not any(map(is_alive, odd.pids))
@@ -116,15 +116,15 @@ async def test_many_calls_at_once_share_one_failure_to_start(odd: Odd, tmp_path:
     link.unlink()
     results = await asyncio.gather(*[once.call({}, context()) for _ in range(20)], return_exceptions=True)
     assert {type(result) for result in results} == {ToolError}
-    assert f"the command {str(link)!r} of the MCP server 'odd_server' is not there" in str(results[0])
+    assert f"the command {str(link)!r} of the MCP server 'odd_server' was not found" in str(results[0])
 
 
 def test_commands_that_cannot_be_started(tmp_path: Path) -> None:
     plain = tmp_path / "plain.txt"
     plain.write_text("text")
     for server, message in [
-        (MCPServer("no-such-command -y"), "give the words behind the program as args"),
-        (MCPServer(str(plain)), "may not be run; is it a program"),
+        (MCPServer("no-such-command -y"), "pass the words after the program as args"),
+        (MCPServer(str(plain)), "cannot be executed; is it a program"),
         (MCPServer(sys.executable, cwd="/no/such/folder"), "cannot be started in '/no/such/folder'"),
     ]:
         with pytest.raises(ConfigError, match=message):
@@ -168,7 +168,7 @@ async def test_names_that_clash_stay_ones_that_providers_take() -> None:
             check_tool_name(name, "clash")
         tool = servers.tools()[3]
         assert (await tool.call({}, context())).content.startswith("did once")  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="two MCP servers are called 'same'; give them a name each"):
+    with pytest.raises(ConfigError, match="two MCP servers are called 'same'; give each its own name"):
         MCPServers([MCPServer("a", name="same"), MCPServer("b", name="same")])
 
 

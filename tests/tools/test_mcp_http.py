@@ -175,10 +175,10 @@ async def test_calls_that_run_when_a_session_is_replaced_end_in_peace(service: S
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((401, {}, b"who?"), "HTTP 401 Unauthorized; give it headers that let you in"),
-        ((403, {}, b""), "HTTP 403 Forbidden; give it headers"),
+        ((401, {}, b"who?"), "HTTP 401 Unauthorized; it needs headers such as Authorization"),
+        ((403, {}, b""), "HTTP 403 Forbidden; it needs headers"),
         ((404, {}, b""), "HTTP 404 Not Found; check that the URL is that of an MCP endpoint"),
-        ((500, {}, b"oh"), "HTTP 500 Internal Server Error; the fault is the server's"),
+        ((500, {}, b"oh"), "HTTP 500 Internal Server Error; the server is at fault"),
         (
             Service.error(1, -32000, "the key secret99 expired", 401),
             r"401 Unauthorized \(the key \*\*\* expired\)",
@@ -208,7 +208,7 @@ def test_servers_that_cannot_be_used(service: Service, answer: Answer, message: 
             "once of the MCP server '127_0_0_1' failed: it answers HTTP 500 Internal Server Error",
         ),
         ((429, {}, b""), "HTTP 429 Too Many Requests; it asks for fewer requests"),
-        ((401, {}, b""), "HTTP 401 Unauthorized; give it headers"),
+        ((401, {}, b""), "HTTP 401 Unauthorized; it needs headers"),
         (Service.error(None, -32603, "disk full", 500), r"500 Internal Server Error \(disk full\)"),
         (HTML, "Unexpected content type"),
     ],

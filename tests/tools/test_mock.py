@@ -19,7 +19,7 @@ from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.fixtures import Fixture, fill
-from treadle.tools.mock.mock import Mock, mock, mock_of
+from treadle.tools.mock.toolset import Mock, mock, mock_of
 from treadle.tools.protocol import ToolOutput
 
 SPEC = ToolSpec("f", "Does f.", {"type": "object"}, Effect.IDEMPOTENT)
@@ -252,22 +252,22 @@ async def test_definitions_of_elsewhere_echo_and_never_ask_a_model() -> None:
 @pytest.mark.parametrize(
     ("fixtures", "message"),
     [
-        ({"g": []}, "there are fixtures for 'g', which is no tool of this mock; the tools are f"),
+        ({"g": []}, "there are fixtures for 'g', which is not a tool of this mock; the tools are f"),
         ({"f": {"a": 1}}, "the fixtures of 'f' are {'a': 1}; they must be a list"),
         ({"f": [5]}, "fixture 1 of 'f': Expected `object`, got `int`"),
         ({"f": [{"result": 1}, {"mach": {}}]}, "fixture 2 of 'f': Object contains unknown field `mach`"),
         ({"f": [{"match": 5, "result": 1}]}, "Expected `object`, got `int` - at `$.match`"),
-        ({"f": [{"match": {"a": {"$regex": "("}}, "result": 1}]}, "'(' is no regular expression"),
-        ({"f": [{"match": {"a": [{"$regex": 5}]}, "result": 1}]}, "5 is no regular expression"),
+        ({"f": [{"match": {"a": {"$regex": "("}}, "result": 1}]}, "'(' is not a regular expression"),
+        ({"f": [{"match": {"a": [{"$regex": 5}]}, "result": 1}]}, "5 is not a regular expression"),
         ({"f": [{"match": {"a": {"$any": 1}}, "result": 1}]}, "'$any' is 1; it must be true or false"),
         ({"f": [{"when": {"a": {"$regx": "x"}}, "result": 1}]}, "has '$regx'; did you mean '$regex'?"),
         (
             {"f": [{"match": {"cty": 1}, "result": 1}]},
-            "'cty', which is no parameter of the tool; did you mean",
+            "'cty', which is not a parameter of the tool; did you mean",
         ),
         ({"f": [{"result": 1, "error": "x"}]}, "more than one of 'result', 'results' and 'error'"),
         ({"f": [{"match": {}}]}, "none of 'result', 'results' and 'error'"),
-        ({"f": [{"result": object()}]}, "fixture 1 of 'f' holds what is no JSON"),
+        ({"f": [{"result": object()}]}, "fixture 1 of 'f' contains a value that is not JSON"),
     ],
 )
 def test_fixtures_that_cannot_be_used(fixtures: Any, message: str) -> None:
@@ -289,7 +289,10 @@ def test_fixtures_that_cannot_be_used(fixtures: Any, message: str) -> None:
             {"tools": [{"name": "f"}], "fixtures": [1]},
             "'fixtures' beside the tools is [1]; it must be an object",
         ),
-        ({"tools": [{"name": "f"}], "responses": {"g": 1}}, "there are fixtures for 'g', which is no tool"),
+        (
+            {"tools": [{"name": "f"}], "responses": {"g": 1}},
+            "there are fixtures for 'g', which is not a tool",
+        ),
         ({"tools": [{"name": "f"}], "simulator": 5}, "'simulator' is 5; it must be a model's name"),
         (
             {"tools": [{"name": "f"}], "simulator": {"model": "x", "sed": 1}},
@@ -306,5 +309,5 @@ def test_files_that_cannot_be_used(tmp_path: Path, value: Any, message: str) -> 
 
 
 def test_a_mock_without_a_file() -> None:
-    with pytest.raises(ConfigError, match=r"say which file of definitions, as mock:tools\.json"):
+    with pytest.raises(ConfigError, match=r"name a file of definitions, as in mock:tools\.json"):
         mock("")

@@ -135,7 +135,7 @@ def test_a_reference_that_leads_nowhere_costs_one_operation() -> None:
     raw = document(paths={"/bad": {"get": bad}, "/good": {"get": {}}})
     api = OpenAPI(raw, base_url="https://api.example")
     assert [tool.spec.name for tool in api.tools()] == ["get_good"]
-    assert api.notes == ["GET /bad: the reference '#/components/schemas/Absent' leads nowhere"]
+    assert api.notes == ["GET /bad: the reference '#/components/schemas/Absent' has no target"]
     nested: Json = {}
     for _ in range(5000):
         nested = {"items": nested}

@@ -150,7 +150,7 @@ async def test_an_error_holds_no_secret() -> None:
 async def test_secrets_that_cannot_be(web: Web) -> None:
     with pytest.raises(ConfigError, match="no security scheme 'beerer'; it has api-key"):
         tool_of(web, [], auth={"beerer": "x"})
-    with pytest.raises(ToolError, match="the security scheme 'tls' is 'mutualTLS', which this cannot do"):
+    with pytest.raises(ToolError, match="the security scheme 'tls' is 'mutualTLS', which is not supported"):
         await tool_of(web, [{"tls": []}], auth={"tls": "x"}).call({}, WHERE)
     with pytest.raises(ToolError, match="a header is not valid") as refused:
         await tool_of(web, [{"bearer": []}], auth={"bearer": "a\r\nb: c-secret"}).call({}, WHERE)

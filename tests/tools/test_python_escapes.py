@@ -11,7 +11,7 @@ from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import Python
-from treadle.tools.python.tool import MAX_CODE_CHARS
+from treadle.tools.python.toolset import MAX_CODE_CHARS
 
 SECRET = "s3cr3t-of-the-host-9f27"
 LIMITED = Python(

@@ -392,25 +392,25 @@ EXHAUSTING = {
         python("import mmap, time\nm = mmap.mmap(-1, 1 << 30)\nwhile True: m.write(b'x' * (1 << 20))"),
         "bytes of memory",
     ),
-    "a million files": ("i=0; while :; do i=$((i+1)); : > f$i; done", "was undone"),
-    "a million folders": ("i=0; while :; do i=$((i+1)); mkdir d$i; done", "was undone"),
-    "many large files": ("i=0; while :; do i=$((i+1)); head -c 4M /dev/zero > f$i; done", "was undone"),
+    "a million files": ("i=0; while :; do i=$((i+1)); : > f$i; done", "were undone"),
+    "a million folders": ("i=0; while :; do i=$((i+1)); mkdir d$i; done", "were undone"),
+    "many large files": ("i=0; while :; do i=$((i+1)); head -c 4M /dev/zero > f$i; done", "were undone"),
     "many large files in tmp": (
         "i=0; while :; do i=$((i+1)); head -c 4M /dev/zero > /tmp/f$i; done",
-        "was undone",
+        "were undone",
     ),
     "many large files in shm": (
         "i=0; while :; do i=$((i+1)); head -c 4M /dev/zero > /dev/shm/f$i; done",
-        "was undone",
+        "were undone",
     ),
-    "many sparse files": ("i=0; while [ $i -lt 20 ]; do i=$((i+1)); truncate -s 7M s$i; done", "was undone"),
+    "many sparse files": ("i=0; while [ $i -lt 20 ]; do i=$((i+1)); truncate -s 7M s$i; done", "were undone"),
     "files in a shut folder": (
         "mkdir d && cd d && chmod 300 . && i=0; while :; do i=$((i+1)); head -c 4M /dev/zero > f$i; done",
-        "was undone",
+        "were undone",
     ),
     "folders 10,000 deep": (
         python("import os\nfor i in range(10000):\n    os.mkdir('d'); os.chdir('d')"),
-        "was undone",
+        "were undone",
     ),
 }
 """Attempts to use everything up, and what the model is told."""

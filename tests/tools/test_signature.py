@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Json
 from treadle.tools.context import ToolContext
-from treadle.tools.function.function import FunctionTool, tool
+from treadle.tools.function.tool import FunctionTool, tool
 from treadle.tools.protocol import Tool
 
 CONTEXT = ToolContext("run", "call", 1)
@@ -119,7 +119,7 @@ class TestSchema:
         def generator() -> Any:
             yield 1
 
-        for item, why in ((3, "not a function"), (Item, "is a class"), (generator, "yields")):
+        for item, why in ((3, "not a function"), (Item, "is a class"), (generator, "is a generator")):
             with pytest.raises(ConfigError, match=why):
                 tool(item)  # type: ignore[call-overload]
         with pytest.raises(ConfigError, match="<lambda>"):

@@ -147,9 +147,9 @@ async def test_either_address_of_clean_up_will_do(cleanup: str) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (200, b"<html>", "answered no JSON"),
-        (200, b"[]", "something else than a result"),
-        (200, b'{"success": "yes"}', "something else than a result"),
+        (200, b"<html>", "did not answer with JSON"),
+        (200, b"[]", "did not answer with a result"),
+        (200, b'{"success": "yes"}', "did not answer with a result"),
         (
             400,
             b'{"success":false,"result":"bad body","error_type":"InvalidRequest"}',

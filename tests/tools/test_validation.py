@@ -107,5 +107,5 @@ def test_a_schema_that_is_none_is_a_mistake_of_the_caller() -> None:
 
 
 def test_a_schema_may_not_reach_outside_itself() -> None:
-    with pytest.raises(ConfigError, match="outside itself"):
+    with pytest.raises(ConfigError, match="which is outside it"):
         ArgumentChecker({"properties": {"a": {"$ref": "http://localhost:1/secret"}}}).find_fault({})

@@ -7,7 +7,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Json
-from treadle.models.protocol import Model
+from treadle.models.protocol import Model, part_of
 from treadle.tools.protocol import ToolLike
 from treadle.tools.toolbox import Toolbox
 
@@ -26,8 +26,7 @@ def make_spec(
     """Return the spec of an agent with these parts."""
     items = tuple(tools)
     return AgentSpec(
-        model=getattr(model, "part", None)
-        or PartSpec(name=model.name, missing="it is an object of the program"),
+        model=part_of(model),
         instructions=instructions,
         tools=_parts_of(items) if items else (),
         policy=policy,
@@ -38,14 +37,14 @@ def make_spec(
 
 def make_model(part: PartSpec, api_key: str | None = None) -> Model:
     """Return the model that `part` names. Raises: `ConfigError`."""
-    from treadle.models.config.file import load_config
+    from treadle.models.config.file import model_from_part
 
-    return load_config().model(part.name, api_key=api_key, **(part.settings or {}))
+    return model_from_part(part, api_key=api_key)
 
 
 def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
     """Return a toolbox of `tools`. Raises: `ConfigError` if one cannot be had, or two share a name."""
-    items = [item.name if isinstance(item, PartSpec) else item for item in tools]
+    items = list(tools)
     if not items:
         return Toolbox({})
     from treadle.tools.resolve import resolve_tools
@@ -72,13 +71,6 @@ def refuse_missing(spec: AgentSpec, *, has_model: bool, has_tools: bool) -> None
 
 
 def _parts_of(items: tuple[ToolLike, ...]) -> tuple[PartSpec, ...]:
-    return tuple([_part_of(item) for item in items])
+    from treadle.tools.resolve import part_of as part_of_tool
 
-
-def _part_of(item: ToolLike) -> PartSpec:
-    if isinstance(item, str):
-        return PartSpec(name=item)
-    found: PartSpec | None = getattr(item, "part", None)
-    spec_name = getattr(getattr(item, "spec", None), "name", None)
-    name = str(spec_name or getattr(item, "__name__", type(item).__name__))
-    return found or PartSpec(name=name, missing="it is an object of the program")
+    return tuple([part_of_tool(item) for item in items])

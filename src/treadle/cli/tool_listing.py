@@ -1,7 +1,6 @@
 """What `treadle tools list` and `treadle tools import` print."""
 
 from collections.abc import Iterable, Sequence
-from importlib.metadata import entry_points
 
 import msgspec
 
@@ -9,7 +8,7 @@ from treadle.cli.terminal.output import clean, print_lines, print_note, stdout
 from treadle.core.registry import require
 from treadle.core.types import ToolSpec
 from treadle.tools.protocol import Tool
-from treadle.tools.resolve import MAKERS, TOOLSETS
+from treadle.tools.resolve import TOOLSETS
 from treadle.tools.schema.definitions import Loss, Shape, write_definitions
 
 MAX_NAMED = 5
@@ -27,8 +26,7 @@ _ABOUT = {
 
 def print_toolsets(*, is_json: bool) -> None:
     """The names that `--tools` takes."""
-    others = [point.name for point in entry_points(group="treadle.tools") if point.name not in TOOLSETS]
-    names = [*TOOLSETS, *[f"{name}:" for name in MAKERS], *others]
+    names = TOOLSETS.names()
     if is_json:
         print_lines([msgspec.json.encode({"name": name}) for name in names])
         return

@@ -1,7 +1,7 @@
-"""A sandbox that is a mapping in memory: from path to content.
+"""A sandbox that holds its files in memory, as a mapping from path to content.
 
-Contents are immutable and shared: a copy of a sandbox costs nothing until one of the two is written to, and
-each content is hashed once for all the sandboxes that hold it. Methods may be called from several threads.
+Contents are immutable and shared: copying a sandbox is free until one of the two copies is written to, and each
+content is hashed once for all sandboxes that hold it. Methods may be called from several threads.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ MAX_FOLDER_BYTES = 256 * 1024 * 1024
 
 
 class _Content:
-    """Bytes, and their hash once somebody asked for it."""
+    """Bytes with their hash, which is computed when it is first needed."""
 
     __slots__ = ("_digest", "data")
 
@@ -35,20 +35,20 @@ class _Content:
 
 
 class MemorySandbox:
-    """Files in memory. A text in `files` is kept as UTF-8."""
+    """Files in memory. A text in `files` is stored as UTF-8."""
 
     def __init__(self, files: Mapping[str, bytes | str] | None = None) -> None:
         self._files: dict[str, _Content] = {}
         self._folders: dict[str, int] = {}
-        """Folder to how many files lie in it, at any depth."""
+        """The number of files in each folder, at any depth."""
         self._is_shared = False
-        """Another sandbox holds the same two mappings, so they must be copied before a change."""
+        """Whether another sandbox uses the same two mappings, so that they must be copied before a change."""
         self.has_changes = True
-        """See `Sandbox.has_changes`. A plain attribute, because it is read after every tool call."""
+        """See `Sandbox.has_changes`. It is a plain attribute because it is read after every tool call."""
         self._is_reported = False
         """Whether the first delta has been taken."""
         self._before: dict[str, _Content | None] = {}
-        """What the files touched since the last delta held then; `None`: the file was not there."""
+        """The earlier contents of the files that changed since the last delta. `None`: the file did not exist."""
         self._snapshot_id: str | None = None
         self._states: dict[str, _Content] = {}
         self._changed_states: dict[str, _Content] = {}
@@ -64,12 +64,12 @@ class MemorySandbox:
     def from_folder(
         cls, path: str | os.PathLike[str], *, max_bytes: int = MAX_FOLDER_BYTES
     ) -> "MemorySandbox":
-        """A sandbox with the content of a folder on disk, which is never written to.
+        """Return a sandbox with the content of a folder on disk. The folder is never written to.
 
-        A symlink is followed if what it leads to lies in the folder and is not above the link itself. Left
-        out are other symlinks, what is no regular file (sockets, pipes), and empty folders.
-        Raises: `ConfigError` if there is no such folder; `SandboxError` if its files are larger than
-        `max_bytes` together, or one of them cannot be read or has a name that a sandbox cannot hold.
+        A symlink is followed if its target lies in the folder and is not a parent of the link. Other symlinks,
+        special files (sockets, pipes) and empty folders are left out.
+        Raises: `ConfigError` if there is no such folder; `SandboxError` if its files together are larger than
+        `max_bytes`, or if a file cannot be read or has a name that a sandbox cannot hold.
         """
         root = Path(path)
         if not root.is_dir():
@@ -96,9 +96,9 @@ class MemorySandbox:
         read_blob: Callable[[str], bytes],
         states: Mapping[str, str] | None = None,
     ) -> "MemorySandbox":
-        """The sandbox of a snapshot, from its paths (and states) and content hashes; deltas go on from there.
+        """Return the sandbox of a snapshot, from the hashes of its files and states. Deltas continue from there.
 
-        Raises: `SandboxError` if `read_blob` gives a content of another hash.
+        Raises: `SandboxError` if `read_blob` returns content with another hash.
         """
         sandbox = cls()
         contents: dict[str, _Content] = {}
@@ -118,7 +118,7 @@ class MemorySandbox:
         return sandbox
 
     def copy(self) -> "MemorySandbox":
-        """Another sandbox with the same files, in constant time. Its first delta reports every file."""
+        """Return another sandbox with the same files, in constant time. Its first delta reports every file."""
         other = MemorySandbox()
         with self._lock:
             self._is_shared = other._is_shared = True
@@ -135,7 +135,8 @@ class MemorySandbox:
         return content.data
 
     def write(self, path: str, content: bytes) -> None:
-        """See `Sandbox.write`. Raises: `SandboxError` if a file would lie in a file, or replace a folder."""
+        """See `Sandbox.write`. Raises: `SandboxError` if a parent of the path is a file, or the path is a
+        folder."""
         name = normalize_file(path)
         new = _Content(_to_bytes(name, content))
         with self._lock:
@@ -180,7 +181,7 @@ class MemorySandbox:
 
     @property
     def snapshot_id(self) -> str:
-        """See `Sandbox.snapshot_id`. Costs the number of files after a change, and nothing without one."""
+        """See `Sandbox.snapshot_id`. After a change it takes time proportional to the number of files."""
         with self._lock:
             if self._snapshot_id is None:
                 files = self._files
@@ -189,7 +190,7 @@ class MemorySandbox:
             return self._snapshot_id
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
-        """See `Sandbox.take_delta`. A file that is back at what it held does not count as changed."""
+        """See `Sandbox.take_delta`. A file that was changed back to its earlier content is not reported."""
         if not self.has_changes:
             return None
         with self._lock:
@@ -259,7 +260,8 @@ def _to_bytes(name: str, content: bytes | str) -> bytes:
 
 
 def _walk(root: Path) -> Iterator[tuple[str, Path, int]]:
-    """Name in the sandbox, path on disk and size of every regular file below `root`, a real path."""
+    """Yield the sandbox path, disk path and size of every regular file below `root`, which has no symlinks in
+    it."""
     pending = [("", root, frozenset({root}))]
     while pending:
         prefix, folder, above = pending.pop()

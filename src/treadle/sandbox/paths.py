@@ -1,7 +1,7 @@
-"""The one form in which a sandbox knows a path: relative to the root, parts joined by `/`.
+"""Paths in a sandbox: relative to the root, with `/` between the parts.
 
-Every path that comes from a model, a user or a folder on disk passes through here. A normalised path can be
-written below any folder on disk without leaving it.
+Every path from a model, a user or a folder on disk is normalised here. A normalised path can be joined to any
+folder on disk without leaving that folder.
 """
 
 from treadle.core.errors import SandboxError
@@ -11,10 +11,10 @@ MAX_PART_BYTES = 255
 
 
 def normalize_file(path: str) -> str:
-    """The normalised path of a file; a leading `/` or `./` stands for the root.
+    """Return the normalised path of a file. A leading `/` or `./` stands for the root.
 
-    Raises: `SandboxError` for a path that leaves the root, names a folder (`""`, `"a/"`, `"a/."`), has a NUL
-    or a backslash, is no valid Unicode, or is longer than file systems take.
+    Raises: `SandboxError` for a path that leaves the root, names a folder (`""`, `"a/"`, `"a/."`), contains a NUL
+    or a backslash, is not valid Unicode, or is longer than file systems allow.
     """
     normal = normalize_folder(path)
     if not normal or path.rpartition("/")[2] in ("", ".", ".."):
@@ -23,7 +23,8 @@ def normalize_file(path: str) -> str:
 
 
 def normalize_folder(path: str) -> str:
-    """The normalised path of a folder; `""` is the root. Raises: as `normalize_file`, less the folders."""
+    """Return the normalised path of a folder; `""` is the root. Raises: like `normalize_file`, except for
+    folders."""
     _check_text(path)
     parts: list[str] = []
     for part in path.split("/"):
@@ -39,7 +40,7 @@ def normalize_folder(path: str) -> str:
 
 
 def folders_of(path: str) -> list[str]:
-    """The folders that a normalised path lies in, outermost first, without the root."""
+    """Return the parent folders of a normalised path, outermost first, without the root."""
     folders = []
     end = path.find("/")
     while end != -1:
@@ -56,9 +57,9 @@ def _check_text(path: str) -> None:
     if size_bytes > MAX_PATH_BYTES:
         raise SandboxError(f"{_shorten(path)} is longer than {MAX_PATH_BYTES} bytes")
     if "\0" in path:
-        raise SandboxError(f"{path!r} holds a NUL character, so it cannot name a file")
+        raise SandboxError(f"{path!r} contains a NUL character, so it cannot name a file")
     if "\\" in path:
-        raise SandboxError(f"{path!r} holds a backslash; separate the parts of a path with '/'")
+        raise SandboxError(f"{path!r} contains a backslash; separate the parts of a path with '/'")
 
 
 def _shorten(path: str) -> str:

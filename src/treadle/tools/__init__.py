@@ -1,4 +1,4 @@
-"""What a model may call. The toolsets are loaded when they are first asked for."""
+"""Tools that a model may call. Each toolset is imported when it is first used."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from treadle.http.guarded import GuardedHttp
     from treadle.sandbox.protocol import Limits
     from treadle.tools.mcp import MCPServer, MCPServers
-    from treadle.tools.mock.mock import Mock
+    from treadle.tools.mock.toolset import Mock
     from treadle.tools.openapi import OpenAPI
     from treadle.tools.python import Python
     from treadle.tools.shell import Shell
@@ -17,7 +17,7 @@ _WHERE = {
     "Limits": "treadle.sandbox.protocol",
     "MCPServer": "treadle.tools.mcp",
     "MCPServers": "treadle.tools.mcp",
-    "Mock": "treadle.tools.mock.mock",
+    "Mock": "treadle.tools.mock.toolset",
     "OpenAPI": "treadle.tools.openapi",
     "Python": "treadle.tools.python",
     "Shell": "treadle.tools.shell",

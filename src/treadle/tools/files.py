@@ -1,6 +1,6 @@
-"""The toolset `files`: reading, changing and searching the files of a run's sandbox.
+"""The toolset `files`: reading, changing and searching the files of a run.
 
-Changes are `idempotent`: a sandbox is put back to its last snapshot before a call runs again.
+Changes are `idempotent`: before a call runs again, the files are restored from the last snapshot.
 """
 
 import difflib
@@ -12,17 +12,18 @@ from pydantic import Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from treadle.core.errors import SandboxError, ToolError
+from treadle.core.spec import PartSpec
 from treadle.sandbox.protocol import Sandbox, normalize_file, normalize_folder
 from treadle.tools.context import ToolContext
-from treadle.tools.function.function import tool
+from treadle.tools.function.tool import tool
 from treadle.tools.protocol import Tool
 
 MAX_EDITED_CHARS = 16 * 1024 * 1024
-"""Without a limit a few edits that double a text would fill the memory."""
+"""The size limit of an edited text. Without it, a few edits that double a text would fill the memory."""
 MAX_MATCHES = 100
 MAX_LINE_CHARS = 200
 MAX_COMPARED = 2000
-"""How many paths or lines are looked at for one that is like what was asked for."""
+"""How many paths or lines are searched for one that is similar to a given one."""
 
 
 @tool(effect="pure")
@@ -36,8 +37,8 @@ async def read_file(
 
     Args:
         file_path: Path of the file, such as "notes/today.md".
-        start_line: First line to read, counted from 1; the beginning, if left out.
-        line_count: How many lines to read; all to the end, if left out.
+        start_line: The first line to read, counted from 1. Default: the first line.
+        line_count: How many lines to read. Default: all lines to the end.
     """
     text = _read_text(_sandbox_of(context), file_path)
     if start_line is None and line_count is None:
@@ -53,7 +54,7 @@ async def read_file(
 
 @tool(effect="idempotent", concurrent=False)
 async def write_file(context: ToolContext, file_path: str, content: str) -> str:
-    """Create a text file, or replace all of its content.
+    """Create a text file, or replace its whole content.
 
     Args:
         file_path: Path of the file, such as "notes/today.md". Its folders need not exist.
@@ -68,7 +69,7 @@ async def list_files(context: ToolContext, folder: str = "") -> list[str]:
     """List the paths of all files, as a JSON array.
 
     Args:
-        folder: List only the files in this folder and below it; all files, if left out.
+        folder: List only the files in this folder and its subfolders. Default: all files.
     """
     sandbox = _sandbox_of(context)
     paths = _paths_in(sandbox, folder)
@@ -96,13 +97,13 @@ async def delete_file(context: ToolContext, file_path: str) -> str:
 async def edit_file(
     context: ToolContext, file_path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
-    """Replace a passage of a text file by another.
+    """Replace a passage of a text file.
 
     Args:
         file_path: Path of the file.
-        old_text: The passage, exactly as it stands in the file. It must occur exactly once.
-        new_text: What to put in its place.
-        replace_all: Replace every occurrence; then there may be more than one.
+        old_text: The passage to replace, exactly as it is in the file. It must occur exactly once.
+        new_text: The text to put in its place.
+        replace_all: Replace every occurrence. The passage may then occur more than once.
     """
     sandbox, name = _sandbox_of(context), normalize_file(file_path)
     text = _read_text(sandbox, name)
@@ -135,14 +136,14 @@ def search_files(
     is_regex: bool = False,
     ignore_case: bool = False,
 ) -> str:
-    """Find the lines of text files that contain a pattern; answers lines of "path:line: text".
+    """Find the lines of text files that contain a pattern. Returns lines of the form "path:line: text".
 
     Args:
         pattern: What to look for within one line: plain text, unless is_regex is set.
-        folder: Search only this folder and below it; everywhere, if left out.
+        folder: Search only this folder and its subfolders. Default: all folders.
         glob: Search only files whose name or path matches, such as "*.py" or "src/**/*.py".
-        is_regex: Whether pattern is a regular expression (RE2 syntax: no look-around, no back-references).
-        ignore_case: Whether upper and lower case count as the same.
+        is_regex: Whether the pattern is a regular expression (RE2 syntax: no look-around, no back-references).
+        ignore_case: Whether to ignore the difference between upper and lower case.
     """
     sandbox = _sandbox_of(context)
     matcher = _Matcher(pattern, is_regex, ignore_case)
@@ -152,9 +153,7 @@ def search_files(
             continue
         for number, line in matcher.lines_of(sandbox, path):
             if len(found) == MAX_MATCHES:
-                found.append(
-                    f"[stopped after {MAX_MATCHES} matches; make the pattern or the folder narrower]"
-                )
+                found.append(f"[stopped after {MAX_MATCHES} matches; use a narrower pattern or folder]")
                 return "\n".join(found)
             shown = line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} […]"
             found.append(f"{path}:{number}: {shown}")
@@ -162,10 +161,11 @@ def search_files(
 
 
 class FilesToolset:
-    """The tools of files; with `is_read_only` those that change nothing."""
+    """The tools for a run's files. With `read_only`, only the tools that change nothing."""
 
     def __init__(self, *, read_only: bool = False) -> None:
         self.is_read_only = read_only
+        self.part = PartSpec(name="files", settings={"read_only": True} if read_only else None)
 
     def tools(self) -> Sequence[Tool]:
         """See `Toolset.tools`."""
@@ -178,10 +178,10 @@ files = FilesToolset()
 
 
 class _Matcher:
-    """Finds a pattern in lines, in time that grows with the line and never faster.
+    """A pattern that is searched for in lines, in time proportional to their length.
 
-    Regular expressions come from a model or from what it has read, so they run on the Rust engine behind
-    pydantic, which does not backtrack; `re` could be made to hang.
+    Regular expressions come from a model or from what it has read. They run on the Rust engine of pydantic, which
+    does not backtrack; an expression could be made to block `re` for ever.
     """
 
     def __init__(self, pattern: str, is_regex: bool, ignore_case: bool) -> None:
@@ -194,7 +194,7 @@ class _Matcher:
         self._regex = _compile(f"(?i){pattern}" if ignore_case else pattern) if is_regex else None
 
     def lines_of(self, sandbox: Sandbox, path: str) -> Iterator[tuple[int, str]]:
-        """The number and text of each line that matches; none of a file that is not text, or is gone."""
+        """Yield the number and text of each matching line. A file that is not text or does not exist has none."""
         try:
             text = sandbox.read(path).decode()
         except (UnicodeDecodeError, SandboxError):
@@ -217,14 +217,12 @@ def _compile(pattern: str) -> SchemaValidator:
     except SchemaError as error:
         text = str(error)
         reason = text[text.lower().rfind("error: ") + len("error: ") :].strip()
-        raise ToolError(
-            f"the pattern {pattern!r} is not a regular expression of RE2 syntax: {reason}"
-        ) from error
+        raise ToolError(f"the pattern {pattern!r} is not a valid RE2 regular expression: {reason}") from error
 
 
 def _sandbox_of(context: ToolContext) -> Sandbox:
     if context.sandbox is None:
-        raise ToolError("this run has no sandbox; whoever starts it gives it one with `files={...}`")
+        raise ToolError("this run has no files; whoever starts it must give it some with `files={...}`")
     return context.sandbox
 
 
@@ -261,7 +259,7 @@ def _folders_of(sandbox: Sandbox) -> list[str]:
 
 
 def _fits(path: str, glob: str) -> bool:
-    # `*` also matches `/` here, so `**/` need only be allowed to stand for nothing.
+    # `*` also matches `/` here, so it is enough to let `**/` match nothing.
     globs = {glob, glob.replace("**/", "")}
     return any(fnmatchcase(text, one) for one in globs for text in (path, path.rpartition("/")[2]))
 

@@ -98,4 +98,4 @@ Approver: TypeAlias = Callable[
 
 
 ToolLike: TypeAlias = "Tool | Toolset | Callable[..., object] | PartSpec | str"
-"""A tool, a toolset, a function, or the name of a registered toolset."""
+"""A tool, a toolset, a function, the name of a registered toolset, or such a name with settings."""

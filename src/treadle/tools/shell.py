@@ -2,13 +2,17 @@
 
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
+import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.sandbox.protocol import CommandSandbox, Limits, Outcome, Stop, make_command_sandbox
 from treadle.tools.context import ToolContext
+from treadle.tools.parts import settings_of
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
@@ -22,18 +26,20 @@ class Shell:
     With `network`, commands share the host's network, including services on its loopback interface.
     `read_only_binds` maps files and folders of the host to the absolute paths where commands find them.
     With `unprotected`, commands are not isolated: they run as the current user, with limits and an environment of
-    their own, and can read and change whatever the user can. `network` or `unprotected` make the effect `once`.
+    their own, and can read and change whatever the user can; `network` and `read_only_binds` mean nothing then.
+    `network` or `unprotected` make the effect `once`.
     """
 
     def __init__(
         self,
         *,
         network: bool = False,
-        limits: Limits | None = None,
+        limits: Limits | Mapping[str, float] | None = None,
         read_only_binds: Mapping[str, str] | None = None,
         unprotected: bool = False,
     ) -> None:
-        limits = limits or Limits()
+        if not isinstance(limits, Limits):
+            limits = Limits(**cast("Any", limits or {}))
         for name in limits.__struct_fields__:
             if not getattr(limits, name) > 0:
                 raise ConfigError(f"Limits: {name} is {getattr(limits, name)!r}; it must be above 0")
@@ -43,6 +49,11 @@ class Shell:
         effect = Effect.ONCE if network or unprotected else Effect.IDEMPOTENT
         description = _describe(network, unprotected, limits, self._sandbox.read_only_paths)
         self._tool = ShellTool(self._sandbox, limits, effect, description)
+        name = "shell-unprotected" if unprotected else "shell"
+        settings: dict[str, Json] = {"limits": settings_of(Limits, msgspec.to_builtins(limits))}
+        if not unprotected:
+            settings |= {"network": network, "read_only_binds": dict(read_only_binds or {}) or None}
+        self.part = PartSpec(name=name, settings=settings_of(Shell, settings))
 
     def tools(self) -> Sequence[Tool]:
         """See `Toolset.tools`. Raises: `ConfigError` if commands cannot be isolated on this machine."""
@@ -169,5 +180,16 @@ def _describe(network: bool, unprotected: bool, limits: Limits, read_only_paths:
     return " ".join(parts)
 
 
-shell = Shell()
-shell_unprotected = Shell(unprotected=True)
+def make_shell(
+    *,
+    network: bool = False,
+    limits: Mapping[str, float] | None = None,
+    read_only_binds: Mapping[str, str] | None = None,
+) -> Shell:
+    """Return the toolset with the name `shell`, which always isolates commands. See `Shell`."""
+    return Shell(network=network, limits=limits, read_only_binds=read_only_binds)
+
+
+def make_unprotected_shell(*, limits: Mapping[str, float] | None = None) -> Shell:
+    """Return the toolset with the name `shell-unprotected`. See `Shell`."""
+    return Shell(limits=limits, unprotected=True)

@@ -1,13 +1,14 @@
 """Tools of a service that speaks DeepFabric's Spin protocol.
 
-Each run has a session there, whose id follows from the run's, so that a resume finds it again. It begins with the
-run's files, which are written to it before the first call; it is ended when the run is over, not when it pauses.
+Each run has a session on the service. Its id is derived from the run's id, so that a resumed run finds it again.
+The run's files are written to the session before the first call. The session ends with the run, not when the run is
+paused.
 Source: DeepFabric 4.13, Spin tools protocol.
 """
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,9 +16,11 @@ import msgspec
 
 from treadle.agent.sync import run_blocking
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.guarded import GuardedHttp, HttpAnswer, host_of
 from treadle.tools.context import Scope, ToolContext
+from treadle.tools.parts import SECRET, may_hold_secret, settings_of
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.definitions import parse_definitions
 from treadle.tools.schema.validation import ArgumentChecker
@@ -55,24 +58,33 @@ class Spin:
         endpoint: str,
         *,
         component: str | None = "vfs",
-        tools: Sequence[ToolSpec] | None = None,
+        tools: Sequence[ToolSpec | Mapping[str, Json]] | None = None,
         tool_execute_path: str | None = None,
         timeout_seconds: float = 30.0,
         has_seed: bool = True,
         max_response_bytes: int = 16_000_000,
     ) -> None:
-        """`tools` are those that the component has; of `vfs` and `mock` they are known.
+        """`tools` are the component's tools. For `vfs` and `mock` they are known.
 
-        With `tool_execute_path` each call is posted there as name and arguments, without a session. With
-        `has_seed` the run's files are written to the session's `vfs` before the first call.
-        Raises: `ConfigError` for an endpoint that is no URL.
+        With `tool_execute_path`, each call is posted there as name and arguments, without a session. With
+        `has_seed`, the run's files are written to the session's `vfs` before the first call. Raises: `ConfigError`
+        for an endpoint that is not a URL.
         """
+        self.part = _part_of(
+            endpoint,
+            component=component,
+            tools=None if tools is None else msgspec.to_builtins(list(tools)),
+            tool_execute_path=tool_execute_path,
+            timeout_seconds=timeout_seconds,
+            has_seed=has_seed,
+            max_response_bytes=max_response_bytes,
+        )
         self.endpoint = endpoint.rstrip("/")
         self.component = component
         self.execute_path = tool_execute_path
         if component == "mock" and tool_execute_path is None:
             self.execute_path = "/mock/execute"
-        self._specs = tuple(tools) if tools is not None else None
+        self._specs = None if tools is None else msgspec.convert(tools, tuple[ToolSpec, ...])
         self._has_seed = has_seed and self.execute_path is None
         self._http = GuardedHttp(
             [],
@@ -84,7 +96,7 @@ class Spin:
         self._tools: tuple[SpinTool, ...] | None = None
 
     def tools(self) -> "tuple[SpinTool, ...]":
-        """See `Toolset.tools`. Those of a mock component are asked for, which blocks. Raises: `ConfigError`."""
+        """See `Toolset.tools`. The tools of a mock component are requested, which blocks. Raises: `ConfigError`."""
         if self._tools is None:
             specs = self._specs
             if specs is None and self.component == "vfs":
@@ -100,7 +112,7 @@ class Spin:
         return self._tools
 
     async def health(self) -> Json:
-        """What the service says of itself. Raises: `ToolError` if it says nothing good."""
+        """Return what the service says about its health. Raises: `ToolError` if it is not healthy."""
         said = []
         for path in ("/health", "/vfs/health"):
             answer = await self._http.request("GET", self.endpoint + path)
@@ -124,7 +136,7 @@ class Spin:
         return _read_executed(answer)
 
     async def end(self, session_id: str) -> bool:
-        """Free a session's state, by whichever of the two addresses the service knows; whether it did."""
+        """Delete a session, at whichever of two addresses the service knows. Return whether it was deleted."""
         for path in (f"/session/{session_id}", f"/vfs/session/{session_id}"):
             with contextlib.suppress(ToolError):
                 answer = await self._http.request("DELETE", self.endpoint + path)
@@ -133,7 +145,7 @@ class Spin:
         return False
 
     async def _seed(self, session_id: str, context: ToolContext) -> None:
-        """Write the run's files to the session, once in the run's life."""
+        """Write the run's files to the session, once in the life of the run."""
         sandbox = context.sandbox
         if sandbox is None or sandbox.read_state(STATE) is not None:
             return
@@ -176,7 +188,7 @@ class Spin:
 
 
 class SpinTool:
-    """One tool of a service."""
+    """A tool of a Spin service."""
 
     def __init__(self, spin: Spin, spec: ToolSpec) -> None:
         self.spec = spec
@@ -188,18 +200,26 @@ class SpinTool:
         return await self._spin.execute(self.spec.name, arguments, context)
 
 
-def spin(text: str) -> Spin:
-    """The toolset at `spin:http://host:port`, with a component as its path if it is not `vfs`.
+def spin(text: str = "", **settings: Any) -> Spin:
+    """Return the toolset at `spin:http://host:port`, whose path is the component if that is not `vfs`.
 
-    Raises: `ConfigError`.
+    Without a text, `settings` are the arguments of `Spin`. Raises: `ConfigError`.
     """
+    if settings and not text:
+        return Spin(**settings)
     path = urlsplit(text).path.strip("/")
     endpoint = text.rstrip("/").removesuffix(f"/{path}") if path else text
-    return Spin(endpoint, component=path or "vfs")
+    return Spin(endpoint, component=path or "vfs", **settings)
+
+
+def _part_of(endpoint: str, **settings: Json) -> PartSpec:
+    if may_hold_secret(f"spin:{endpoint}"):
+        return PartSpec(name="spin:", missing=SECRET)
+    return PartSpec(name="spin", settings={"endpoint": endpoint, **(settings_of(Spin, settings) or {})})
 
 
 def session_of(run_id: str) -> str:
-    """The id of a run's session, a UUID that follows from the run's id."""
+    """Return the id of a run's session: a UUID derived from the run's id."""
     return str(uuid.uuid5(_NAMESPACE, run_id))
 
 
@@ -210,7 +230,7 @@ def _read_executed(answer: HttpAnswer) -> ToolOutput:
         kind = value.get("error_type", "HTTPError") if isinstance(value, dict) else "HTTPError"
         raise ToolError(f"{kind}: {said or f'HTTP {answer.status}'}")
     if not isinstance(value, dict) or not isinstance(value.get("success"), bool):
-        raise ToolError(f"the service answered something else than a result: {answer.body[:200]!r}")
+        raise ToolError(f"the service did not answer with a result: {answer.body[:200]!r}")
     result: Any = value.get("result")
     text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
     structured = None if isinstance(result, str) else result
@@ -225,7 +245,7 @@ def _read_custom(answer: HttpAnswer) -> ToolOutput:
         said = value.get("error") if isinstance(value, dict) else None
         raise ToolError(str(said or f"HTTP {answer.status}"))
     if not isinstance(value, dict) or "result" not in value:
-        raise ToolError(f"the service answered something else than a result: {answer.body[:200]!r}")
+        raise ToolError(f"the service did not answer with a result: {answer.body[:200]!r}")
     result = value["result"]
     if isinstance(result, str):
         return ToolOutput(result)
@@ -238,6 +258,6 @@ def _decode(answer: HttpAnswer, *, is_strict: bool = True) -> Any:
     except msgspec.DecodeError:
         if is_strict:
             raise ToolError(
-                f"the service answered no JSON (HTTP {answer.status}): {answer.body[:200]!r}"
+                f"the service did not answer with JSON (HTTP {answer.status}): {answer.body[:200]!r}"
             ) from None
         return None

@@ -355,7 +355,7 @@ class _InnerCalls:
 def _built_in(names: set[str]) -> tuple[Tool, ...]:
     """Return the tools of the built-in toolsets that can be loaded, until all `names` are found."""
     found: dict[str, Tool] = {}
-    for toolset in TOOLSETS:
+    for toolset in (name for name in TOOLSETS.table if not name.endswith(":")):
         if names <= found.keys():
             break
         with contextlib.suppress(ConfigError):

@@ -1,6 +1,5 @@
 """From options to an agent, and back from a journal to the options that a run was started with."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from treadle.core.types import Effect, Json
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
+from treadle.tools.parts import may_hold_secret
 
 if TYPE_CHECKING:
     from treadle.agent.task import Task
@@ -55,21 +55,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def to_metadata(self) -> Mapping[str, Json]:
         """What a run's journal keeps of them, so that it can be resumed without saying it all again."""
-        kept = replace(self, tools=tuple([text for text in self.tools if not _may_hold_secret(text)]))
+        kept = replace(self, tools=tuple([text for text in self.tools if not may_hold_secret(text)]))
         if self.base_url is not None:
             parts = urlsplit(self.base_url)
             # Secrets never enter a journal.
             if parts.username or parts.password or parts.query:
                 kept = replace(kept, base_url=None)
         return {METADATA_KEY: msgspec.to_builtins(kept)}
-
-
-_SECRET = re.compile(r"://[^/\s]*@|[?&][^=\s&]+=|(?:^|[\s:])\w+=(?!\$\{)\S|\"(?:env|headers)\"\s*:")
-"""A user, a query, an assignment of the environment that is no `${NAME}`, or headers, in what names a toolset."""
-
-
-def _may_hold_secret(text: str) -> bool:
-    return ":" in text and _SECRET.search(text) is not None
 
 
 class Limits(Struct, frozen=True, kw_only=True):

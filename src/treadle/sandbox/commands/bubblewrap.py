@@ -1,9 +1,9 @@
-"""Bubblewrap: whether it works here, and the command line that shuts a process in.
+"""Bubblewrap: finding the program, and building the command line that isolates a process with it.
 
-What it lets a process see: the system's programs, read-only; a folder that holds everything that can be
-written; devices and `/proc` of its own. No network, no other process, no capability, nothing of the host's
-environment. Root gives up its identity first: the kernel exempts it from limits on processes, and lets it write
-to `/proc/sys`.
+The process sees the system's programs, read-only; one folder that holds everything it can write to; its own devices
+and its own `/proc`. It has no network, sees no other process, and gets no capability and no variable of the host's
+environment. Root changes to another user first, because the kernel exempts root from the limit on processes and
+lets it write to `/proc/sys`.
 """
 
 import os
@@ -17,14 +17,14 @@ from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.home import shared_program
 
 WORK = "/work"
-"""Where the run's files are, in the sandbox."""
+"""The folder of the run's files inside the sandbox."""
 OUTER_ID = 65_531
-"""User and group of a sandbox that root starts, as the host knows them. Nobody else has it."""
+"""User and group id, outside the sandbox, of sandboxes that root starts. Nothing else uses it."""
 INNER_ID = 1_000
 WRITABLE = {"work": WORK, "tmp": "/tmp", "shm": "/dev/shm"}
-"""Folders in a sandbox's own, and where it has them."""
+"""Subfolders of a sandbox's folder on disk, and where they are mounted in the sandbox."""
 FOLDERS = (*WRITABLE, "etc")
-"""What the folder of a sandbox has in it."""
+"""All subfolders of a sandbox's folder on disk."""
 MISSING = (
     "there is no bubblewrap (the program `bwrap`) here; install it, for example with: apt install bubblewrap"
 )
@@ -43,21 +43,21 @@ _SYSCTLS = {
     "user.max_user_namespaces": ("0", "15000"),
     "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
 }
-"""Setting to the value that forbids user namespaces, and one that allows them."""
+"""Kernel settings: the value that forbids user namespaces, and one that allows them."""
 
 
 def find_bwrap() -> str | None:
-    """The program, on PATH or beside Python."""
+    """Return the path of the program, on PATH or beside Python, or `None`."""
     return shutil.which("bwrap") or shutil.which("bwrap", path=str(Path(sys.executable).parent))
 
 
 def is_root() -> bool:
-    """Whether sandboxes are started by root, and so under `OUTER_ID`."""
+    """Return whether this process is root, so that sandboxes run as `OUTER_ID`."""
     return os.geteuid() == 0
 
 
 def blocking_sysctls() -> list[str]:
-    """The kernel's settings, as `name=value` that would lift them, that forbid user namespaces to this user."""
+    """Return the kernel settings that forbid user namespaces, as `name=value` that would allow them."""
     found = []
     for name, (forbids, allows) in _SYSCTLS.items():
         try:
@@ -78,11 +78,11 @@ def wrap(
     has_network: bool = False,
     binds: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The command line that runs `command`, a program of the system, as process 1 of a sandbox.
+    """Return the command line that runs `command`, a program of the system, as process 1 of a sandbox.
 
-    `root` has the folders of `FOLDERS`. On `info_fd` comes JSON with the `child-pid` of process 1. `binds`:
-    further files and folders of the host, read-only, to where the sandbox has them.
-    Raises: `SandboxError` if there is no bubblewrap.
+    `root` has the subfolders `FOLDERS`. Bubblewrap writes JSON with the `child-pid` of process 1 to `info_fd`.
+    `binds` maps further files and folders of the host to read-only paths in the sandbox.
+    Raises: `SandboxError` if bubblewrap is not installed.
     """
     program = find_bwrap()
     if program is None:
@@ -112,12 +112,12 @@ def wrap(
         argv += ["--bind", str(root / name), inner]
     for outer, inner in (binds or {}).items():
         argv += ["--ro-bind", outer, inner]
-    # What bubblewrap makes itself, `/` and `/dev`, lies in memory and has no limit.
+    # `/` and `/dev`, which bubblewrap makes itself, are in memory and have no size limit.
     return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK, "--", *command]
 
 
 def make_etc(root: Path) -> None:
-    """Fill the folder `etc` of `root` with what is made up for a sandbox."""
+    """Write the files of `/etc` that a sandbox gets into the subfolder `etc` of `root`."""
     for name, text in _MADE_UP.items():
         path = root / "etc" / name
         path.write_text(text)

@@ -1,7 +1,7 @@
-"""One command, run to its end by the thread that asks, within limits, and all that it started with it.
+"""Running one command to its end, with limits on the command and everything that it starts.
 
-Shut in by bubblewrap the command's processes are a tree of their own, which the kernel ends with the first of
-them; not shut in, what goes its own ways is looked for and may be missed.
+With bubblewrap the command's processes form a tree that the kernel ends together with the first process. Without
+it, processes that detach themselves are searched for and may be missed.
 """
 
 import os
@@ -14,7 +14,6 @@ from threading import Lock
 from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.bubblewrap import WRITABLE
 from treadle.sandbox.commands.family import BareFamily, Family, ShutInFamily
-from treadle.sandbox.commands.output import Output
 from treadle.sandbox.commands.processes import measure_tree
 from treadle.sandbox.commands.tree import TooMuchError, measure
 from treadle.sandbox.protocol import Limits, Outcome, Stop
@@ -23,7 +22,7 @@ TICK_SECONDS = 0.1
 
 
 class Command:
-    """A command in the folder `root`, which has what `bubblewrap.FOLDERS` says in it."""
+    """A command that runs in the folder `root`, which has the subfolders `bubblewrap.FOLDERS`."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Command:
         self._is_running = False
 
     def stop(self, stop: Stop, reason: str = "") -> None:
-        """End the whole tree now, from whatever thread. The first reason is the one that is told."""
+        """End all processes now, from any thread. Only the first reason is reported."""
         with self._lock:
             if self._stop is None:
                 self._stop, self._reason = stop, reason
@@ -61,9 +60,9 @@ class Command:
                 self._family.kill()
 
     def run(self) -> Outcome:
-        """Run it. Nothing of it is left when this returns or raises.
+        """Run the command. None of its processes is left when this returns or raises.
 
-        Raises: `SandboxError` if it cannot be started.
+        Raises: `SandboxError` if the command cannot be started.
         """
         out, out_end = os.pipe()
         try:
@@ -91,7 +90,7 @@ class Command:
         return Outcome(code if code >= 0 else 128 - code, self._output.text, self._stop, self._reason)
 
     def _attend(self, out: int) -> None:
-        """Take what is printed and look after the limits, until the first process has ended."""
+        """Collect output and enforce the limits until the first process has ended."""
         family = self._family
         poller = select.poll()
         poller.register(out, select.POLLIN)
@@ -117,7 +116,7 @@ class Command:
                 tick = time.monotonic() + tick_seconds
 
     def _take(self, out: int) -> bool:
-        """Take what there is to read, some of it; whether there may be more some time."""
+        """Read some of the available output. Return whether more may follow later."""
         try:
             data = os.read(out, 1 << 16)
         except BlockingIOError:
@@ -126,18 +125,18 @@ class Command:
         return bool(data)
 
     def _drain(self, out: int) -> None:
-        # No pipe holds more than a mebibyte, and what has run away and still writes is not waited for.
+        # A pipe holds at most a mebibyte. Output of detached processes that still write is not waited for.
         for _ in range(1 << 8):
             before = self._output.total_bytes
             if not self._take(out) or self._output.total_bytes == before:
                 return
 
     def _look(self, now: float) -> None:
-        """Stop the command if it takes too much; tell who watches what it printed last."""
+        """Stop the command if it exceeds a limit, and report the last line that it printed."""
         limits = self._limits
         tree = measure_tree(self._family.pid, limits.memory_bytes)
         if tree.memory_bytes > limits.memory_bytes:
-            self.stop(Stop.MEMORY, f"its processes took more than {limits.memory_bytes:,} bytes of memory")
+            self.stop(Stop.MEMORY, f"its processes used more than {limits.memory_bytes:,} bytes of memory")
         elif tree.threads > limits.processes + 1:
             self.stop(Stop.PROCESSES, f"there were more than {limits.processes} processes")
         elif now >= self._measure_after:
@@ -145,8 +144,49 @@ class Command:
                 measure(self._folders, limits.files, limits.disk_bytes)
             except TooMuchError as error:
                 self.stop(Stop.DISK, str(error))
-            # However much there is to look at, most of the time is left for other things.
+            # However many files there are, most of the time is left for other work.
             self._measure_after = now + 5 * (time.monotonic() - now)
         if self._report is not None and self._output.total_bytes > self._reported_bytes:
             self._reported_bytes = self._output.total_bytes
             self._report(self._output.last_line)
+
+
+class Output:
+    """Collected output, limited to about `max_bytes` bytes: the beginning and the end are kept."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._head_bytes = max_bytes * 2 // 3
+        self._tail_bytes = max_bytes - self._head_bytes
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.total_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        """Add `data`. What falls into the middle of a long output is dropped."""
+        self.total_bytes += len(data)
+        room = self._head_bytes - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._tail += data
+            if len(self._tail) > 2 * self._tail_bytes + 65536:
+                del self._tail[: len(self._tail) - self._tail_bytes]
+
+    @property
+    def text(self) -> str:
+        """The collected output, with a note of how much was dropped. Bytes that are not UTF-8 are replaced."""
+        left_out = self.total_bytes - len(self._head) - self._tail_bytes
+        if left_out <= 0:
+            return (self._head + self._tail).decode(errors="replace")
+        head, tail = (
+            self._head.decode(errors="replace"),
+            self._tail[-self._tail_bytes :].decode(errors="replace"),
+        )
+        return f"{head}\n[… {left_out:,} of {self.total_bytes:,} bytes left out …]\n{tail}"
+
+    @property
+    def last_line(self) -> str:
+        """The last line that has begun, or its end if it is long."""
+        end = bytes((self._tail or self._head)[-1000:]).decode(errors="replace").rstrip()
+        return end.rpartition("\n")[2][-200:]

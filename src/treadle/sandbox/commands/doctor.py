@@ -1,4 +1,4 @@
-"""Whether commands can be shut in on this machine; seen by doing it."""
+"""Finding out whether commands can be isolated on this machine, by isolating one."""
 
 import shutil
 import sys
@@ -21,7 +21,7 @@ from treadle.sandbox.protocol import Limits
 
 
 def find_fault() -> str | None:
-    """Why commands cannot be shut in here, and what to do about it; `None` if they can."""
+    """Return why commands cannot be isolated on this machine and what helps, or `None` if they can."""
     if sys.platform != "linux":
         return f"bubblewrap needs Linux, and this is {sys.platform}"
     if find_bwrap() is None:
@@ -37,7 +37,7 @@ def find_fault() -> str | None:
 
 @cache
 def _prove() -> None:
-    """Run a command. Raises: `SandboxError`, `OSError`; what failed is tried again when it is next asked for."""
+    """Run a command in a sandbox. A success is remembered. Raises: `SandboxError`, `OSError`."""
     root = make_root(FOLDERS, OUTER_ID if is_root() else None)
     try:
         make_etc(root)
@@ -45,7 +45,9 @@ def _prove() -> None:
     finally:
         remove_tree(root)
     if outcome.exit_code != 7:
-        raise SandboxError(f"a command in the sandbox gave {outcome.exit_code} for 7: {outcome.text.strip()}")
+        raise SandboxError(
+            f"a command in the sandbox exited with {outcome.exit_code} instead of 7: {outcome.text.strip()}"
+        )
 
 
 def _advice() -> str:

@@ -1,8 +1,8 @@
-"""A command's processes: how they are started, ended all together, and what they may take each.
+"""The processes of a command: starting them, ending them together, and limits for each.
 
-The first process is a shell that waits for the command instead of becoming it: it collects orphans, and no
-signal from within ends it. It runs nothing before it is let go; until then whoever started it has taken hold
-of it, and either's end has been made the end of both.
+The first process is a shell that waits for the command instead of replacing itself with it: it collects orphans,
+and no signal from inside ends it. It waits for a word before it runs the command. Until then its starter prepares
+to end it, and makes sure that it also ends when the starter does.
 """
 
 import json
@@ -36,7 +36,7 @@ exit $?
 
 
 class Caps(Protocol):
-    """The limits that the kernel keeps for each process."""
+    """The limits that the kernel enforces for each process."""
 
     @property
     def memory_bytes(self) -> int: ...
@@ -50,33 +50,33 @@ class Family(Protocol):
     """The processes of one command."""
 
     pid: int
-    """The first's, once it is started."""
+    """The id of the first process, once it is started."""
     end_fd: int | None
-    """Becomes readable when all have ended; `None`: ask `has_ended`."""
+    """A descriptor that becomes readable when all processes have ended. `None`: ask `has_ended`."""
 
     def start(self, out_end: int) -> None:
-        """Start the first, which prints into `out_end`. Raises: `SandboxError`, with nothing left."""
+        """Start the first process, which prints to `out_end`. Raises: `SandboxError`, with no process left."""
         ...
 
     def let_go(self) -> None:
-        """Begin the command."""
+        """Let the first process begin the command."""
         ...
 
     def has_ended(self) -> bool:
-        """Whether the first has."""
+        """Return whether the first process has ended."""
         ...
 
     def kill(self) -> None:
-        """End all at once, from whatever thread; not before `start` or after `end`."""
+        """End all processes now. May be called from any thread between `start` and `end`."""
         ...
 
     def end(self) -> tuple[int, str]:
-        """End what is left and wait for it; the exit code, and what went wrong before the command began."""
+        """End all processes and wait for them. Return the exit code, and what failed before the command began."""
         ...
 
 
 class ShutInFamily:
-    """In a sandbox of bubblewrap: the kernel ends all with the first."""
+    """Processes in a bubblewrap sandbox. The kernel ends them all together with the first one."""
 
     def __init__(
         self, text: str, root: Path, caps: Caps, has_network: bool, binds: Mapping[str, str]
@@ -117,7 +117,7 @@ class ShutInFamily:
             text = file.read()
         with suppress(ValueError, KeyError, ProcessLookupError):
             self.pid = json.loads(text)["child-pid"]
-            # Its parent has not seen it end while that parent has not ended, so the number is still its own.
+            # While its parent lives, nobody has collected the process, so the id is still its own.
             self.end_fd = os.pidfd_open(self.pid)
         if self.end_fd is None:
             os.close(self._go)
@@ -141,7 +141,7 @@ class ShutInFamily:
     def end(self) -> tuple[int, str]:
         """See `Family.end`."""
         self.kill()
-        # Bubblewrap ends after process 1, which ends after all others.
+        # Bubblewrap ends after process 1, which ends after all other processes.
         _, trouble = self._process.communicate()
         assert self.end_fd is not None
         os.close(self.end_fd)
@@ -149,7 +149,8 @@ class ShutInFamily:
 
 
 class BareFamily:
-    """Shut in by nothing. All have a mark in their environment, by which those are found that run away."""
+    """Processes that are not isolated. A mark in their environment is used to find those that detached
+    themselves."""
 
     def __init__(self, text: str, root: Path, caps: Caps) -> None:
         self.pid = 0
@@ -188,7 +189,7 @@ class BareFamily:
     def end(self) -> tuple[int, str]:
         """See `Family.end`."""
         self.kill()
-        # A process that is found may have had children since the search began.
+        # A process that was found may have started others since the search began.
         while found := find_marked(f"{MARK}={self._mark}"):
             _kill_all(found)
         _, trouble = self._process.communicate()
@@ -198,8 +199,8 @@ class BareFamily:
 
 
 def _first_command(text: str, caps: Caps, *, is_alone: bool) -> list[str]:
-    """What the first process runs. `is_alone`: nobody else is the user, by whom processes are counted."""
-    # -f counts in 512 bytes. Of the letters for processes dash knows one and bash the other.
+    """Return the command line of the first process. `is_alone`: no other process belongs to its user."""
+    # -f counts in units of 512 bytes. The letter for the number of processes is -p in dash and -u in bash.
     limits = [
         "ulimit -c 0",
         f"ulimit -d {_lower(resource.RLIMIT_DATA, caps.memory_bytes) // 1024}",
@@ -213,19 +214,19 @@ def _first_command(text: str, caps: Caps, *, is_alone: bool) -> list[str]:
 
 
 def _lower(kind: int, wanted: int) -> int:
-    """`wanted`, or less if this process may not have so much itself."""
+    """Return `wanted`, or the limit of this process if that is lower."""
     hard = resource.getrlimit(kind)[1]
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
 
 def _counts_by_namespace() -> bool:
-    """Whether the limit on processes counts those of one sandbox. Source: Linux 5.14, kernel/ucount.c."""
+    """Return whether the limit on processes is counted per sandbox. Source: Linux 5.14, kernel/ucount.c."""
     major, minor = os.uname().release.split(".")[:2]
     return (int(major), int("".join(filter(str.isdigit, minor)) or 0)) >= (5, 14)
 
 
 def _environment(home: str, more: dict[str, str]) -> dict[str, str]:
-    """All that a command finds in its environment; nothing of ours."""
+    """Return the whole environment of a command. It contains nothing of this process's environment."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": home,
@@ -241,7 +242,7 @@ def _environment(home: str, more: dict[str, str]) -> dict[str, str]:
 def _popen(
     argv: Sequence[str], environment: dict[str, str], folder: Path, out_end: int, passed: Iterable[int]
 ) -> tuple["subprocess.Popen[bytes]", int]:
-    """The process, and where to say the word to it."""
+    """Return the started process and the pipe on which it waits for its word."""
     go_end, go = os.pipe()
     program = shutil.which(argv[0]) or argv[0]
     try:
@@ -254,7 +255,7 @@ def _popen(
             stdout=out_end,
             stderr=subprocess.PIPE,
             pass_fds=tuple(passed),
-            # A Ctrl-C at the terminal is for us, who then end it.
+            # A Ctrl-C at the terminal must reach this process only, which then ends the command.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -272,7 +273,7 @@ def _say_go(go: int) -> None:
 
 
 def _open_filter() -> int | None:
-    """The filter of system calls, to be read once."""
+    """Return a pipe with the filter of system calls, to be read once."""
     program = make_filter()
     if program is None:
         return None

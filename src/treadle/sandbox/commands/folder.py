@@ -1,8 +1,8 @@
-"""A run's files as a folder on disk: put there before a command, and what it changed brought back after it.
+"""A run's files in a folder on disk: written before a command, and read back after it.
 
-After a command the folder holds what the sandbox can hold and nothing else, so that a run that is resumed
-finds what it left. What a sandbox has no word for (which files are executable, empty folders, links) is kept
-as a state beside its files. Links are never followed here. Nothing may run in the folder meanwhile.
+After a command the folder holds only what the sandbox can hold, so that a resumed run finds the same. Facts that a
+sandbox has no place for (executable files, empty folders, links) are stored as a state beside its files. Links are
+never followed here. No command may run in the folder meanwhile.
 """
 
 import os
@@ -28,10 +28,10 @@ from treadle.sandbox.paths import normalize_file
 from treadle.sandbox.protocol import Sandbox
 
 STATE = "shell"
-"""The name of the state."""
+"""The name under which the sandbox stores the state."""
 RACY_NS = 50_000_000
-"""A file that was changed this shortly before it was looked at may change again unseen: file systems' clocks
-tick slowly."""
+"""A file that changed this recently before it was read may change again without a new time stamp, because the
+clocks of file systems are coarse."""
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -42,45 +42,45 @@ _KINDS = {
 
 
 class Extras(Struct, frozen=True, omit_defaults=True):
-    """What the state holds. Paths are those of the sandbox."""
+    """The content of the state. Paths are those of the sandbox."""
 
     executable: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
-    """The empty ones."""
+    """The empty folders."""
     links: dict[str, str] = {}
-    """Path to what the link says, which may lead anywhere: it means something to commands alone."""
+    """Each link's path and target. The target may be anywhere; only commands follow it."""
 
 
 class _Held(Struct):
-    """A file as it is on disk."""
+    """What is known of a file on disk."""
 
     content: bytes
     stamp: tuple[int, ...] | None
-    """By which a change is seen; `None`: it must be read to know."""
+    """Facts that change when the file does. `None`: the file must be read to see a change."""
     is_executable: bool
 
 
 class Folder:
-    """One folder for one sandbox. Its methods block."""
+    """A folder on disk for one sandbox. Its methods block."""
 
     def __init__(self, path: Path, owner: int | None = None) -> None:
         self.path = path
         self._owner = owner
-        """User and group of what is put there; `None`: this user."""
+        """User and group id of the files written there. `None`: those of this process."""
         self._held: dict[str, _Held] = {}
         self._state: bytes | None = None
         self._is_fresh = True
         self.links: frozenset[str] = frozenset()
-        """The paths of the links in it."""
+        """The paths of the links in the folder."""
 
     def clear(self) -> None:
-        """Forget all; the next `push` begins anew. Raises: `OSError`."""
+        """Empty the folder; the next `push` writes everything. Raises: `OSError`."""
         self._held.clear()
         self._is_fresh = True
         clear_folder(self.path)
 
     def push(self, sandbox: Sandbox) -> None:
-        """Bring the folder to what the sandbox holds. Raises: `SandboxError`, `OSError`."""
+        """Write to the folder what the sandbox holds. Raises: `SandboxError`, `OSError`."""
         state = sandbox.read_state(STATE)
         if not self._is_fresh and state != self._state:
             self.clear()
@@ -97,12 +97,12 @@ class Folder:
             for path in paths:
                 content = sandbox.read(path)
                 held = self._held.get(path)
-                # Most often it is the very same object, which costs nothing to compare.
+                # It is usually the same object, which is compared at no cost.
                 if held is not None and held.content == content:
                     continue
                 can_run = path in executable if held is None else held.is_executable
                 writer.write(path, content, can_run)
-                # Nothing tells a command's change within the same tick of the clock from this one.
+                # A change by a command within the same clock tick would not change the stamp.
                 self._held[path] = _Held(content, None, can_run)
             for path in extras.folders:
                 writer.make_folder(path)
@@ -116,9 +116,10 @@ class Folder:
         self._is_fresh = False
 
     def pull(self, sandbox: Sandbox, max_files: int, max_bytes: int) -> list[str]:
-        """Bring what changed in the folder to the sandbox; what it cannot hold and was removed, and why.
+        """Write to the sandbox what changed in the folder. Return what it cannot hold, which is removed, with
+        reasons.
 
-        Raises: `TooMuchError` if the folder holds more than it may, with the sandbox as it was; `OSError`.
+        Raises: `TooMuchError` if the folder holds more than allowed, before the sandbox is changed; `OSError`.
         """
         change = _Change(self._held, time.time_ns() - RACY_NS)
         size_bytes = 0
@@ -147,7 +148,7 @@ class Folder:
 
 
 class _Change:
-    """What a walk finds that is otherwise than it was."""
+    """The differences that a walk through the folder finds."""
 
     def __init__(self, before: dict[str, _Held], racy_after_ns: int) -> None:
         self._before = before
@@ -155,13 +156,13 @@ class _Change:
         self.held: dict[str, _Held] = {}
         self.written: dict[str, bytes] = {}
         self.left_out: dict[str, str] = {}
-        """Path to reason; what is in a folder that is left out goes with it."""
+        """Each path that is left out, and the reason. Everything in a folder that is left out goes with it."""
         self._last_left_out = "\0"
         self._empty: dict[str, None] = {}
         self.links: dict[str, str] = {}
 
     def take(self, found: Found) -> None:
-        """Note one thing."""
+        """Record one file, folder or link."""
         path, mode = found.path, found.status.st_mode
         if path.startswith(self._last_left_out):
             return
@@ -198,7 +199,7 @@ class _Change:
         self.held[found.path] = _Held(content, None if is_racy else stamp, can_run)
 
     def extras(self) -> Extras:
-        """What the state is to hold."""
+        """Return the new content of the state."""
         return Extras(
             executable=tuple(sorted(path for path, held in self.held.items() if held.is_executable)),
             folders=tuple(sorted(self._empty)),
@@ -207,22 +208,22 @@ class _Change:
 
 
 class _Writer:
-    """Puts things below a folder. What is in the way, a link say, makes room."""
+    """A writer of files, folders and links below a root. It removes whatever is in the way, such as a link."""
 
     def __init__(self, root: Path, owner: int | None) -> None:
         self._root = open_folder(str(root))
         _make_usable(self._root)
         self._owner = owner
         self._last: tuple[str, int] = ("", self._root)
-        """The folder last worked in."""
+        """The folder that was used last, still open."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close all folders."""
         self._leave_last()
         os.close(self._root)
 
     def write(self, path: str, content: bytes, can_run: bool) -> None:
-        """A new file, whatever was there. Raises: `OSError`."""
+        """Write a new file in place of whatever was there. Raises: `OSError`."""
         folder, _, name = path.rpartition("/")
         fd = self._enter(folder)
         self._make_room(path, name, fd)
@@ -238,11 +239,11 @@ class _Writer:
             os.close(file)
 
     def make_folder(self, path: str) -> None:
-        """A folder, and those that it is in. Raises: `OSError`."""
+        """Make a folder and its parents. Raises: `OSError`."""
         self._enter(path)
 
     def link(self, path: str, target: str) -> None:
-        """A symbolic link. Raises: `OSError`."""
+        """Make a symbolic link. Raises: `OSError`."""
         folder, _, name = path.rpartition("/")
         fd = self._enter(folder)
         self._make_room(path, name, fd)
@@ -251,7 +252,7 @@ class _Writer:
             os.chown(name, self._owner, self._owner, dir_fd=fd, follow_symlinks=False)
 
     def remove(self, path: str) -> None:
-        """Remove what is at `path`, if it is there. Raises: `OSError`."""
+        """Remove whatever is at `path`, if anything. Raises: `OSError`."""
         folder, _, name = path.rpartition("/")
         try:
             fd = self._enter(folder, may_make=False)
@@ -260,7 +261,7 @@ class _Writer:
         self._make_room(path, name, fd)
 
     def remove_empty(self, path: str) -> None:
-        """Remove a folder, and those that it is in, as far as nothing is in them: so a sandbox has it."""
+        """Remove a folder and its parents as long as they are empty, as a sandbox has no empty folders."""
         while path:
             folder, _, name = path.rpartition("/")
             try:
@@ -283,7 +284,7 @@ class _Writer:
             os.rmdir(name, dir_fd=fd)
 
     def _enter(self, path: str, *, may_make: bool = True) -> int:
-        """The open folder at `path`; it is made where it is missing."""
+        """Return the open folder at `path`, and make it if it is missing."""
         if path == self._last[0]:
             return self._last[1]
         self._leave_last()
@@ -291,7 +292,7 @@ class _Writer:
             before = self._last[1]
             inner = self._step(name, before, may_make)
             self._leave_last()
-            # Of a way that is not gone to its end the name is never asked for.
+            # Until the whole path is opened, the folder must not be found under a name.
             self._last = ("\0", inner)
         self._last = (path, self._last[1])
         return self._last[1]
@@ -328,7 +329,7 @@ def _make_usable(fd: int) -> None:
 
 
 def _name_fault(path: str) -> str | None:
-    """Why a sandbox cannot hold something at `path`, which comes from a folder on disk; or `None`."""
+    """Return why a sandbox cannot hold a path that a folder on disk has, or `None` if it can."""
     try:
         normalize_file(path)
     except SandboxError:

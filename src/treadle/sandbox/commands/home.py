@@ -1,6 +1,6 @@
-"""Where sandboxes have their folders on disk: in one folder of this process, which is removed at its end.
+"""The place of sandbox folders on disk: one folder for each process, removed when the process ends.
 
-A process that is killed leaves its folder; the next that comes by finds it unlocked, and removes it.
+A process that is killed leaves its folder behind. The next process finds it unlocked and removes it.
 """
 
 import atexit
@@ -20,9 +20,9 @@ PREFIX = "treadle-shell-"
 
 
 def make_root(folders: tuple[str, ...], owner: int | None) -> Path:
-    """A new folder for one sandbox, with `folders` in it, all of which belong to `owner`, or else to this user.
+    """Make a folder for one sandbox, with the subfolders `folders`. All belong to `owner`, or to this user.
 
-    Raises: `SandboxError` if there is no place for it.
+    Raises: `SandboxError` if there is no room for it.
     """
     try:
         root = Path(tempfile.mkdtemp(prefix="run-", dir=_home()))
@@ -38,12 +38,12 @@ def make_root(folders: tuple[str, ...], owner: int | None) -> Path:
 
 
 def remove_root(root: Path) -> None:
-    """Remove what `make_root` made, whatever is in it now; nothing may run in it any more."""
+    """Remove a folder that `make_root` made, with all its content. No process may run in it any more."""
     remove_tree(root)
 
 
 def shared_program(path: str) -> str:
-    """`path`, or a copy of the program there if only this user gets to where it is."""
+    """Return `path`, or the path of a copy that every user can run if only this user can reach `path`."""
     if is_open_to_all(Path(path)):
         return path
     copy = _home() / Path(path).name
@@ -56,7 +56,7 @@ def shared_program(path: str) -> str:
 
 
 def is_open_to_all(path: Path) -> bool:
-    """Whether any user gets to `path`."""
+    """Return whether every user can reach `path`."""
     real = path.resolve()
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (real, *real.parents))
 
@@ -69,7 +69,7 @@ def _home() -> Path:
     while True:
         home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         home.chmod(0o711)
-        # Held open, and so locked, until the process ends.
+        # It stays open, and so locked, until the process ends.
         lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,14 +80,14 @@ def _home() -> Path:
 
 
 def _base() -> Path:
-    """The first place for temporary files that the users of sandboxes get to."""
+    """Return the first folder for temporary files that the user of sandboxes can reach."""
     wanted = tempfile.gettempdir()
     if os.geteuid() != 0 or is_open_to_all(Path(wanted)):
         return Path(wanted)
     for place in ("/tmp", "/var/tmp"):
         if os.access(place, os.W_OK) and is_open_to_all(Path(place)):
             return Path(place)
-    raise SandboxError(f"only root gets to {wanted!r}; set TMPDIR to a folder that other users may enter")
+    raise SandboxError(f"only root can reach {wanted!r}; set TMPDIR to a folder that other users may enter")
 
 
 def _leave(home: Path, pid: int) -> None:
@@ -97,7 +97,7 @@ def _leave(home: Path, pid: int) -> None:
 
 
 def _sweep(base: Path) -> None:
-    """Remove what processes of this user left that are no more."""
+    """Remove the folders that ended processes of this user left behind."""
     for path in base.glob(f"{PREFIX}*"):
         with suppress(OSError):
             if path.lstat().st_uid != os.geteuid():

@@ -1,4 +1,4 @@
-"""A tree of processes, as Linux tells of it: how many, and how much memory they take together."""
+"""Trees of processes in `/proc`: how many threads they have and how much memory they use."""
 
 import os
 from collections.abc import Iterator
@@ -9,16 +9,17 @@ from msgspec import Struct
 
 
 class Tree(Struct, frozen=True):
-    """What a tree of processes takes."""
+    """The resources that a tree of processes uses."""
 
     threads: int
     memory_bytes: int
 
 
 def measure_tree(pid: int, max_memory_bytes: int) -> Tree:
-    """The process and all that come from it; none where the system does not tell.
+    """Measure a process and its descendants. The result is zero on systems without `/proc`.
 
-    Memory that several share counts once, if it would make the sum more than `max_memory_bytes`.
+    Shared memory is counted once per process, unless that gives more than `max_memory_bytes`: then each process is
+    charged its share of it.
     """
     threads = 0
     pids = []
@@ -32,12 +33,12 @@ def measure_tree(pid: int, max_memory_bytes: int) -> Tree:
 
 
 def descendants(pid: int) -> list[int]:
-    """The process and all that come from it."""
+    """Return the process and its descendants."""
     return [each for each, _ in _descend(pid)]
 
 
 def _descend(pid: int) -> Iterator[tuple[int, int]]:
-    """Each process, and how many threads it has."""
+    """Yield each process with its number of threads."""
     pending = [pid]
     while pending:
         each = pending.pop()
@@ -56,7 +57,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _share_bytes(pid: int) -> int:
-    """Resident memory, where what n processes share counts an nth."""
+    """Return resident memory, with memory that n processes share divided by n."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -67,13 +68,13 @@ def _share_bytes(pid: int) -> int:
 
 
 def find_marked(variable: str) -> list[int]:
-    """The processes that were started with `variable`, as `NAME=value`, in their environment and run still."""
+    """Return the running processes that have `variable`, as `NAME=value`, in their initial environment."""
     wanted = variable.encode()
     found = []
     with suppress(OSError):
         for name in os.listdir("/proc"):
             with suppress(OSError):
-                # What has ended and was not collected yet has no environment any more.
+                # A process that has ended but was not collected yet has no environment.
                 if name.isdigit() and wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                     found.append(int(name))
     return found

@@ -1,8 +1,8 @@
-"""System calls that commands in a sandbox are refused, as a program for the kernel's filter.
+"""System calls that are forbidden to commands in a sandbox, as a program for the kernel's filter.
 
-Refused is what reaches past namespaces and limits: other sockets than those of Unix and the internet (a virtual
-machine's host listens on `AF_VSOCK`), memory that belongs to no process (`memfd`, System V), namespaces and
-mounts of one's own, keys, kernel modules, io_uring, typing into a terminal.
+Forbidden are calls that reach beyond namespaces and limits: sockets other than Unix and internet sockets (a virtual
+machine's host listens on `AF_VSOCK`), memory that belongs to no process (`memfd`, System V), new namespaces and
+mounts, keys, kernel modules, io_uring, and typing into a terminal.
 Source: linux/filter.h, linux/seccomp.h and the system call tables of Linux 6.12.
 """
 
@@ -53,7 +53,7 @@ _CALLS = {
     "unshare": (272, 97),
     "userfaultfd": (323, 282),
 }
-"""Name to number on x86-64 and on arm64; refused with EPERM."""
+"""Numbers on x86-64 and arm64 of calls that fail with EPERM."""
 _ABSENT = {
     "clone3": (435, 435),
     "io_uring_enter": (426, 426),
@@ -65,7 +65,8 @@ _ABSENT = {
     "semget": (64, 190),
     "shmget": (29, 194),
 }
-"""Refused with ENOSYS, at which libraries take another way: `clone3` hides its flags from the filter."""
+"""Numbers of calls that fail with ENOSYS, so that libraries use others: `clone3` hides its flags from the
+filter."""
 _CLONE, _SOCKET, _IOCTL = (56, 220), (41, 198), (16, 29)
 _NEW_NAMESPACES = 0x7E020000
 _SOCKETS = (1, 2, 10, 16)
@@ -74,7 +75,7 @@ _TYPING = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX."""
 
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Machine to the column of the tables and the kernel's number of the architecture."""
+"""Column in the tables, and the kernel's number, of each architecture."""
 _X32 = 0x40000000
 _LOAD, _EQUAL, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
@@ -84,7 +85,7 @@ Line = tuple[int, int, int, int]
 
 
 def make_filter(machine: str | None = None) -> bytes | None:
-    """The program for `machine`, by default this one; `None` for a machine whose calls are not known here."""
+    """Return the filter program for `machine`, by default this one, or `None` for an unknown architecture."""
     machine = machine or os.uname().machine
     if machine not in _MACHINES:
         return None
@@ -111,7 +112,11 @@ def make_filter(machine: str | None = None) -> bytes | None:
 def _about(
     number: int, argument: int, test: int, values: tuple[int, ...], otherwise: int, code: int | None
 ) -> list[Line]:
-    """One call, decided by an argument: `code`, or leave if `None`, where a value fits; `otherwise` if none."""
+    """Return the lines for one call, decided by an argument that is compared with `values`.
+
+    The verdict is `code`, or to allow the call if that is `None`, where a value matches, and `otherwise` where none
+    does.
+    """
     verdict = _ALLOW if code is None else _FAIL | code
     body: list[Line] = [(_LOAD, 0, 0, argument)]
     for value in values:

@@ -1,7 +1,7 @@
-"""Folders that a program nobody trusts has filled: walked, measured and removed without following a link.
+"""Folders with untrusted content: walking, measuring and removing them without following links.
 
-All goes from open folder to open folder, so that nothing outside is reached even while the program runs, and
-neither depth nor length of paths is a problem.
+All functions go from open folder to open folder. So nothing outside is reached, even while the untrusted program
+runs, and neither the depth nor the length of paths is a problem.
 """
 
 import errno
@@ -19,25 +19,25 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TooMuchError(SandboxError):
-    """A folder holds more than it may."""
+    """A folder holds more than it is allowed to."""
 
 
 class Found(Struct, frozen=True):
-    """One thing in a folder."""
+    """One file, folder or link."""
 
     path: str
-    """Relative to where the walk began; bytes that are not UTF-8 stand as lone surrogates."""
+    """The path relative to the root of the walk. Bytes that are not UTF-8 are lone surrogates."""
     name: str
     folder_fd: int
-    """The folder it is in, open until the walk goes on."""
+    """The parent folder, which is open until the walk continues."""
     status: os.stat_result
 
 
 def walk(root: Path, *, is_quiet: bool = False) -> Iterator[Found]:
-    """Everything below `root`, each folder before what is in it.
+    """Yield everything below `root`, each folder before its content.
 
-    `is_quiet` passes over what cannot be read, as where things change meanwhile. Raises: `TooMuchError` if folders
-    are nested more than `MAX_DEPTH` deep; `OSError`.
+    `is_quiet` skips what cannot be read, for folders that change meanwhile. Raises: `TooMuchError` if folders are
+    nested more than `MAX_DEPTH` deep; `OSError`.
     """
     stack = [("", open_folder(str(root)))]
     entries = [os.scandir(stack[0][1])]
@@ -72,7 +72,7 @@ def walk(root: Path, *, is_quiet: bool = False) -> Iterator[Found]:
 
 
 def open_folder(name: str, folder_fd: int | None = None) -> int:
-    """A folder, opened for reading, even if its mode forbids that to its owner. Raises: `OSError`."""
+    """Open a folder for reading, even if its mode forbids that. Raises: `OSError`."""
     try:
         return os.open(name, _OPEN, dir_fd=folder_fd)
     except PermissionError:
@@ -80,8 +80,8 @@ def open_folder(name: str, folder_fd: int | None = None) -> int:
 
 
 def read_file(found: Found) -> bytes:
-    """The content of a regular file, even if its mode forbids that to its owner. Raises: `OSError`."""
-    # Without O_NONBLOCK opening a pipe, of which there should be none here, would wait for ever.
+    """Return the content of a regular file, even if its mode forbids reading. Raises: `OSError`."""
+    # Without O_NONBLOCK, opening a pipe would wait for ever.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(found.name, flags, dir_fd=found.folder_fd)
@@ -89,14 +89,14 @@ def read_file(found: Found) -> bytes:
         fd = _force_open(found.name, found.folder_fd, flags)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise SandboxError(f"{found.path!r} is no regular file any more")
+            raise SandboxError(f"{found.path!r} is no longer a regular file")
         return file.read()
 
 
 def _force_open(name: str, folder_fd: int | None, flags: int) -> int:
     if not hasattr(os, "O_PATH"):
         raise PermissionError(f"{name!r} may not be read")
-    # What is open as a path can be changed and opened again with no other thing slipped in its place.
+    # A thing opened as a path can be changed and reopened; nothing else can be put in its place meanwhile.
     handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
     try:
         mode = os.fstat(handle).st_mode
@@ -110,7 +110,10 @@ def _force_open(name: str, folder_fd: int | None, flags: int) -> int:
 
 
 def measure(folders: list[Path], max_files: int, max_bytes: int) -> None:
-    """Raises: `TooMuchError` if `folders` together hold more; of something that changes meanwhile, about."""
+    """Check that `folders` together hold no more than allowed. If they change meanwhile, the check is approximate.
+
+    Raises: `TooMuchError`.
+    """
     files = size_bytes = 0
     for folder in folders:
         for found in walk(folder, is_quiet=True):
@@ -120,12 +123,12 @@ def measure(folders: list[Path], max_files: int, max_bytes: int) -> None:
 
 
 def size_of(status: os.stat_result) -> int:
-    """What a thing takes, or would if its holes were filled."""
+    """Return the size of a file on disk, or its apparent size if that is larger."""
     return max(status.st_size, status.st_blocks * 512) if stat.S_ISREG(status.st_mode) else 0
 
 
 def check_size(files: int, size_bytes: int, max_files: int, max_bytes: int) -> None:
-    """Raises: `TooMuchError`."""
+    """Raise an error if a number or a size is above its limit. Raises: `TooMuchError`."""
     if files > max_files:
         raise TooMuchError(f"there are more than {max_files:,} files and folders")
     if size_bytes > max_bytes:
@@ -133,13 +136,13 @@ def check_size(files: int, size_bytes: int, max_files: int, max_bytes: int) -> N
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, however deep; nothing may run in it any more. Raises: `OSError`."""
+    """Remove a folder of any depth. No process may run in it any more. Raises: `OSError`."""
     clear_folder(path)
     path.rmdir()
 
 
 def clear_folder(path: Path) -> None:
-    """Remove all that is in a folder, however deep; nothing may run in it any more. Raises: `OSError`."""
+    """Remove the content of a folder of any depth. No process may run in it any more. Raises: `OSError`."""
     fd = open_folder(str(path))
     try:
         clear_open(fd)
@@ -148,11 +151,11 @@ def clear_folder(path: Path) -> None:
 
 
 def clear_open(top: int) -> None:
-    """`clear_folder` of one that is open."""
+    """Remove the content of an open folder. See `clear_folder`."""
     os.fchmod(top, 0o755)
     number = 0
     while folders := _remove_files(top):
-        # Folders in folders are moved to the top one by one: no path and no stack grows with the depth.
+        # Nested folders are moved to the top one by one, so that no path and no stack grows with the depth.
         for name in folders:
             fd = open_folder(name, top)
             try:
@@ -164,7 +167,7 @@ def clear_open(top: int) -> None:
 
 
 def _remove_files(fd: int) -> list[str]:
-    """Remove what is in an open folder but the folders, whose names are given."""
+    """Remove everything in an open folder except folders. Return the names of these."""
     folders: list[str] = []
     with os.scandir(fd) as entries:
         for entry in entries:
@@ -180,7 +183,7 @@ def _remove_empty(name: str, folder_fd: int) -> None:
     try:
         os.rmdir(name, dir_fd=folder_fd)
     except OSError as error:
-        # Some file systems leave entries out of a listing while others are removed; the next round finds them.
+        # Some file systems omit entries from a listing while others are removed; the next round finds them.
         if error.errno != errno.ENOTEMPTY:
             raise
 
@@ -194,7 +197,7 @@ def _make_writable(name: str, folder_fd: int) -> None:
 
 
 def _move_up(name: str, folder_fd: int, top: int, number: int) -> int:
-    """Move a folder to the top under a name that is free there; the last number tried."""
+    """Move a folder to the top under a free name. Return the last number tried."""
     while True:
         number += 1
         try:

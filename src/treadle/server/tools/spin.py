@@ -17,7 +17,7 @@ from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
 from treadle.server.tools.tool_sessions import ToolSession, ToolSessions
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.fixtures import Fixture
-from treadle.tools.mock.mock import Mock, mock_of
+from treadle.tools.mock.toolset import Mock, mock_of
 from treadle.tools.schema.definitions import parse_definitions
 
 MAX_BODY_BYTES = 32 * 1024 * 1024

@@ -1,6 +1,6 @@
-"""What a docstring says for a model: its first paragraph, and a description for each parameter.
+"""The parts of a docstring that a model is shown: the first paragraph and the parameters' descriptions.
 
-Reads the Google, NumPy and Sphinx styles, mixed or not. What it does not understand it leaves out.
+Google, NumPy and Sphinx styles are understood, also mixed. Everything else is left out.
 """
 
 import inspect
@@ -24,7 +24,7 @@ class Docstring(NamedTuple):
 
 
 def parse_docstring(text: str | None) -> Docstring:
-    """Empty where the docstring says nothing. The first description of a parameter wins."""
+    """Return the parts of a docstring, empty where it says nothing. The first description of a parameter wins."""
     lines = inspect.cleandoc(text or "").split("\n")
     summary = []
     for index, line in enumerate(lines):
@@ -50,7 +50,7 @@ def _is_underlined(lines: list[str], index: int) -> bool:
 
 
 def _entries_at(lines: list[str], index: int) -> list[tuple[str, str]]:
-    """The parameters that the line at `index` describes, or the section that it begins."""
+    """Return the parameters that the line at `index` describes, or the section that it begins."""
     line = lines[index].strip()
     field = _SPHINX_FIELD.match(line)
     if field:
@@ -89,7 +89,7 @@ def _numpy_entries(lines: list[str], start: int) -> list[tuple[str, str]]:
 
 
 def _block(lines: list[str], index: int, *, over_blanks: bool = False) -> list[str]:
-    """The lines after the one at `index` that are indented deeper than it."""
+    """Return the lines after the one at `index` that are indented deeper."""
     block = []
     for line in lines[index + 1 :]:
         if line.strip() and _indent(line) <= _indent(lines[index]):

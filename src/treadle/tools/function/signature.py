@@ -1,7 +1,7 @@
-"""From a function's signature to the JSON Schema of its arguments, and from arguments to what it takes.
+"""A function's signature as the JSON Schema of its arguments, and the conversion of arguments to its types.
 
-Arguments are converted only where an annotation asks for more than JSON gives: a function of texts, numbers
-and lists gets them as they are.
+Arguments are converted only if an annotation needs more than JSON has. A function of texts, numbers and lists
+receives them unchanged.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from treadle.tools.context import ToolContext
 
 _SCALARS = (str, int, float, bool, type(None))
 _IN_SCHEMA = (at.Ge, at.Gt, at.Le, at.Lt, at.MultipleOf, at.MinLen, at.MaxLen)
-"""Constraints that the schema states whole, so that checked arguments need no second look."""
+"""Constraints that the schema expresses completely, so that validated arguments need no second check."""
 
 _UNUSABLE: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "takes any number of values; use one list instead",
@@ -34,7 +34,7 @@ _UNUSABLE: dict[Any, str] = {
 
 
 class Signature:
-    """The parameters of one function, split into what the model gives and what the loop gives."""
+    """The parameters of one function, divided into those that the model gives and those that the loop gives."""
 
     __slots__ = ("_fields", "_filled", "_model", "_numbers", "contexts", "schema")
 
@@ -46,14 +46,14 @@ class Signature:
         label: str,
     ) -> None:
         self.contexts = tuple(p.name for p in parameters if _is_context(hints.get(p.name)))
-        """The parameters that take the `ToolContext`; the schema does not have them."""
+        """The parameters that receive the `ToolContext`. They are not in the schema."""
         given = [p for p in parameters if p.name not in self.contexts]
-        # Field names of our own: a parameter may be called `_x`, `copy` or `model_config`.
+        # The model's field names are made up, because a parameter may be called `_x`, `copy` or `model_config`.
         self._fields = {f"p{index}": p.name for index, p in enumerate(given)}
         self._filled = {
             f for f, p in zip(self._fields, given, strict=True) if isinstance(p.default, FieldInfo)
         }
-        """Fields whose default stands in a `Field(...)`, which the function itself cannot read."""
+        """Fields with a default inside `Field(...)`, which the function itself would not use."""
         annotations = {p.name: hints.get(p.name, Any) for p in given}
         model = _make_model(self._fields, given, annotations, descriptions, label)
         self.schema: dict[str, Json] = _make_schema(model, annotations, label)
@@ -66,17 +66,18 @@ class Signature:
             for wrong, right in ((float, int), (int, float))
             if kinds and right in kinds and wrong not in kinds
         )
-        """JSON knows one kind of number: `1.0` is a valid integer, and `1` a valid float."""
+        """The parameters whose numbers may have to be converted: to JSON Schema, `1.0` is an integer and `1` a
+        number."""
 
     @property
     def takes_json(self) -> bool:
-        """`convert` would change nothing, whatever the arguments."""
+        """Whether `convert` never changes anything."""
         return self._model is None and not self._numbers
 
     def convert(self, arguments: dict[str, Json]) -> dict[str, Any]:
-        """`arguments`, which fit the schema, as the function's annotations want them.
+        """Return `arguments`, which fit the schema, converted to the types of the function's annotations.
 
-        Raises: `ToolError` for a value that fits the schema and yet not the type, as a 30th of February.
+        Raises: `ToolError` for a value that fits the schema but not the type, such as 30 February.
         """
         if self._model is not None:
             return self._validate(self._model, arguments)
@@ -94,7 +95,7 @@ class Signature:
 
     def _validate(self, model: type[BaseModel], arguments: dict[str, Json]) -> dict[str, Any]:
         try:
-            # As JSON, because dates, bytes and strict models accept in JSON what they refuse in Python.
+            # Dates, bytes and strict models accept forms in JSON that they refuse in Python.
             values = model.__pydantic_validator__.validate_json(pydantic_core.to_json(arguments))
         except ValidationError as error:
             problems = "\n".join(f"- {_path_of(item['loc'])}: {item['msg']}" for item in error.errors())
@@ -111,7 +112,7 @@ def read_signature(
     descriptions: Mapping[str, str],
     skip_first: bool,
 ) -> Signature:
-    """The signature of `function`; `namespace` are the local names that its annotations may use.
+    """Return the signature of `function`. `namespace` holds local names that its annotations may use.
 
     Raises: `ConfigError` that names `label` and the parameter that cannot be used.
     """
@@ -136,7 +137,7 @@ def _resolve_hints(
     holder = types.SimpleNamespace(
         __annotations__={p.name: p.annotation for p in parameters if p.annotation is not p.empty}
     )
-    # Often imported for type checkers alone, so that the function's own module does not have it.
+    # It is often imported under TYPE_CHECKING only, so that the function's own module does not have it.
     known = {"ToolContext": ToolContext, **_globals_of(function)}
     try:
         return typing.get_type_hints(holder, known, dict(namespace), include_extras=True)
@@ -181,7 +182,7 @@ def _make_model(
             definitions[field] = (Annotated[annotation, Field(**said)], default)
         return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **definitions)
     except Exception as error:
-        # Whatever a type does when it is asked for its schema.
+        # A type may raise anything when it is asked for its schema.
         raise _no_schema(annotations, label, error) from error
 
 
@@ -203,7 +204,7 @@ def _no_schema(annotations: Mapping[str, Any], label: str, error: Exception) -> 
 
 
 class _PlainSchema(GenerateJsonSchema):
-    # Defaults that have no JSON form are left out in silence: the function has them.
+    # Defaults without a JSON form are not in the schema; the function has them anyway.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
 
@@ -217,7 +218,7 @@ def _make_schema(model: type[BaseModel], annotations: Mapping[str, Any], label: 
 
 
 def _drop_titles(schema: Json) -> None:
-    """Remove `title` where it is a keyword, and not where it is the name of a property or part of a value."""
+    """Remove the keyword `title`, but not a property called `title` or a title within a value."""
     if not isinstance(schema, dict):
         return
     schema.pop("title", None)
@@ -233,7 +234,7 @@ def _drop_titles(schema: Json) -> None:
 
 
 def _leaves(annotation: Any) -> set[Any] | None:
-    """The kinds of value that JSON gives for `annotation` and that it takes as they are.
+    """Return the types of JSON values that `annotation` accepts unchanged.
 
     `None`: some value must be converted.
     """
@@ -254,7 +255,7 @@ def _leaves(annotation: Any) -> set[Any] | None:
         return None if None in found else set().union(*(kinds for kinds in found if kinds))
     if origin in (list, dict) and (origin is list or parts[0] is str):
         inner = _leaves(parts[-1])
-        # Numbers inside a container would have to be looked at one by one: pydantic is faster at that.
+        # Numbers in a container would have to be checked one by one; pydantic does that faster.
         return None if inner is None or inner & {int, float} else set()
     return None
 

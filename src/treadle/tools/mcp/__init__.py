@@ -1,7 +1,6 @@
-"""Servers of the Model Context Protocol as toolsets: `MCPServer`, `MCPServers`, and `mcp` from text."""
+"""Servers of the Model Context Protocol as toolsets: `MCPServer`, `MCPServers`, and `mcp`, which reads a text."""
 
 from treadle.tools.mcp.config import mcp
-from treadle.tools.mcp.server import MCPServer
-from treadle.tools.mcp.servers import MCPServers
+from treadle.tools.mcp.toolset import MCPServer, MCPServers
 
 __all__ = ["MCPServer", "MCPServers", "mcp"]

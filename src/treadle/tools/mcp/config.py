@@ -1,4 +1,4 @@
-"""From what a user writes (a file of `mcpServers`, JSON, a URL, a command line) to servers."""
+"""Reading MCP servers from what a user writes: a file of `mcpServers`, JSON, a URL or a command line."""
 
 import difflib
 import os
@@ -12,8 +12,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
-from treadle.tools.mcp.server import MCPServer
-from treadle.tools.mcp.servers import MCPServers
+from treadle.tools.mcp.toolset import MCPServer, MCPServers
 
 _VARIABLE = re.compile(r"\$(\$?)\{([^{}]*)\}")
 _INSIDE = re.compile(r"(?:env:)?(\w+)(?::-(.*))?", re.DOTALL)
@@ -50,7 +49,7 @@ _IGNORED = (
     "trust",
     "gallery",
 )
-"""What other clients write, and what says nothing about how to connect."""
+"""Keys that other clients write and that do not say how to connect."""
 _TRANSPORTS = {
     "stdio": "stdio",
     "http": "http",
@@ -61,22 +60,25 @@ _TRANSPORTS = {
 }
 
 
-def mcp(text: str) -> MCPServers:
-    """The servers that `text` names: a JSON file with `mcpServers`, such JSON itself, a URL, or a command.
+def mcp(text: str = "", **settings: Json) -> MCPServers:
+    """Return the servers that `text` names: a JSON file with `mcpServers`, such JSON itself, a URL, or a command.
 
-    A command may begin with assignments, as `KEY=value npx some-server`. `${NAME}` and `${NAME:-default}` are
-    taken from the environment; `$${` stands for `${`. Raises: `ConfigError`.
+    Without a text, `settings` is the JSON. A command may begin with assignments, as in `KEY=value npx some-server`.
+    `${NAME}` and `${NAME:-default}` are taken from the environment; `$${` stands for `${`. Raises: `ConfigError`.
     """
     text = text.strip()
+    if settings:
+        if text:
+            raise ConfigError(f"mcp: {text!r} takes no settings; write all of it as 'mcpServers'")
+        return read_servers(settings, "the settings of 'mcp'")
     if not text:
         raise ConfigError(
-            "mcp: say which server, as mcp:servers.json, mcp:https://host/mcp or mcp:'npx server'"
+            "mcp: name a server, as in mcp:servers.json, mcp:https://host/mcp or mcp:'npx server'"
         )
     if text.startswith("{"):
         return read_servers(_decode(text.encode(), "the JSON after mcp:"), "the JSON after mcp:")
     if text.startswith(("http://", "https://")):
-        variables = _Variables()
-        return MCPServers([MCPServer(url=variables.expand(text, "mcp"), secrets=variables.values)])
+        return MCPServers([_from_entry(None, {"url": text}, "mcp")])
     path = Path(text).expanduser()
     if text.endswith(".json") and (" " not in text or path.is_file()):
         return read_file(path)
@@ -84,7 +86,7 @@ def mcp(text: str) -> MCPServers:
 
 
 def read_file(path: Path) -> MCPServers:
-    """The servers of a file in the usual `mcpServers` shape. Raises: `ConfigError`."""
+    """Return the servers of a file in the common `mcpServers` format. Raises: `ConfigError`."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -95,22 +97,22 @@ def read_file(path: Path) -> MCPServers:
 
 
 def read_servers(raw: Json, origin: str) -> MCPServers:
-    """The servers of decoded JSON: `{"mcpServers": {name: {...}}}`, or one server's object."""
+    """Return the servers of decoded JSON: `{"mcpServers": {name: {...}}}`, or the object of one server."""
     if not isinstance(raw, dict):
-        raise ConfigError(f"{origin}: this is no object with 'mcpServers'")
+        raise ConfigError(f"{origin}: this is not an object with 'mcpServers'")
     found = raw.get("mcpServers", raw.get("servers"))
     if found is None and ("command" in raw or "url" in raw):
         found = {str(raw.get("name") or "server"): raw}
     if not isinstance(found, dict):
         known = ", ".join(repr(key) for key in raw) or "nothing"
-        raise ConfigError(f"{origin}: there is no object 'mcpServers' in it, but {known}")
+        raise ConfigError(f"{origin}: it has no object 'mcpServers', only {known}")
     servers = [
         _from_entry(name, entry, f"{origin}: server {name!r}")
         for name, entry in found.items()
         if not _is_off(entry)
     ]
     if not servers:
-        raise ConfigError(f"{origin}: there is no server in it that is not disabled")
+        raise ConfigError(f"{origin}: all its servers are disabled")
     return MCPServers(servers)
 
 
@@ -118,13 +120,13 @@ def _is_off(entry: Json) -> bool:
     return isinstance(entry, dict) and (entry.get("disabled") is True or entry.get("enabled") is False)
 
 
-def _from_entry(name: str, entry: Json, origin: str) -> MCPServer:
+def _from_entry(name: str | None, entry: Json, origin: str) -> MCPServer:
     if not isinstance(entry, dict):
-        raise ConfigError(f"{origin} is no object")
+        raise ConfigError(f"{origin} is not an object")
     for key in entry:
         if key not in _KEYS and key not in _IGNORED:
             near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(_KEYS)}"
+            hint = f"; did you mean {near[0]!r}?" if near else f"; the keys are {', '.join(_KEYS)}"
             raise ConfigError(f"{origin} has an unknown key {key!r}{hint}")
     if ("command" in entry) is ("url" in entry):
         raise ConfigError(f"{origin} needs either a 'command' or a 'url'")
@@ -141,14 +143,14 @@ def _from_entry(name: str, entry: Json, origin: str) -> MCPServer:
     }
     arguments = entry.get("args", [])
     if not isinstance(arguments, list) or not all(isinstance(item, str) for item in arguments):
-        raise ConfigError(f"{origin}: 'args' must be a list of texts")
+        raise ConfigError(f"{origin}: 'args' must be a list of strings")
     args = [variables.expand(item, f"{origin}: 'args'") for item in arguments]
     env = variables.expand_all(entry.get("env", {}), f"{origin}: 'env'")
     headers = variables.expand_all(entry.get("headers", {}), f"{origin}: 'headers'")
     options = {ours: entry[theirs] for theirs, ours in _OPTIONS.items() if theirs in entry}
     transport = _read_transport(entry, origin)
     try:
-        return MCPServer(
+        server = MCPServer(
             **texts,
             args=args,
             env=env,
@@ -161,6 +163,8 @@ def _from_entry(name: str, entry: Json, origin: str) -> MCPServer:
     except ConfigError as error:
         said = str(error).removeprefix(f"MCPServer {name!r}: ")
         raise ConfigError(f"{origin}: {said}") from error
+    server.source = {key: value for key, value in entry.items() if key in _KEYS}
+    return server
 
 
 def _read_transport(entry: dict[str, Json], origin: str) -> str | None:
@@ -176,16 +180,14 @@ def _from_command(text: str) -> MCPServer:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"mcp: {text!r} is no command line: {error}") from error
-    variables = _Variables()
+        raise ConfigError(f"mcp: {text!r} is not a command line: {error}") from error
     env: dict[str, str] = {}
     while words and _ASSIGNMENT.fullmatch(words[0]):
         key, _, value = words.pop(0).partition("=")
-        env[key] = variables.expand(value, f"mcp: {key}")
+        env[key] = value
     if not words:
         raise ConfigError("mcp: there is no command after the assignments")
-    command, *args = [variables.expand(word, "mcp") for word in words]
-    return MCPServer(command=command, args=args, env=env, secrets=variables.values)
+    return _from_entry(None, {"command": words[0], "args": words[1:], "env": env}, "mcp")
 
 
 def _decode(data: bytes, origin: str) -> Json:
@@ -197,18 +199,18 @@ def _decode(data: bytes, origin: str) -> Json:
 
 def _text(value: Json, what: str) -> str:
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{what} is {value!r}; it must be a text")
+        raise ConfigError(f"{what} is {value!r}; it must be a string")
     return value
 
 
 class _Variables:
-    """Puts the environment's values in, and remembers them, for they may be secret."""
+    """Environment variables in texts. Their values are remembered, because they may be secret."""
 
     def __init__(self) -> None:
         self.values: list[str] = []
 
     def expand(self, text: str, what: str) -> str:
-        """`text` with its variables' values. Raises: `ConfigError` for one that is not set, or no variable."""
+        """Return `text` with the values of its variables. Raises: `ConfigError` for a variable that is not set."""
         return _VARIABLE.sub(lambda match: self._replace(match, what), text)
 
     def _replace(self, match: re.Match[str], what: str) -> str:
@@ -218,7 +220,7 @@ class _Variables:
         if inside is None:
             raise ConfigError(
                 f"{what}: {match[0]!r} is not understood; write ${{NAME}} or ${{NAME:-default}} for a variable "
-                "of the environment, and $${ for what is to stay as it is"
+                "of the environment, and $${ for a literal ${{"
             )
         name, default = inside[1], inside[2]
         value = os.environ.get(name)
@@ -227,13 +229,13 @@ class _Variables:
             return value
         if default is None:
             raise ConfigError(
-                f"{what}: the environment has no {name}, which {match[0]} stands for; set it, or give a default as "
+                f"{what}: the environment variable {name} is not set; set it, or write a default as "
                 f"${{{name}:-default}}"
             )
         return default
 
     def expand_all(self, value: Json, what: str) -> Mapping[str, str]:
-        """An object of texts. Raises: `ConfigError`."""
+        """Return an object of texts with the values of their variables. Raises: `ConfigError`."""
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-            raise ConfigError(f"{what} must be an object of texts")
+            raise ConfigError(f"{what} must be an object with string values")
         return {key: self.expand(item, f"{what} {key!r}") for key, item in value.items()}

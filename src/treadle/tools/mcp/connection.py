@@ -1,4 +1,4 @@
-"""One session with a server: opened, watched and closed, on the worker thread."""
+"""One session with a server: opened, watched and closed on the worker thread."""
 
 import asyncio
 import contextlib
@@ -14,13 +14,13 @@ from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.tools.mcp import worker
 from treadle.tools.mcp.failure import UnreachableError, Verdict, describe, first_leaf, judge
-from treadle.tools.mcp.http import Trip, make_client
+from treadle.tools.mcp.http_client import Trip, make_client
 from treadle.tools.mcp.results import mend_listing
 from treadle.tools.mcp.target import Target
 
 MAX_PAGES = 200
 MAX_ROUNDS = 10
-"""How often a server may ask for a call to be made again with its state."""
+"""How often a server may ask for the same call again with its state."""
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 STDERR_LINES = 20
 MAX_LINE_CHARS = 500
@@ -30,7 +30,7 @@ Progress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None
 
 
 class Connection:
-    """One session. `mode` is the SDK's: how the version of the protocol is agreed on."""
+    """A session with a server. `mode` is the SDK's: how the protocol version is chosen."""
 
     def __init__(self, target: Target, mode: str, on_tools_changed: Callable[[], None]) -> None:
         self._target = target
@@ -42,37 +42,37 @@ class Connection:
         self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self._last = Trip()
         self._failed_trips: dict[str, Trip] = {}
-        """By the idempotency key of the call."""
+        """Failed requests by the idempotency key of their call."""
         self._client: Any = None
         self._failure: BaseException | None = None
-        """What the session ended with."""
+        """The error that ended the session."""
         self.is_over = False
-        """The server ended it, or it was closed."""
+        """Whether the session has ended, by the server or by `close`."""
         self.is_closed = False
-        """It was closed on purpose."""
+        """Whether the session was closed on purpose."""
         self.is_suspect = False
-        """A call was given up, so the server may hang."""
+        """Whether a call was abandoned, so that the server may hang."""
         self.is_leaving = False
-        """It is to be closed when no call runs on it."""
+        """Whether to close the session when no call uses it any more."""
         self._calls: set[asyncio.Task[Any] | None] = set()
 
     @property
     def is_usable(self) -> bool:
-        """Whether a call can be made on it."""
+        """Whether a call can be made on this session."""
         return self._client is not None and not self.is_over
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call runs on it that somebody waits for."""
+        """Whether a call that somebody waits for uses this session."""
         return any(task is None or not task.cancelling() for task in self._calls)
 
     @property
     def is_legacy(self) -> bool:
-        """Whether it began with the handshake of older revisions."""
+        """Whether the session began with the handshake of older protocol versions."""
         return self._client is not None and self._client.session.initialize_result is not None
 
     async def open(self) -> None:
-        """Connect. Raises: `UnreachableError`."""
+        """Connect to the server. Raises: `UnreachableError`."""
         ready: asyncio.Future[None] = self.loop.create_future()
         worker.remember(self.close)
         self._owner = asyncio.ensure_future(self._own(ready))
@@ -83,7 +83,7 @@ class Connection:
             raise self.explain(error) from error
 
     async def close(self) -> None:
-        """End the session, and the server's process if it has one. Idempotent."""
+        """End the session and the server's process, if it has one. Idempotent."""
         self._stop.set()
         self.is_over = True
         if self._owner is not None and not self._owner.done():
@@ -92,7 +92,7 @@ class Connection:
             await asyncio.wait([self._owner], timeout=10)
 
     async def list_tools(self) -> list[Any]:
-        """All pages of the server's tools. Raises: `UnreachableError`."""
+        """Return all pages of the server's tools. Raises: `UnreachableError`."""
         tools: list[Any] = []
         cursor: str | None = None
         seen: set[str] = set()
@@ -110,16 +110,15 @@ class Connection:
             if getattr(error, "code", None) == -32601 and not self.is_over:
                 return []
             raise self.explain(error) from error
-        raise UnreachableError(
-            self.tell(f"lists its tools without an end (the cursor {cursor!r} came again)")
-        )
+        raise UnreachableError(self.tell(f"lists its tools endlessly (it repeated the cursor {cursor!r})"))
 
     async def call(
         self, name: str, arguments: dict[str, Json], meta: dict[str, Json], progress: Progress | None
     ) -> Any:
-        """The SDK's result of a call, whether or not it keeps to the tool's output schema.
+        """Return the SDK's result of a call. It may break the tool's output schema.
 
-        Raises: what the SDK raises, for `judge_failure`; `ToolError` if the server wants what nobody can give.
+        Raises: what the SDK raises, for `judge_failure`; `ToolError` if the server asks for something that nobody
+        can give.
         """
         types, state = require("mcp_types", "mcp"), None
         is_listed_again = False
@@ -147,11 +146,11 @@ class Connection:
                 )
             state = result.request_state
             await asyncio.sleep(0.1)
-        raise ToolError(f"{name} asked to be called again {MAX_ROUNDS} times, and was given up")
+        raise ToolError(f"{name} asked to be called again {MAX_ROUNDS} times, which is the limit")
 
     @contextlib.contextmanager
     def counted(self, key: str) -> Iterator[None]:
-        """Count what this task does as a call that runs on this session."""
+        """Count the current task as a call on this session within the `with` block."""
         task = asyncio.current_task()
         self._calls.add(task)
         try:
@@ -163,7 +162,7 @@ class Connection:
                 self._stop.set()
 
     async def judge_failure(self, error: BaseException, key: str) -> tuple[Verdict, str]:
-        """What the failure of a call says of it, and in words; a session that has ended is closed by then."""
+        """Return what a failed call means, and why it failed. A session that has ended is closed before."""
         trip = self._failed_trips.get(key, Trip())
         if self.is_over:
             await self.close()
@@ -177,13 +176,13 @@ class Connection:
         return self._target.hide(describe(leaf, status if hasattr(leaf, "code") else None))
 
     def tell(self, what: str) -> str:
-        """A message on the server, with what it said last."""
+        """Return a message about the server, with the last lines of its standard error."""
         said = "\n".join(self._stderr).strip()
         tail = f"; its standard error ends with:\n{said}" if said else ""
         return self._target.hide(f"the MCP server {self._target.name!r} {what}{tail}")
 
     def explain(self, error: BaseException) -> UnreachableError:
-        """What went wrong, in words that say what to do."""
+        """Return what went wrong and what helps, in words."""
         leaf, target = first_leaf(error), self._target
         if isinstance(leaf, UnreachableError):
             return leaf
@@ -193,12 +192,12 @@ class Connection:
                     self.tell(f"cannot be started in {target.cwd!r}: there is no such folder")
                 )
             is_absent = isinstance(leaf, FileNotFoundError)
-            hint = "install it, or give its whole path" if is_absent else "is it a program?"
+            hint = "install it, or give its full path" if is_absent else "is it a program?"
             if " " in target.command and is_absent:
-                hint = "give the words behind the program as args"
+                hint = "pass the words after the program as args"
             return UnreachableError(
                 f"the command {target.command!r} of the MCP server {target.name!r} "
-                f"{'is not there' if is_absent else 'may not be run'}; {hint}"
+                f"{'was not found' if is_absent else 'cannot be executed'}; {hint}"
             )
         status, cause = self._last.status, self._last.error or self._failure
         if judge(leaf, is_over=False, status=status) is not Verdict.LOST:
@@ -213,7 +212,8 @@ class Connection:
         return self._client
 
     async def _own(self, ready: "asyncio.Future[None]") -> None:
-        """Hold the session from beginning to end, in one task, as its scopes must be."""
+        """Run the session from beginning to end in one task, because its scopes must be left where they were
+        entered."""
         try:
             async with self._connect() as client:
                 self._client = client
@@ -279,7 +279,7 @@ class Connection:
 
     def _on_end(self) -> None:
         self.is_over = True
-        # Answers that came just before the end have still to reach those who wait for them.
+        # Answers that arrived just before the end must still reach their callers.
         self.loop.call_later(0.05, self._stop.set)
 
     async def _on_message(self, message: Any) -> None:
@@ -288,7 +288,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def _collect_stderr(self) -> AsyncIterator[Any]:
-        """A file for the server's standard error, of which the end is kept for messages."""
+        """Return a file for the server's standard error. Its last lines are kept for messages."""
         read_end, write_end = os.pipe()
         with os.fdopen(write_end, "wb", buffering=0) as file:
             keep = _Tail(self._stderr)
@@ -298,14 +298,14 @@ class Connection:
                 yield file
             finally:
                 file.close()
-                # What the server said last may still be in the pipe, which a child of its own may hold open.
+                # The last lines may still be in the pipe, which a child of the server may hold open.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(keep.is_over.wait(), 0.2)
                 transport.close()
 
 
 class _Watched:
-    """A stream of messages that says when it has ended, and mends what the SDK would refuse."""
+    """A stream of messages that reports its end and corrects messages that the SDK would refuse."""
 
     def __init__(self, inner: Any, on_end: Callable[[], None]) -> None:
         self._inner = inner
@@ -337,7 +337,7 @@ class _Watched:
 
 
 class _Tail(asyncio.Protocol):
-    """Keeps the last lines of what is read."""
+    """A reader of lines that keeps the last ones."""
 
     def __init__(self, lines: deque[str]) -> None:
         self.is_over = asyncio.Event()
@@ -363,6 +363,6 @@ def _result_adapter() -> Any:
 
 @functools.cache
 def _keep_quiet() -> None:
-    """Without a handler of the program's, what the SDK logs would be printed."""
+    """Give the SDK's loggers a handler, so that its records are not printed."""
     for name in ("mcp", "client"):
         logging.getLogger(name).addHandler(logging.NullHandler())

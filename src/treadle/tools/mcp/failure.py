@@ -1,4 +1,4 @@
-"""What went wrong between here and a server, and what that says of the call that it met."""
+"""Failures between this process and a server, and what they mean for the call."""
 
 import re
 from enum import Enum, auto
@@ -24,22 +24,22 @@ _LOST = (
 
 
 class UnreachableError(TreadleError):
-    """A server could not be connected to, or did not answer as one should."""
+    """A server could not be connected to, or did not answer as MCP requires."""
 
 
 class Verdict(Enum):
-    """What a failure says of the call that it met."""
+    """What a failure means for a call."""
 
     ANSWERED = auto()
-    """The server answered, with an error or with nonsense; the session goes on."""
+    """The server answered with an error or with something invalid. The session continues."""
     LOST = auto()
-    """No answer will come: it may have been run or not."""
+    """No answer will come. The call may have run or not."""
     NOT_RUN = auto()
-    """It did not reach the server, or the server knows no such session: it was not run."""
+    """The call did not run: it did not reach the server, or the server does not know the session."""
 
 
 def judge(error: BaseException, *, is_over: bool, status: int | None) -> Verdict:
-    """`status` is that of the HTTP answer which the error came with, if any."""
+    """Return what an error means for its call. `status` is the status of its HTTP response, if there is one."""
     leaf = first_leaf(error)
     code, message = getattr(leaf, "code", None), message_of(leaf)
     if status in (400, 404) and _NO_SESSION.search(message):
@@ -52,20 +52,20 @@ def judge(error: BaseException, *, is_over: bool, status: int | None) -> Verdict
 
 
 def first_leaf(error: BaseException) -> BaseException:
-    """The first error that is no group of others."""
+    """Return the first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def message_of(error: BaseException) -> str:
-    """What it says, shortened, without its type."""
+    """Return the message of an error, shortened, without its type."""
     text = str(getattr(error, "message", None) or error).strip()
     return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} […]"
 
 
 def describe(error: BaseException, status: int | None = None) -> str:
-    """A few words for a message: what the server said, or what happened, and what to do about it."""
+    """Return a short text for a message: what the server said or what happened, and what helps."""
     message = message_of(error)
     if hasattr(error, "code") and status is not None:
         is_said = message not in ("Server returned an error response", "Not Found", "Session terminated")
@@ -89,9 +89,9 @@ def _phrase(status: int) -> str:
 
 def _advice(status: int) -> str:
     if status in (401, 403):
-        return "; give it headers that let you in, such as Authorization"
+        return "; it needs headers such as Authorization"
     if status in (404, 405):
         return "; check that the URL is that of an MCP endpoint"
     if status == 429:
         return "; it asks for fewer requests"
-    return "; the fault is the server's" if status >= 500 else ""
+    return "; the server is at fault" if status >= 500 else ""

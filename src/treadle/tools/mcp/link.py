@@ -1,4 +1,4 @@
-"""The way to one server: a session that is opened when it is needed, and again after it has ended."""
+"""The connection to one server: a session that is opened when needed, and opened again after it has ended."""
 
 import asyncio
 import contextlib
@@ -9,39 +9,39 @@ from treadle.core.errors import ToolError, TreadleError
 from treadle.core.types import Json
 from treadle.tools.mcp.connection import Connection, Progress
 from treadle.tools.mcp.failure import UnreachableError, Verdict
-from treadle.tools.mcp.http import KEY
+from treadle.tools.mcp.http_client import KEY
 from treadle.tools.mcp.target import Target
 
 PROBE_SECONDS = 5.0
-"""How long a server that let a call hang has to show that it is alive."""
+"""How long a server that did not answer a call has to prove that it is alive."""
 
 _UNKNOWN_TOOL = re.compile(r"unknown tool|no such tool|tool .{0,100}not found", re.I | re.S)
 
 
 class Link:
-    """Sessions with one server, one after another; used on the worker thread alone."""
+    """Successive sessions with one server. It is used on the worker thread only."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.listing: list[Any] = []
-        """The server's tools, as it said last."""
+        """The server's tools as it listed them last."""
         self._names: frozenset[str] = frozenset()
         self._is_listing_old = False
         self._is_legacy = False
-        """The server knows no newer revision, so that asking for one is a waste."""
+        """Whether the server knows only older protocol versions, so that newer ones need not be tried."""
         self._connection: Connection | None = None
         self._renewing: asyncio.Task[Connection] | None = None
 
     async def get(self) -> Connection:
-        """An open session. Raises: `UnreachableError`."""
+        """Return an open session. Raises: `UnreachableError`."""
         found = self._connection
         if found is not None and found.loop is not asyncio.get_running_loop():
-            # It belongs to the process that this one was forked from.
+            # The session belongs to the process that this one was forked from.
             found = self._connection = self._renewing = None
         if found is not None and found.is_usable and not self._has_doubts(found):
             return found
         if self._renewing is None:
-            # A task of its own: who waits for it may give up, and others may wait for it too.
+            # The task is separate because others may wait for it too when this caller is cancelled.
             self._renewing = asyncio.ensure_future(self._renew(found))
             self._renewing.add_done_callback(self._renewed)
         renewing = self._renewing
@@ -61,7 +61,7 @@ class Link:
         *,
         can_repeat: bool,
     ) -> Any:
-        """The SDK's result of a call, which is made again where that does no harm and its session has ended.
+        """Return the SDK's result of a call. It is made again if its session has ended and that does no harm.
 
         Raises: `ToolError`.
         """
@@ -89,7 +89,7 @@ class Link:
             return result
 
     def suspect(self) -> None:
-        """A call was given up: ask the server for a sign of life before the next."""
+        """Note that a call was abandoned: before the next call the server must prove that it is alive."""
         if self._connection is not None:
             self._connection.is_suspect = True
 
@@ -112,7 +112,7 @@ class Link:
             raise _LostError(told, is_not_run=verdict is Verdict.NOT_RUN) from error
 
     async def close(self) -> None:
-        """End the session; `get` opens another."""
+        """End the session. `get` opens a new one."""
         renewing, self._renewing = self._renewing, None
         if renewing is not None and renewing.get_loop() is asyncio.get_running_loop():
             renewing.cancel()
@@ -123,7 +123,8 @@ class Link:
             await found.close()
 
     def _has_doubts(self, connection: Connection) -> bool:
-        """Whether to ask the server something before it is called; not while it works for others."""
+        """Return whether to ask the server for a sign of life before a call. A server with other calls is not
+        asked."""
         return self._is_listing_old or (connection.is_suspect and not connection.is_busy)
 
     async def _renew(self, found: Connection | None) -> Connection:
@@ -145,18 +146,18 @@ class Link:
         if self._renewing is task:
             self._renewing = None
         if not task.cancelled():
-            # Those who waited for it may all be gone.
+            # All tasks that waited for it may have been cancelled.
             task.exception()
 
     async def _start(self) -> Connection:
-        """A new session. Raises: `UnreachableError`."""
+        """Open a new session. Raises: `UnreachableError`."""
         deadline = asyncio.get_running_loop().time() + self.target.start_timeout_seconds
         if self._is_legacy:
             return await self._start_as("legacy", deadline)
         try:
             connection = await self._start_as("auto", deadline)
         except UnreachableError as error:
-            # Some servers end when the first thing they hear is not the handshake of older revisions.
+            # Some servers exit if the first message is not the handshake of older protocol versions.
             if self.target.transport != "stdio" or "ended before it answered" not in str(error):
                 raise
             connection = await self._start_as("legacy", deadline)
@@ -169,7 +170,7 @@ class Link:
         try:
             async with timer:
                 await connection.open()
-                # The SDK would ask for them too, to know which arguments go into headers.
+                # The SDK would also request them, to learn which arguments go into headers.
                 self._take(await connection.list_tools())
         except TimeoutError as error:
             await connection.close()
@@ -178,7 +179,7 @@ class Link:
             seconds = self.target.start_timeout_seconds
             raise UnreachableError(
                 connection.tell(
-                    f"did not answer within {seconds:g} s of being started; is it one that speaks MCP? Give it "
+                    f"did not answer within {seconds:g} s of being started; is it an MCP server? Give it "
                     "longer with start_timeout_seconds (startTimeout in a file)"
                 )
             ) from None
@@ -196,7 +197,7 @@ class Link:
         self._is_listing_old = True
 
     async def _leave(self, connection: Connection) -> None:
-        """Use it no more; calls that still run on it may end."""
+        """Stop using a session. Calls that still run on it may finish."""
         if self._connection is connection:
             self._connection = None
         if connection.is_over or not connection.is_busy:
@@ -205,7 +206,7 @@ class Link:
             connection.is_leaving = True
 
     def _check_name(self, name: str) -> None:
-        """Raises: `ToolError` if the server has the tool no more."""
+        """Check that the server still has a tool. Raises: `ToolError`."""
         if name not in self._names:
             known = ", ".join(sorted(self._names)) or "none"
             raise ToolError(
@@ -221,7 +222,7 @@ class Link:
         self._check_name(name)
 
     async def _refused(self, connection: Connection, name: str, error: BaseException, told: str) -> ToolError:
-        """What to tell the model of a request that was answered with an error, or with nonsense."""
+        """Return the message for the model about a request that got an error or an invalid answer."""
         if getattr(error, "code", None) in (-32601, -32602) or _UNKNOWN_TOOL.search(str(error)[:1000]):
             try:
                 await self._list_and_check(connection, name)
@@ -231,7 +232,7 @@ class Link:
 
 
 class _LostError(TreadleError):
-    """No answer to a call will come."""
+    """Return the message for the model about a call that will get no answer."""
 
     def __init__(self, told: str, *, is_not_run: bool) -> None:
         super().__init__(told)
@@ -244,5 +245,5 @@ def _explain_end(connection: Connection, name: str, lost: _LostError, is_closed:
     how = "was closed" if is_closed else "ended"
     return connection.tell(
         f"{how} while {name!r} was running, so its outcome is unknown: it may or may not have taken effect. "
-        "Check before you call it again; the server is started anew"
+        "Check before you call it again; the server will be started again"
     )

@@ -1,4 +1,4 @@
-"""Names: of servers, for messages and clashes, and of tools, as providers take them."""
+"""Names of servers, for messages and clashes, and names of tools that providers accept."""
 
 import hashlib
 import re
@@ -26,7 +26,7 @@ _RUNNERS = (
 
 
 def safe_name(name: str) -> str:
-    """A name that providers take; one that is too long ends with a part of its digest."""
+    """Return a name that providers accept. A name that is too long ends with a part of its digest."""
     safe = re.sub(r"[^a-zA-Z0-9_-]", "_", name) or "tool"
     if len(safe) <= MAX_NAME_CHARS:
         return safe
@@ -34,7 +34,7 @@ def safe_name(name: str) -> str:
 
 
 def name_of_command(words: Sequence[str]) -> str:
-    """The first word that looks like a program or a package, and is none that only starts another."""
+    """Return the first word that names a program or package and not one that only starts another, such as `npx`."""
     plain = [word for word in words if not word.startswith("-") and "=" not in word]
     for word in plain:
         last = Path(word).name
@@ -45,6 +45,6 @@ def name_of_command(words: Sequence[str]) -> str:
 
 
 def name_of_url(url: str) -> str:
-    """The host."""
+    """Return the host as a name."""
     host = re.sub(r"^https?://(?:[^/@]*@)?", "", url).partition("/")[0].partition(":")[0]
     return _UNSAFE.sub("_", host) or "server"

@@ -1,4 +1,4 @@
-"""From what a server answers to what the loop keeps.
+"""Converting a server's definitions and results.
 
 Source: Model Context Protocol, revisions 2025-11-25 and 2026-07-28: tool definitions and results.
 """
@@ -8,15 +8,16 @@ import binascii
 from collections.abc import Callable
 from typing import Any
 
-import jsonschema_rs
 import msgspec
 
+from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json
 from treadle.tools.protocol import Attachment, ToolOutput
+from treadle.tools.schema.output import OutputChecker
 
 
 def effect_of(annotations: Any) -> Effect:
-    """What the server says that a second call would do; a tool of which it says nothing is `once`."""
+    """Return the effect that a server declares for a tool, or `once` if it declares none."""
     if annotations is None:
         return Effect.ONCE
     if annotations.read_only_hint:
@@ -25,18 +26,22 @@ def effect_of(annotations: Any) -> Effect:
 
 
 def make_output_check(schema: Json) -> Callable[[Json], bool]:
-    """Whether structured content keeps to `schema`. All does to one that cannot be read, or to none."""
+    """Return a function that tells whether structured content fits `schema`.
+
+    Without a schema, and with one that is not valid, it is always true.
+    """
     if schema is None:
         return _is_anything
+    checker = OutputChecker(schema)
     try:
-        is_valid: Callable[[Json], bool] = jsonschema_rs.validator_for(schema, retriever=_refuse).is_valid
-    except (ValueError, jsonschema_rs.ReferencingError):
+        checker.find_fault(None)
+    except ConfigError:
         return _is_anything
-    return is_valid
+    return lambda value: checker.find_fault(value) is None
 
 
 def to_output(result: Any, is_output_valid: Callable[[Json], bool]) -> ToolOutput:
-    """A `CallToolResult` as text, structured content and attachments."""
+    """Return a `CallToolResult` as text, structured content and attachments."""
     lines: list[str] = []
     attachments: list[Attachment] = []
     for block in result.content:
@@ -48,7 +53,7 @@ def to_output(result: Any, is_output_valid: Callable[[Json], bool]) -> ToolOutpu
     if structured is not None and not any(block.type == "text" for block in result.content):
         lines.insert(0, msgspec.json.encode(structured).decode())
     if structured is not None and not result.is_error and not is_output_valid(structured):
-        # The model has its text; to programs it would break a promise.
+        # The model still has the text. Programs rely on the schema, so they get nothing that breaks it.
         structured = None
     return ToolOutput(
         "\n".join(lines),
@@ -74,7 +79,7 @@ def _read_block(block: Any) -> tuple[str, Attachment | None]:
         if getattr(resource, "text", None) is not None:
             return f"[resource {uri}]\n{resource.text}", None
         return _read_data("resource", resource.blob, mime_type, uri)
-    return f"[{kind}: a content that this version does not know]", None
+    return f"[{kind}: unknown kind of content]", None
 
 
 def _read_data(
@@ -89,14 +94,14 @@ def _read_data(
 
 
 def mend_listing(result: dict[str, Json]) -> None:
-    """Mend, in a raw page of tools, what the SDK would refuse the whole page for."""
+    """Correct what would make the SDK refuse a whole page of tools."""
     result["tools"] = [item for item in result["tools"] if isinstance(item, dict) and item.get("name")]
     for item in result["tools"]:
         schema = item.get("inputSchema")
         if not isinstance(schema, dict):
             item["inputSchema"] = {"type": "object"}
         elif schema.get("type") != "object":
-            # It can be no other: arguments are an object by the protocol.
+            # By the protocol, arguments are always an object.
             item["inputSchema"] = {**schema, "type": "object"}
         if not isinstance(item.get("outputSchema", {}), dict):
             del item["outputSchema"]
@@ -111,7 +116,3 @@ def mend_listing(result: dict[str, Json]) -> None:
 
 def _is_anything(value: Json) -> bool:
     return True
-
-
-def _refuse(uri: str) -> Json:
-    raise ValueError(f"a schema may not refer to {uri!r}, outside itself")

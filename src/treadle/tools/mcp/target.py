@@ -1,4 +1,4 @@
-"""Where a server is, and what of that must not be told."""
+"""The address of a server, and removing its secrets from messages."""
 
 import re
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Struct
 
 MIN_SECRET_CHARS = 4
-"""What is shorter cannot be told from other text."""
+"""A shorter secret cannot be told from other text."""
 
 _URL_SECRETS = re.compile(r"//([^/@?#]+)@|[?&][^=&#]+=([^&#]+)|/(?=[^/?#]*\d)([^/?#]{16,})")
-"""The user, values of the query, and parts of the path that look like a key."""
+"""The user, the values of the query, and parts of the path that look like a key."""
 
 
 class Target(Struct, frozen=True):
-    """Where a server is. Its `repr` holds no secrets."""
+    """The address of a server. Its `repr` contains no secrets."""
 
     name: str
     command: str | None
@@ -31,13 +31,13 @@ class Target(Struct, frozen=True):
     """An SDK server object in this process."""
     start_timeout_seconds: float
     secrets: tuple[str, ...] = ()
-    """What else must not be told: values that came out of the environment."""
+    """Further texts that no message may contain: values of environment variables."""
 
     def __repr__(self) -> str:
         return f"<MCP server {self.name!r}>"
 
     def hide(self, text: str) -> str:
-        """`text` without the values of the environment and the headers, and what looks secret in the URL."""
+        """Return `text` without the values of `env` and `headers`, and without what looks secret in the URL."""
         found = [*self.env.values(), *self.headers.values(), *self.secrets]
         for value in self.headers.values():
             found += value.split()[1:]
@@ -51,5 +51,5 @@ class Target(Struct, frozen=True):
 
 
 def _forms_of(secret: str) -> tuple[str, ...]:
-    """How it may stand in a message: as it is, or as Python, JSON or a URL write it."""
+    """Return the forms that a secret may have in a message: plain, or escaped by Python, JSON or a URL."""
     return secret, repr(secret)[1:-1], msgspec.json.encode(secret).decode()[1:-1], unquote(secret)

@@ -1,7 +1,7 @@
-"""The one background thread on whose event loop all sessions with servers live.
+"""The background thread with the event loop that runs all sessions with servers.
 
-A session's scopes must be left in the task that entered them, and one server serves runs of any event loop; so
-callers hop over here for each call.
+A session's scopes must be left in the task that entered them, and one server may serve runs of several event loops.
+So every call is passed to this thread.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ T = TypeVar("T")
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _closers: list[Callable[[], Coroutine[Any, Any, None]]] = []
-"""What ends the sessions that are open."""
+"""Functions that end the open sessions."""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that runs there; blocks. Ctrl-C cancels it."""
+    """Run a coroutine on the thread and return its result. It blocks. Ctrl-C cancels the coroutine."""
     future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, _running_loop())
     try:
         return future.result()
@@ -32,7 +32,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def hop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that runs there. Being cancelled cancels it, and waits for nothing."""
+    """Run a coroutine on the thread and return its result. A cancellation is passed on and not waited for."""
     here, there = asyncio.get_running_loop(), _running_loop()
     if here is there:
         return await coroutine
@@ -45,7 +45,7 @@ async def hop(coroutine: Coroutine[Any, Any, T]) -> T:
         task.add_done_callback(end)
 
     def end(task: "asyncio.Task[T]") -> None:
-        # Whoever waits may be gone, and its loop too.
+        # The caller may be gone, and its event loop too.
         with contextlib.suppress(RuntimeError):
             here.call_soon_threadsafe(settle, task)
 
@@ -69,17 +69,17 @@ async def hop(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def soon(callback: Callable[[], None]) -> None:
-    """Call `callback` there, after what was sent there before."""
+    """Call `callback` on the thread, after everything that was passed to it before."""
     _running_loop().call_soon_threadsafe(callback)
 
 
 def remember(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Call `close` there before the process ends, unless it is forgotten."""
+    """Register `close` to be called on the thread before the process ends, unless `forget` is called."""
     _closers.append(close)
 
 
 def forget(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """It was closed already."""
+    """Remove `close`, because it was called already."""
     if close in _closers:
         _closers.remove(close)
 
@@ -88,7 +88,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _lock:
         if _loop is None:
-            # Not uvloop: it learns that a server has closed its output only when that ends.
+            # uvloop notices that a server has closed its output only when the server ends.
             _loop = asyncio.new_event_loop()
             threading.Thread(target=_run_loop, args=(_loop,), name="treadle-mcp", daemon=True).start()
             atexit.register(_close_all)
@@ -97,7 +97,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     while True:
-        # A tool of a server in this process may raise what ends a loop; others live here too.
+        # A tool of a server in this process may raise what would end the loop, which others use too.
         with contextlib.suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
 
@@ -116,7 +116,7 @@ def _close_all() -> None:
 
 
 def _start_anew() -> None:
-    # The thread does not survive a fork; what it held belongs to the parent.
+    # The thread does not survive a fork. What it held belongs to the parent.
     global _loop, _lock
     _loop, _lock = None, threading.Lock()
     _closers.clear()

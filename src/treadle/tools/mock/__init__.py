@@ -1,1 +1,1 @@
-"""Tools that answer from a file or a model instead of running."""
+"""Mocked tools, which answer from a file or a model instead of running."""

@@ -1,6 +1,6 @@
-"""Canned answers of mocked tools: which one answers a call, and how its places are filled in.
+"""Fixed answers of mocked tools: choosing one for a call, and filling in its placeholders.
 
-Criteria and answers are JSON values: equal is what JSON calls equal, so `1` is `1.0` and neither `true` nor `"1"`.
+Criteria and answers are JSON values and are compared as such: `1` equals `1.0`, but neither `true` nor `"1"`.
 """
 
 import difflib
@@ -21,27 +21,28 @@ _ERROR = "$error"
 
 
 class Fixture(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One canned answer. Without `match` and `when` it answers every call that no other does."""
+    """A fixed answer. Without `match` and `when` it answers every call that no other fixture answers."""
 
     match: dict[str, Json] = {}
-    """Argument, or a path into one as `user.name`, to what it must equal. At any depth, `{"$regex": "..."}` is a
-    text in which the pattern is found, `{"$any": true}` is whatever is there, `{"$any": false}` an argument that
-    is not, and `{"$equals": ...}` is a value as it stands, even one that looks like these."""
+    """Arguments, or paths such as `user.name`, and the values that they must have. At any depth, `{"$regex":
+    "..."}` matches a text in which the pattern is found, `{"$any": true}` any value, `{"$any": false}` a missing
+    argument, and `{"$equals": ...}` a literal value, even if it looks like one of these."""
     when: dict[str, Json] = {}
-    """The same for what was set before in this run."""
+    """Like `match`, for the values that earlier calls of this run have set."""
     result: Json = msgspec.UNSET
     results: tuple[Json, ...] = ()
-    """For the first call, the second, and so on; the last one stays. `{"$error": "..."}` is one that fails."""
+    """The results of the first call, the second call, and so on. The last one repeats. `{"$error": "..."}` is a
+    failure."""
     error: str | None = None
     set: dict[str, Json] = {}
-    """What is set for later calls of the run, once this one is answered."""
+    """The values that are set for later calls of the run when this fixture has answered."""
 
 
 FixtureLike: TypeAlias = "Fixture | Mapping[str, Json]"
 
 
 class Rule:
-    """A fixture, ready for use."""
+    """A fixture that is ready for use."""
 
     __slots__ = ("fixture", "is_counting", "key", "weight")
 
@@ -50,12 +51,12 @@ class Rule:
         self.weight = len(fixture.match) + len(fixture.when)
         criteria = msgspec.json.encode([fixture.match, fixture.when], order="sorted")
         self.key = hashlib.sha256(criteria).hexdigest()[:16]
-        """The same for the same criteria, of which only one fixture can answer."""
+        """An id that is the same for equal criteria, of which only one fixture can ever answer."""
         self.is_counting = b"call_count" in msgspec.json.encode(fixture)
-        """An answer tells how often the tool was called."""
+        """Whether an answer contains the number of calls."""
 
     def answers(self) -> Iterator[Json]:
-        """Every result that is no error, its places not filled in."""
+        """Yield every result that is not an error, with its placeholders."""
         if self.fixture.result is not msgspec.UNSET:
             yield self.fixture.result
         for item in self.fixture.results:
@@ -63,7 +64,8 @@ class Rule:
                 yield item
 
     def answer(self, used: int) -> tuple[Json, bool]:
-        """The answer to the next call after `used` ones, its places not filled in, and whether it is an error."""
+        """Return the answer to the next call after `used` calls, with its placeholders, and whether it is an
+        error."""
         fixture = self.fixture
         if fixture.error is not None:
             return fixture.error, True
@@ -74,14 +76,14 @@ class Rule:
         return (item, False) if error is None else (error, True)
 
     def is_fit(self, arguments: Mapping[str, Json], state: Mapping[str, Json]) -> bool:
-        """Whether all criteria are met."""
+        """Return whether all criteria are met."""
         return _fits(self.fixture.match, arguments) and _fits(self.fixture.when, state)
 
 
 def read_fixtures(
     name: str, given: Iterable[FixtureLike], parameters: Mapping[str, Json]
 ) -> tuple[Fixture, ...]:
-    """The fixtures of the tool `name`, in order. Raises: `ConfigError` for one that cannot be used."""
+    """Return the fixtures of the tool `name`, in order. Raises: `ConfigError` for one that cannot be used."""
     fixtures = []
     for number, item in enumerate(given, 1):
         label = f"fixture {number} of {name!r}"
@@ -91,23 +93,23 @@ def read_fixtures(
         except msgspec.ValidationError as error:
             raise ConfigError(f"{label}: {error}") from error
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{label} holds what is no JSON: {error}") from error
+            raise ConfigError(f"{label} contains a value that is not JSON: {error}") from error
         _check(fixture, label, parameters)
         fixtures.append(fixture)
     return tuple(fixtures)
 
 
 def rank_fixtures(fixtures: Sequence[Fixture]) -> list[Rule]:
-    """Rules, the one that is asked first at the front: the most criteria win, and the later of equals."""
+    """Return rules by priority: most criteria first, and of equals the later one first."""
     rules = [Rule(fixture) for fixture in reversed(fixtures)]
     rules.sort(key=lambda rule: rule.weight, reverse=True)
     return rules
 
 
 def fill(template: Json, known: Mapping[str, Json]) -> Json:
-    """`template` with its places filled in; one that is a text's whole content keeps its value's type.
+    """Return `template` with its placeholders filled in. One that is a whole text keeps the type of its value.
 
-    What is known to be absent is null. A place of which nothing is known, not even that, stays as it is.
+    A value that is known to be missing is null. A placeholder with an unknown name is left as it is written.
     """
     if isinstance(template, dict):
         return {key: fill(value, known) for key, value in template.items()}
@@ -127,7 +129,7 @@ def fill(template: Json, known: Mapping[str, Json]) -> Json:
 
 
 def has_places(template: Json) -> bool:
-    """Whether anything in it may be filled in."""
+    """Return whether `template` contains placeholders."""
     if isinstance(template, dict):
         return any(has_places(value) for value in template.values())
     if isinstance(template, list | tuple):
@@ -144,7 +146,7 @@ def _fill_place(place: re.Match[str], known: Mapping[str, Json]) -> Json:
 
 
 def _find(path: str, values: Json) -> Json:
-    """What lies at `path`, or `UNSET`. A key with dots in it goes before a path."""
+    """Return the value at `path`, or `UNSET`. A key that contains dots takes precedence over a path."""
     if isinstance(values, Mapping) and path in values:
         return values[path]
     for end in range(len(path) - 1, 0, -1):
@@ -165,7 +167,7 @@ def _fits(criteria: Mapping[str, Json], values: Mapping[str, Json]) -> bool:
 
 
 def _is_equal(wanted: Json, value: Json, *, is_literal: bool = False) -> bool:
-    """Whether a value is what a criterion wants; a literal one has no operators in it."""
+    """Return whether a value meets a criterion. A literal criterion has no operators."""
     if isinstance(wanted, dict):
         operator = next(iter(wanted)) if len(wanted) == 1 and not is_literal else None
         if operator == "$any":
@@ -185,7 +187,7 @@ def _is_equal(wanted: Json, value: Json, *, is_literal: bool = False) -> bool:
             and len(wanted) == len(value)
             and all(_is_equal(*pair, is_literal=is_literal) for pair in zip(wanted, value, strict=True))
         )
-    # In Python, True is 1.
+    # In Python, True equals 1.
     if isinstance(wanted, bool) or isinstance(value, bool):
         return wanted is value
     return bool(wanted == value)
@@ -197,7 +199,7 @@ def _error_of(item: Json) -> str | None:
 
 
 def _rename(item: Json) -> Json:
-    """DeepFabric's mock component calls a fixture's result its response."""
+    """Rename the field `response` of DeepFabric's mock component to `result`."""
     if not isinstance(item, Mapping) or "response" not in item or "result" in item:
         return item
     return {"result" if key == "response" else key: value for key, value in item.items()}
@@ -207,7 +209,7 @@ def _check(fixture: Fixture, label: str, parameters: Mapping[str, Json]) -> None
     says = (fixture.result is not msgspec.UNSET, bool(fixture.results), fixture.error is not None)
     if sum(says) != 1:
         what = "more than one of" if any(says) else "none of"
-        raise ConfigError(f"{label} has {what} 'result', 'results' and 'error'; it needs one")
+        raise ConfigError(f"{label} has {what} 'result', 'results' and 'error'; it needs exactly one")
     properties = parameters.get("properties", {})
     for path in fixture.match:
         name = path.partition(".")[0]
@@ -215,12 +217,12 @@ def _check(fixture: Fixture, label: str, parameters: Mapping[str, Json]) -> None
             near = difflib.get_close_matches(name, properties, n=1)
             if near or parameters.get("additionalProperties") is False:
                 hint = f"did you mean {near[0]!r}?" if near else f"the parameters are {', '.join(properties)}"
-                raise ConfigError(f"{label} matches {name!r}, which is no parameter of the tool; {hint}")
+                raise ConfigError(f"{label} matches {name!r}, which is not a parameter of the tool; {hint}")
     _check_criteria([*fixture.match.values(), *fixture.when.values()], label)
 
 
 def _check_criteria(wanted: Json, label: str) -> None:
-    """Raises: `ConfigError` for an operator that is none, or that has what it cannot use."""
+    """Check the operators of a criterion. Raises: `ConfigError` for an unknown operator or a wrong operand."""
     if isinstance(wanted, list | tuple):
         for item in wanted:
             _check_criteria(item, label)
@@ -236,7 +238,7 @@ def _check_criteria(wanted: Json, label: str) -> None:
         try:
             re.compile(value)
         except (re.error, TypeError) as error:
-            raise ConfigError(f"{label}: {value!r} is no regular expression ({error})") from error
+            raise ConfigError(f"{label}: {value!r} is not a regular expression ({error})") from error
     if operator.startswith("$") and operator not in _OPERATORS:
         near = difflib.get_close_matches(operator, _OPERATORS, n=1, cutoff=0.7)
         if near:

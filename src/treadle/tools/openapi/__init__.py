@@ -1,4 +1,4 @@
-"""The operations of an OpenAPI document as tools: `OpenAPI`, and `openapi` from text."""
+"""The operations of an OpenAPI document as tools: `OpenAPI`, and `openapi`, which reads a text."""
 
 from treadle.tools.openapi.toolset import OpenAPI, openapi
 

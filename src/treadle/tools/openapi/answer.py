@@ -1,4 +1,4 @@
-"""From an HTTP answer to a tool's result."""
+"""Converting an HTTP response to a tool's result."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ _MAX_RETRY_CHARS = 40
 
 
 def read(answer: HttpAnswer) -> ToolOutput:
-    """The result that an answer tells: a status of 400 or more is an error, with the status before its text."""
+    """Return the result of a response. A status of 400 or more is an error, with the status before its text."""
     kind = answer.headers.get("content-type", "")
     media = kind.partition(";")[0].strip().lower()
     is_error = answer.status >= 400

@@ -1,4 +1,4 @@
-"""Reading an OpenAPI document: its operations, and what each needs to be a tool.
+"""Reading the operations of an OpenAPI document.
 
 Source: OpenAPI 3.0.4 and 3.1.1.
 """
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json
-from treadle.tools.openapi.schema import CannotBeToolError, Schemas
+from treadle.tools.openapi.json_schema import CannotBeToolError, Schemas
 from treadle.tools.schema.validation import ArgumentChecker
 
 _EFFECTS = {
@@ -47,7 +47,7 @@ _OURS = frozenset(
         *("idempotency-key", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
-"""Headers that are no argument, though a document may list them: the request has its own."""
+"""Headers that are never arguments, even if a document lists them: the request sets them itself."""
 _BODY_KINDS = (
     ("json", re.compile(r"application/json|[^/]+/[^/]+\+json")),
     ("form", re.compile(r"application/x-www-form-urlencoded")),
@@ -67,36 +67,36 @@ _BASE64: dict[str, Json] = {
 
 
 class Parameter(Struct, frozen=True):
-    """Where one argument goes."""
+    """The place of one argument in a request."""
 
     name: str
-    """In the request."""
+    """The name in the request."""
     argument: str
-    """In the tool's arguments; another where two parameters share a name."""
+    """The name in the tool's arguments. It differs if two parameters have the same name."""
     place: str
     """`path`, `query`, `header` or `cookie`."""
     style: str
-    """As OpenAPI names them, or `json`."""
+    """The style by OpenAPI's name, or `json`."""
     is_exploded: bool
     has_reserved: bool = False
-    """Characters that mean something in a URL are written as they are."""
+    """Whether characters with a meaning in URLs are sent unescaped."""
 
 
 class Body(Struct, frozen=True):
-    """What a request carries."""
+    """The body of a request."""
 
     kind: str
     """`json`, `form`, `multipart`, `text` or `binary`."""
     media: str
     is_required: bool
     arguments: tuple[str, ...] = ()
-    """Those that are the body's properties; empty if the body is one argument, `body`."""
+    """The arguments that are properties of the body. Empty: the body is one argument, `body`."""
     files: tuple[str, ...] = ()
     """The properties that are sent as files."""
 
 
 class Operation(Struct, frozen=True):
-    """One operation, ready to be a tool."""
+    """An operation that can be a tool."""
 
     name: str
     method: str
@@ -108,19 +108,19 @@ class Operation(Struct, frozen=True):
     body: Body | None
     effect: Effect
     security: tuple[tuple[str, ...], ...]
-    """The security schemes of a request: all of one alternative. Empty: none."""
+    """The alternatives of security schemes; a request needs all schemes of one. Empty: no security."""
     servers: tuple[str, ...]
-    """Of its own, instead of the document's."""
+    """The operation's own servers, which replace the document's."""
     output_schema: dict[str, Json] | None
 
 
 class Document:
-    """A document of version 3.0 or 3.1."""
+    """An OpenAPI document of version 3.0 or 3.1."""
 
     def __init__(self, raw: Json, origin: str) -> None:
         """Raises: `ConfigError`."""
         if not isinstance(raw, dict):
-            raise ConfigError(f"{origin} is no OpenAPI document: it is no object")
+            raise ConfigError(f"{origin} is not an OpenAPI document: it is not an object")
         version = str(raw.get("openapi", ""))
         if "swagger" in raw:
             raise ConfigError(
@@ -133,22 +133,22 @@ class Document:
         self.origin = origin
         self._schemas = Schemas(raw, is_old=version.startswith("3.0"))
         self.notes: list[str] = []
-        """Operations that were left out, and why."""
+        """The operations that were left out, and why."""
 
     @property
     def title(self) -> str:
-        """The document's name for itself."""
+        """The title of the document."""
         info = self.raw.get("info")
         return str(info.get("title", "api")) if isinstance(info, dict) else "api"
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The URLs of the servers, their variables at their defaults."""
+        """The URLs of the servers, with the defaults of their variables."""
         return _servers_of(self.raw)
 
     @property
     def security_schemes(self) -> Mapping[str, Json]:
-        """By name."""
+        """The security schemes by name."""
         components = self.raw.get("components")
         schemes = components.get("securitySchemes") if isinstance(components, dict) else None
         try:
@@ -157,7 +157,7 @@ class Document:
             raise ConfigError(f"the security schemes of {self.origin} cannot be read: {error}") from None
 
     def operations(self) -> tuple[Operation, ...]:
-        """All operations that can be tools; `notes` tells of the others. Raises: `ConfigError`."""
+        """Return all operations that can be tools. `notes` describes the others. Raises: `ConfigError`."""
         found: dict[str, Operation] = {}
         paths = self.raw.get("paths")
         for path, given in paths.items() if isinstance(paths, dict) else ():
@@ -233,14 +233,14 @@ class Document:
                 continue
             style = parameter.get("style") or _STYLES[place]
             if style not in _KNOWN_STYLES[place]:
-                raise CannotBeToolError(f"its parameter {name!r} is written as {style}")
+                raise CannotBeToolError(f"its parameter {name!r} has the unsupported style {style}")
             if place == "path" and f"{{{name}}}" not in path:
                 continue
             schema = parameter.get("schema")
             if parameter.get("content"):
                 media, content = next(iter(parameter["content"].items()))
                 if not _BODY_KINDS[0][1].fullmatch(_plain(media)):
-                    raise CannotBeToolError(f"its parameter {name!r} is written as {media}")
+                    raise CannotBeToolError(f"its parameter {name!r} has the unsupported media type {media}")
                 style, schema = "json", content.get("schema")
             made = self._schemas.read(schema, is_input=True)
             if parameter.get("description") and "description" not in made:
@@ -264,7 +264,7 @@ class Document:
         )
         kind, media = next(found, (None, ""))
         if kind is None:
-            raise CannotBeToolError(f"its body is {', '.join(content) or 'nothing'}, which cannot be written")
+            raise CannotBeToolError(f"its body is {', '.join(content) or 'nothing'}, which is not supported")
         is_required = bool(body.get("required"))
         schema = content[media].get("schema")
         flat = self._schemas.flatten(schema) if kind in ("json", "form", "multipart") else None
@@ -292,7 +292,7 @@ class Document:
         return tuple([tuple(alternative) for alternative in alternatives])
 
     def _output_of(self, item: dict[str, Json]) -> dict[str, Json] | None:
-        """The schema of a good answer, `None` where there is none to be had."""
+        """Return the schema of a successful response, or `None` if there is none."""
         responses = {str(code): response for code, response in (item.get("responses") or {}).items()}
         code = next((code for code in ("200", "201", "2XX", "default") if code in responses), None)
         if code is None:
@@ -303,7 +303,7 @@ class Document:
             schema = content[media].get("schema") if media is not None else None
             if not isinstance(schema, dict) or not schema:
                 return None
-            # At its top it says what it is, for whoever takes only schemas of objects.
+            # The type is repeated at the top for readers that accept only schemas of objects.
             top = self._schemas.resolve(schema) if set(schema) == {"$ref"} else schema
             made = self._schemas.complete(self._schemas.read(top, is_input=False), is_input=False)
             ArgumentChecker(made).find_fault({})
@@ -347,7 +347,7 @@ def _effect_of(item: dict[str, Json], method: str) -> Effect:
 
 
 def read_effect(value: Json, where: str) -> Effect:
-    """The effect that a user wrote. Raises: `ConfigError`."""
+    """Return the effect that a user wrote. Raises: `ConfigError`."""
     try:
         return Effect(value)
     except ValueError:

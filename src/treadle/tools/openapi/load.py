@@ -1,4 +1,4 @@
-"""Where an OpenAPI document comes from."""
+"""Loading an OpenAPI document."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,21 +21,28 @@ class Loaded(Struct, frozen=True):
 
     raw: Json
     origin: str
-    """How messages name it."""
+    """The name of the document in messages."""
     url: str | None = None
-    """That it came from."""
+    """The URL that the document came from."""
+
+
+def is_location(document: str | Path | Mapping[str, Json]) -> bool:
+    """Return whether `document` is a path or a URL, and not the text of a document or the document itself."""
+    return isinstance(document, Path) or (
+        isinstance(document, str) and not document.lstrip().startswith("{") and "\n" not in document
+    )
 
 
 def load(
     document: str | Path | Mapping[str, Json], *, allow_private: bool, resolver: Resolver | None
 ) -> Loaded:
-    """The document at a path or a URL, in a text, or given as it is. Raises: `ConfigError`."""
+    """Return the document at a path or URL, in a text, or given decoded. Raises: `ConfigError`."""
     if isinstance(document, Mapping):
         return Loaded(dict(document), _NAME)
     text = str(document)
     if isinstance(document, str) and text.startswith(("http://", "https://")):
         return _fetch(text, allow_private=allow_private, resolver=resolver)
-    if isinstance(document, str) and (text.lstrip().startswith("{") or "\n" in text):
+    if not is_location(document):
         return Loaded(decode_document(text.encode(), _NAME), _NAME)
     try:
         data = Path(text).expanduser().read_bytes()
@@ -55,7 +62,7 @@ def _fetch(url: str, *, allow_private: bool, resolver: Resolver | None) -> Loade
         max_response_bytes=MAX_DOCUMENT_BYTES,
         resolver=resolver,
     )
-    # A query may hold a key.
+    # A query may contain a key.
     origin = repr(url.partition("?")[0])
     try:
         answer = run_blocking(http.request("GET", url, {"accept": _ACCEPT}))

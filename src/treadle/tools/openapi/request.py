@@ -1,4 +1,4 @@
-"""From a tool's arguments to an HTTP request.
+"""Making an HTTP request from a tool's arguments.
 
 Source: OpenAPI 3.1.1, Parameter Object and its styles; RFC 6570.
 """
@@ -18,23 +18,23 @@ from treadle.core.types import Json
 from treadle.tools.openapi.document import Body, Operation, Parameter
 
 _RESERVED = ":/?@!$'()*,;[]"
-"""Less what would end the query or begin another pair."""
+"""Reserved characters, without those that would end the query or begin another pair."""
 _SEPARATORS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
 _ACCEPT = "application/json, text/*;q=0.8, */*;q=0.5"
 
 
 class HttpCall(Struct, frozen=True):
-    """What is sent, less what proves who sends it."""
+    """A request without credentials."""
 
     path: str
-    """With its query."""
+    """The path with the query."""
     headers: dict[str, str]
-    """Names in lower case."""
+    """Headers by their names in lower case."""
     body: bytes | None
 
 
 def build(operation: Operation, arguments: Mapping[str, Json]) -> HttpCall:
-    """The request. Raises: `ToolError` for an argument that cannot be written."""
+    """Return the request for an operation. Raises: `ToolError` for an argument that cannot be written."""
     path, query, cookies = operation.path, [], []
     headers = {"accept": _ACCEPT}
     for parameter in operation.places:
@@ -50,7 +50,7 @@ def build(operation: Operation, arguments: Mapping[str, Json]) -> HttpCall:
         else:
             cookies += [f"{name}={text}" for name, text in _pairs(parameter, value)]
     if any(unquote(part) in (".", "..") for part in path.split("/")):
-        raise ToolError(f"the path would be {path!r}, and '.' and '..' cannot stand in a path")
+        raise ToolError(f"the path would be {path!r}, and '.' and '..' are not allowed in a path")
     if cookies:
         headers["cookie"] = "; ".join(cookies)
     body, media = (None, None) if operation.body is None else _write_body(operation.body, arguments)
@@ -83,7 +83,7 @@ def _simple(parameter: Parameter, value: Json, write: Callable[[Json], str]) -> 
 def _in_path(parameter: Parameter, value: Json) -> str:
     plain = _simple(parameter, value, _quote)
     if not plain:
-        raise ToolError(f"{parameter.name!r} is {value!r}, which cannot stand in a path")
+        raise ToolError(f"{parameter.name!r} is {value!r}, which cannot be part of a path")
     if parameter.style == "label":
         is_split = parameter.is_exploded and isinstance(value, list | dict)
         return "." + (plain.replace(",", ".") if is_split else plain)
@@ -100,12 +100,12 @@ def _in_path(parameter: Parameter, value: Json) -> str:
 def _in_header(parameter: Parameter, value: Json) -> str:
     text = _simple(parameter, value, _write)
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
-        raise ToolError(f"{parameter.name!r} holds a control character, which a header cannot carry")
+        raise ToolError(f"{parameter.name!r} contains a control character, which is not allowed in a header")
     return text
 
 
 def _pairs(parameter: Parameter, value: Json) -> Iterator[tuple[str, str]]:
-    """Names, and values that are quoted already."""
+    """Return pairs of names and quoted values."""
     safe = _RESERVED if parameter.has_reserved else ""
     name, style = parameter.name, parameter.style
     if style == "json":
@@ -139,7 +139,7 @@ def _deep(name: str, value: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _write_body(body: Body, arguments: Mapping[str, Json]) -> tuple[bytes | None, str | None]:
-    """The body and its media type; `None` twice where there is none."""
+    """Return the body and its media type, or `None` twice if there is no body."""
     if body.arguments:
         value: Any = {name: arguments[name] for name in body.arguments if name in arguments}
         if not value and not body.is_required:
@@ -155,7 +155,7 @@ def _write_body(body: Body, arguments: Mapping[str, Json]) -> tuple[bytes | None
     if body.kind == "binary":
         return _decode_base64(value, "the body"), body.media
     if not isinstance(value, dict):
-        raise ToolError(f"the body must be an object, to be written as {body.media}")
+        raise ToolError(f"the body must be an object to be sent as {body.media}")
     if body.kind == "form":
         pairs = [(key, _write(item)) for key, items in value.items() for item in _each(items)]
         return urlencode(pairs).encode(), "application/x-www-form-urlencoded"
@@ -174,7 +174,7 @@ def _each(value: Json) -> list[Json]:
 
 
 def _multipart(value: Mapping[str, Json], files: tuple[str, ...]) -> tuple[bytes, str]:
-    """Objects are sent as JSON, and texts of files as files that are called as their property."""
+    """Return a multipart body. Objects are sent as JSON, and files with the name of their property."""
     boundary = secrets.token_hex(16)
     parts = []
     for name, items in value.items():

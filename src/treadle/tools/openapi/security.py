@@ -1,4 +1,4 @@
-"""Who asks: the secrets of a document's security schemes, where they go, and that nobody reads them.
+"""Credentials for the security schemes of a document: finding, sending and hiding them.
 
 Source: OpenAPI 3.1.1, Security Scheme Object.
 """
@@ -13,12 +13,12 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Json
 
 MIN_HIDDEN_CHARS = 6
-"""A shorter secret is not looked for in what comes back: it would be found everywhere."""
+"""A shorter secret is not hidden in responses, because it would be found everywhere."""
 _SENSITIVE = re.compile(r"auth|cookie|key|secret|token|password", re.IGNORECASE)
 
 
 class Secrets:
-    """The secrets of one document."""
+    """The credentials for one document."""
 
     def __init__(
         self,
@@ -28,9 +28,9 @@ class Secrets:
         *,
         is_host_named: bool,
     ) -> None:
-        """`is_host_named`: the user named the server, and so said that http will do.
+        """`is_host_named`: the user named the server, and thereby allowed plain http if its URL says so.
 
-        Raises: `ConfigError` for a secret of no scheme.
+        Raises: `ConfigError` for a credential of an unknown scheme.
         """
         for name in given:
             if name not in schemes:
@@ -43,9 +43,9 @@ class Secrets:
         self._hidden = _forms([*given.values(), *_sensitive(headers)])
 
     def sign(self, alternatives: Sequence[Sequence[str]], url: str, headers: dict[str, str]) -> str:
-        """Add the secrets of the first alternative whose secrets are all there; the URL, with those that go there.
+        """Add the credentials of the first alternative that has all of them. Return the URL, which may hold some.
 
-        Raises: `ToolError` if there is none, told with the variables to set.
+        Raises: `ToolError` that names the environment variables to set, if no alternative has all of them.
         """
         if not alternatives:
             return url
@@ -63,13 +63,13 @@ class Secrets:
         return url
 
     def hide(self, text: str) -> str:
-        """`text` without the secrets."""
+        """Return `text` without the secrets."""
         for form in self._hidden:
             text = text.replace(form, "***")
         return text
 
     def hide_bytes(self, data: bytes) -> bytes:
-        """The same for what a server answered, which may be a repetition of what it was asked."""
+        """Return the body of a response without the secrets, which a server may repeat."""
         for form in self._hidden:
             data = data.replace(form.encode(), b"***")
         return data
@@ -77,7 +77,7 @@ class Secrets:
     def _find(self, name: str, url: str) -> str | None:
         if name in self._given:
             return self._given[name]
-        # A document from elsewhere chooses the host: what is in the environment is bound to one, and to TLS.
+        # A foreign document chooses the host. Variables of the environment belong to one host and need TLS.
         is_safe = self._is_host_named or urlsplit(url).scheme == "https"
         return (os.environ.get(variable_of(url, name)) or None) if is_safe else None
 
@@ -89,13 +89,15 @@ class Secrets:
                 "give OpenAPI(..., base_url=...) or auth=..."
             )
         variables = " and ".join(variable_of(url, name) for name in missing)
-        return f"the secret of {' and '.join(map(repr, missing))} is not there: set {variables} in the environment"
+        return (
+            f"the secret of {' and '.join(map(repr, missing))} is missing: set {variables} in the environment"
+        )
 
 
 def variable_of(url: str, name: str) -> str:
-    """The environment variable with the secret of a scheme for the host of `url`; no two hosts have the same.
+    """Return the environment variable with the credential of a scheme. It is different for every host.
 
-    For `bearerAuth` of api.example.com, `OPENAPI_API_EXAMPLE_COM_BEARERAUTH`; a `-` of the host is `__`.
+    For `bearerAuth` of api.example.com it is `OPENAPI_API_EXAMPLE_COM_BEARERAUTH`; a `-` of the host becomes `__`.
     """
     host = (urlsplit(url).hostname or "").replace("-", "__").replace(".", "_").replace(":", "_")
     return f"OPENAPI_{host}_{re.sub(r'[^A-Za-z0-9]', '', name)}".upper()
@@ -117,7 +119,7 @@ def _add(name: str, scheme: Mapping[str, Json], secret: str, url: str, headers: 
     ):
         headers["authorization"] = f"Bearer {secret}"
     else:
-        raise ToolError(f"the security scheme {name!r} is {kind!r}, which this cannot do")
+        raise ToolError(f"the security scheme {name!r} is {kind!r}, which is not supported")
     return url
 
 
@@ -131,7 +133,7 @@ def _sensitive(headers: Mapping[str, str]) -> list[str]:
 
 
 def _forms(values: Sequence[str], earlier: Sequence[str] = ()) -> tuple[str, ...]:
-    """All ways in which a secret may be written, the longest first."""
+    """Return all forms in which secrets may be written, the longest first."""
     found = set(earlier)
     for value in values:
         encoded = base64.b64encode(value.encode()).decode()

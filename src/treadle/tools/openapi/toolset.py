@@ -1,27 +1,31 @@
 """The toolset of an OpenAPI document."""
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.guarded import GuardedHttp, Resolver, host_of
 from treadle.tools.context import ToolContext
 from treadle.tools.openapi.answer import read
 from treadle.tools.openapi.document import Document, Operation, read_effect
-from treadle.tools.openapi.load import load
+from treadle.tools.openapi.load import is_location, load
 from treadle.tools.openapi.request import build
-from treadle.tools.openapi.security import Secrets
+from treadle.tools.openapi.security import Secrets, variable_of
+from treadle.tools.parts import SECRET, may_hold_secret, settings_of
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
 
 class OpenAPI:
-    """One tool for each operation. Requests go to the document's servers, or `base_url`, and nowhere else."""
+    """A toolset with one tool for each operation. Requests only go to the document's servers, or to `base_url`."""
 
     def __init__(
         self,
@@ -39,12 +43,13 @@ class OpenAPI:
         effects: Mapping[str, Effect | str] | None = None,
         resolver: Resolver | None = None,
     ) -> None:
-        """`document` is a path, a URL, a text or the document itself; one at a URL is read now, which blocks.
+        """`document` is a path, a URL, a text or a decoded document. A document at a URL is loaded now, which
+        blocks.
 
-        `base_url` takes the place of all servers of the document. `auth` gives the secret of each security scheme
-        by its name (`user:password` for basic); one that is not given is taken from the environment, from
-        `OPENAPI_<HOST>_<SCHEME>`. `include`, `exclude` and `effects` go by the names of tools. `allowed_hosts` are
-        further hosts that redirects may lead to. `headers` go with every request, but not to other hosts.
+        `base_url` replaces all servers of the document. `auth` maps names of security schemes to credentials
+        (`user:password` for basic); others are taken from the environment variables `OPENAPI_<HOST>_<SCHEME>`.
+        `include`, `exclude` and `effects` use the names of tools. `allowed_hosts` are further hosts that redirects
+        may lead to. `headers` are sent with every request, but not to other hosts.
         Raises: `ConfigError`.
         """
         loaded = load(document, allow_private=allow_private, resolver=resolver)
@@ -57,7 +62,7 @@ class OpenAPI:
         named = {host_of(url) for url in (base_url, loaded.url) if url is not None}
         self._http = GuardedHttp(
             hosts,
-            # Whoever gave the document's URL named its host.
+            # Whoever gave the document's URL also named its host.
             named_by_user=[*allowed_hosts, *(hosts & named)],
             allow_private=allow_private,
             max_response_bytes=max_response_bytes,
@@ -72,6 +77,18 @@ class OpenAPI:
             name: read_effect(value, f"the effect of {name!r}") for name, value in (effects or {}).items()
         }
         _check_names(changed, [item.name for item in operations], loaded.origin)
+        self.part = _part_of(
+            document,
+            self._find_obstacle(document, auth or {}, resolver),
+            base_url=base_url,
+            allowed_hosts=list(allowed_hosts),
+            allow_private=allow_private,
+            max_response_bytes=max_response_bytes,
+            timeout_seconds=timeout_seconds,
+            include=None if include is None else list(include),
+            exclude=list(exclude),
+            effects=None if effects is None else dict(effects),
+        )
         self._tools = tuple(
             [
                 OpenAPITool(self, replace(item, effect=changed.get(item.name, item.effect)))
@@ -91,7 +108,7 @@ class OpenAPI:
     async def send(
         self, operation: Operation, arguments: Mapping[str, Json], context: ToolContext
     ) -> ToolOutput:
-        """Make one request. Raises: `ToolError`."""
+        """Send the request of one call. Raises: `ToolError`."""
         made = build(operation, arguments)
         headers = {**made.headers, **self._headers}
         if "cookie" in made.headers and "cookie" in self._headers:
@@ -107,6 +124,23 @@ class OpenAPI:
             raise ToolError(self._secrets.hide(str(error))) from None
         return read(replace(answer, body=self._secrets.hide_bytes(answer.body)))
 
+    def _find_obstacle(
+        self, document: str | Path | Mapping[str, Json], auth: Mapping[str, str], resolver: Resolver | None
+    ) -> str | None:
+        """Return why the toolset cannot be made again from its settings."""
+        if not is_location(document):
+            return "its document is an object of the program"
+        if self._headers or may_hold_secret(f"openapi:{document} {self._given_url or ''}"):
+            return "its headers may hold a secret" if self._headers else SECRET
+        if resolver is not None:
+            return "its resolver is an object of the program"
+        urls = set(self._urls.values())
+        for name, value in auth.items():
+            variables = sorted({variable_of(url, name) for url in urls})
+            if value not in [os.environ.get(variable) for variable in variables]:
+                return f"its secret for {name!r} is not in the environment; set {' or '.join(variables)}"
+        return None
+
     def _url_of(self, operation: Operation) -> str:
         if self._given_url is not None:
             return self._given_url.rstrip("/")
@@ -115,7 +149,7 @@ class OpenAPI:
             if urlsplit(whole).scheme in ("http", "https"):
                 return whole.rstrip("/")
         raise ConfigError(
-            f"{self.document.origin} names no server with an address; give one with OpenAPI(..., base_url=...)"
+            f"{self.document.origin} has no server with an absolute URL; pass one with OpenAPI(..., base_url=...)"
         )
 
     def __repr__(self) -> str:
@@ -123,7 +157,7 @@ class OpenAPI:
 
 
 class OpenAPITool:
-    """One operation."""
+    """A tool for one operation."""
 
     def __init__(self, api: OpenAPI, operation: Operation) -> None:
         self._api = api
@@ -139,7 +173,7 @@ class OpenAPITool:
         self._find_output_fault = _output_checker(operation.output_schema or {}).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
-        """See `Tool.call`. An answer that breaks the document's own schema is given as text alone.
+        """See `Tool.call`. Of a response that breaks the document's own schema, only the text is returned.
 
         Raises: `ToolError`.
         """
@@ -152,17 +186,26 @@ class OpenAPITool:
         return f"<tool {self.spec.name!r}>"
 
 
-def openapi(text: str) -> OpenAPI:
-    """The operations of `openapi:document.json` or `openapi:https://host/openapi.json`. Raises: `ConfigError`."""
+def openapi(text: str, **settings: Any) -> OpenAPI:
+    """Return the toolset of `openapi:document.json` or `openapi:https://host/openapi.json`.
+
+    `settings` are arguments of `OpenAPI`. Raises: `ConfigError`.
+    """
     if not text:
         raise ConfigError(
-            "openapi: say which document, as openapi:document.json or openapi:https://host/openapi.json"
+            "openapi: name a document, as in openapi:document.json or openapi:https://host/openapi.json"
         )
-    return OpenAPI(text)
+    return OpenAPI(text, **settings)
+
+
+def _part_of(document: str | Path | Mapping[str, Json], missing: str | None, **settings: Json) -> PartSpec:
+    if missing is not None:
+        return PartSpec(name="openapi:", missing=missing)
+    return PartSpec(name=f"openapi:{document}", settings=settings_of(OpenAPI, settings))
 
 
 def _output_checker(schema: dict[str, Json]) -> ArgumentChecker:
-    """One that takes any value, and not objects alone, as `value`."""
+    """Return a checker of any value, given as the argument `value`. Arguments themselves are always objects."""
     inner = {key: value for key, value in schema.items() if key != "$defs"}
     whole = {"type": "object", "properties": {"value": inner}, "$defs": schema.get("$defs", {})}
     return ArgumentChecker(whole)

@@ -1,7 +1,7 @@
-"""The worker processes that code runs in: one pool for the process, and sessions that are kept warm in it.
+"""The worker processes that run the code: one pool for this process, and sessions kept warm in it.
 
-A warm session is never the truth: it is used only if what it held when it was put away is what the run's sandbox
-says that the state is. Otherwise the state is loaded into a fresh one.
+A warm session is only a cache: it is used if the state that it was stored with equals the state in the run's
+sandbox. Otherwise the state is loaded into a new session.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ MIN_COMPRESSED_BYTES = 4096
 
 _pool: Any = None
 _is_of_parent = False
-"""This process was forked from one that had a pool."""
+"""Whether this process was forked from one that had a pool."""
 _warm: "OrderedDict[tuple[str, int], _Warm]" = OrderedDict()
 
 
@@ -32,17 +32,17 @@ class _Warm:
 
 
 def pack(dump: bytes) -> bytes:
-    """A session's dump as it is kept: one is kept for each call, so a large one is compressed."""
+    """Return a session's dump as it is stored: compressed if it is large, because every call stores one."""
     return b"\0" + dump if len(dump) < MIN_COMPRESSED_BYTES else b"\1" + zlib.compress(dump, 1)
 
 
 def unpack(state: bytes) -> bytes:
-    """The dump that was packed."""
+    """Return the dump from its stored form."""
     return zlib.decompress(state[1:]) if state[:1] == b"\1" else state[1:]
 
 
 async def take(key: tuple[str, int], state: bytes | None, options: dict[str, Any]) -> Any:
-    """An open session that holds `state`, a packed dump. Raises: `ConfigError` if Monty is not installed."""
+    """Return an open session with `state`, a stored dump. Raises: `ConfigError` if Monty is not installed."""
     warm = _warm.pop(key, None)
     if warm is not None:
         if warm.state is state or warm.state == state:
@@ -60,7 +60,7 @@ async def take(key: tuple[str, int], state: bytes | None, options: dict[str, Any
 
 
 async def keep(key: tuple[str, int], session: Any, state: bytes) -> None:
-    """Put a session away, for the next call of the same run."""
+    """Keep a session for the next call of the same run."""
     _warm[key] = _Warm(session, state)
     while len(_warm) > MAX_WARM:
         _, oldest = _warm.popitem(last=False)
@@ -68,14 +68,14 @@ async def keep(key: tuple[str, int], session: Any, state: bytes) -> None:
 
 
 async def forget(key: tuple[str, int]) -> None:
-    """The run makes no more calls."""
+    """Release the session of a run that makes no more calls."""
     warm = _warm.pop(key, None)
     if warm is not None:
         await drop(warm.session)
 
 
 async def drop(session: Any) -> None:
-    """Give a session's worker back. Never raises: a worker that is gone is replaced by the pool."""
+    """Release a session's worker. It never raises: the pool replaces a worker that has ended."""
     try:
         await session.__aexit__(None, None, None)
     except Exception:

@@ -1,7 +1,7 @@
-"""Tool definitions in the shapes of others: read whatever there is, write what is asked for.
+"""Tool definitions in the formats of other systems, read and written.
 
-A file is a list of tools, an object that has one under `tools`, or one tool; each tool's shape is told by its
-fields. What a definition has no place for, and what a shape cannot hold, is told and never just left out.
+A file is a list of tools, an object with such a list under `tools`, or one tool. Each tool's format is recognised
+by its fields. Whatever cannot be represented is reported and never silently dropped.
 Source: OpenAI function tools; Model Context Protocol 2025-11-25; DeepFabric 4.13 tool files.
 """
 
@@ -23,46 +23,46 @@ from treadle.tools.schema.losses import find_losses
 from treadle.tools.schema.validation import ArgumentChecker
 
 MOCK_FIELDS = frozenset(("fixtures", "response", "responses", "mockResponse", "template"))
-"""What a tool of a mock's file may have beside its definition."""
+"""The fields of a mock that a tool in a file may have in addition to its definition."""
 
 
 class Shape(StrEnum):
-    """How definitions are written."""
+    """A format of tool definitions."""
 
     TREADLE = "treadle"
     """Every field of a `ToolSpec`."""
     OPENAI = "openai"
-    """A list of functions; read in the flat form of Responses too."""
+    """A list of functions. The flat form of the Responses API can be read too."""
     MCP = "mcp"
-    """As a server answers `tools/list`."""
+    """The answer of an MCP server to `tools/list`."""
     DEEPFABRIC = "deepfabric"
-    """Parameters as a list, with Python's names of types."""
+    """Parameters as a list, with Python's names for types."""
 
 
 class Loss(Struct, frozen=True):
-    """Something that was not taken along."""
+    """Something that was not carried over."""
 
     tool: str
-    """Empty: it stood beside the tools."""
+    """The tool's name. Empty for what was beside the tools."""
     what: str
 
 
 class Definitions(Struct, frozen=True):
-    """What was read."""
+    """The result of reading definitions."""
 
     shape: Shape
-    """Of most tools; of equals, that of the earlier tool."""
+    """The format of most tools. Of equally frequent ones, the one that occurs first."""
     tools: tuple[ToolSpec, ...]
     raw: tuple[dict[str, Json], ...]
     """Each tool as it was written."""
     rest: dict[str, Json]
-    """What stands beside the tools."""
+    """The fields beside the list of tools."""
     lost: tuple[Loss, ...]
-    """What a `ToolSpec` has no place for."""
+    """What a `ToolSpec` cannot represent."""
 
 
 def read_definitions(path: str | Path) -> Definitions:
-    """The tools of a file: JSON, or YAML where PyYAML is installed. Raises: `ConfigError`."""
+    """Read the tools of a JSON file, or a YAML file if PyYAML is installed. Raises: `ConfigError`."""
     file = Path(path).expanduser()
     try:
         data = file.read_bytes()
@@ -77,14 +77,14 @@ def read_definitions(path: str | Path) -> Definitions:
 
 
 def parse_definitions(value: Json, origin: str) -> Definitions:
-    """The tools of a decoded value, in whatever shape. Raises: `ConfigError` that names tool and field."""
+    """Read the tools of a decoded value in any format. Raises: `ConfigError` that names the tool and the field."""
     items, rest = _find_tools(value, origin)
     tools: dict[str, ToolSpec] = {}
     shapes: list[Shape] = []
     lost = [Loss("", key) for key, item in rest.items() if item is not None]
     for number, item in enumerate(items, 1):
         if not isinstance(item, dict):
-            raise ConfigError(f"{origin}: tool {number} is no object")
+            raise ConfigError(f"{origin}: tool {number} is not an object")
         shape = _shape_of(item)
         label = f"{origin}: tool {number}{_named(item)}"
         left_out: list[str] = []
@@ -99,23 +99,23 @@ def parse_definitions(value: Json, origin: str) -> Definitions:
 
 
 def write_definitions(tools: Sequence[ToolSpec], shape: Shape) -> tuple[Json, tuple[Loss, ...]]:
-    """The tools in a shape, as JSON values, and what it cannot hold of them."""
+    """Return the tools in a format, as JSON values, and what the format cannot represent."""
     written, lost = [], []
     for tool in tools:
         item = _WRITERS[shape](tool)
         written.append(item)
-        # What is lost is what does not come back: nothing has to be known of the shape for it.
+        # A loss is what does not come back when the result is read. So no format needs a list of its losses.
         lost += [Loss(tool.name, what) for what in find_losses(tool, _READERS[shape](item, tool.name, []))]
     return (written if shape is Shape.OPENAI else {"tools": written}), tuple(lost)
 
 
 def _find_tools(value: Json, origin: str) -> tuple[list[Json], dict[str, Json]]:
-    """The tools, and what stands beside them."""
+    """Return the list of tools and the fields beside it."""
     if isinstance(value, dict) and "tools" not in value and isinstance(value.get("result"), dict):
         value = value["result"]
     if isinstance(value, dict) and "tools" not in value:
         if "name" not in value and "function" not in value:
-            raise ConfigError(f"{origin}: there is no list 'tools' in it, but {', '.join(map(repr, value))}")
+            raise ConfigError(f"{origin}: it has no list 'tools', only {', '.join(map(repr, value))}")
         value = [value]
     rest = {key: item for key, item in value.items() if key != "tools"} if isinstance(value, dict) else {}
     items = value["tools"] if isinstance(value, dict) else value
@@ -161,7 +161,7 @@ def _check(tool: ToolSpec, label: str) -> None:
             re.compile(rule)
         except re.error as error:
             raise ConfigError(
-                f"{label}: 'may_differ' has {rule!r}, which is no regular expression ({error})"
+                f"{label}: 'may_differ' has {rule!r}, which is not a regular expression ({error})"
             ) from error
 
 
@@ -169,11 +169,11 @@ def _text(item: dict[str, Json], key: str, label: str) -> str:
     value = item.get(key, "")
     if value is None or isinstance(value, str):
         return value or ""
-    raise ConfigError(f"{label}: {key!r} is {value!r}; it must be a text")
+    raise ConfigError(f"{label}: {key!r} is {value!r}; it must be a string")
 
 
 def _object(item: dict[str, Json], key: str, label: str) -> dict[str, Json]:
-    """Empty if it is left out."""
+    """Return the object under `key`, or an empty one if there is none. Raises: `ConfigError`."""
     value = item.get(key)
     if value is None or isinstance(value, dict):
         return value or {}
@@ -303,7 +303,7 @@ def _read_parameters(given: list[Json], label: str, lost: list[str]) -> dict[str
 
 
 def _read_default(value: Json, json_type: str) -> Json:
-    """Defaults are texts, of JSON or of Python; `None` for one that is not of the parameter's type."""
+    """Return a default, written as JSON or Python, as a value. Return `None` if it does not have the type."""
     if isinstance(value, str) and json_type != "string":
         try:
             value = msgspec.json.decode(value)

@@ -1,4 +1,4 @@
-"""What of a tool's definition did not come back from another shape."""
+"""Differences between a tool's definition and the same definition read back from another format."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from treadle.core.types import Json, ToolSpec
 
 
 def find_losses(tool: ToolSpec, back: ToolSpec) -> Iterator[str]:
-    """Each difference of `back`, which `tool` became in the other shape, in words."""
+    """Yield each difference between `tool` and `back`, in words."""
     for field in ToolSpec.__struct_fields__:
         if field != "parameters" and getattr(tool, field) != getattr(back, field):
             yield field

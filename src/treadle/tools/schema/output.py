@@ -1,4 +1,4 @@
-"""Results against the schema that a tool declares for them, and a turn's answer against the caller's."""
+"""Validation of results against a tool's output schema, and of final answers against the caller's schema."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -10,14 +10,14 @@ import msgspec
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, OutputMode, OutputSpec, ToolSpec
 from treadle.tools.context import ToolContext
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, refuse_reference
 
 MAX_PROBLEMS = 5
 MAX_PROBLEM_CHARS = 300
 
 
 class OutputChecker:
-    """Checks values of any type against one schema. The validator is built at the first check."""
+    """A validator of values of any type against one schema. It is compiled at the first use."""
 
     __slots__ = ("_schema", "_validator")
 
@@ -26,7 +26,7 @@ class OutputChecker:
         self._validator: Any = None
 
     def find_fault(self, value: Json) -> str | None:
-        """What in `value` breaks the schema, or `None`. Raises: `ConfigError` if it is no JSON Schema."""
+        """Return what in `value` breaks the schema, or `None`. Raises: `ConfigError` if the schema is not valid."""
         if self._validator is None:
             self._validator = self._build()
         if self._validator.is_valid(value):
@@ -35,7 +35,7 @@ class OutputChecker:
         for error in islice(self._validator.iter_errors(value), MAX_PROBLEMS):
             where = "".join(f"/{part}" for part in error.instance_path)
             text = f"{where}: {error.message}" if where else str(error.message)
-            # The end says what is wrong with a value, and the value may be long.
+            # The value may be long, and the end of the message says what is wrong with it.
             half = MAX_PROBLEM_CHARS // 2
             problems.append(text if len(text) <= 2 * half else f"{text[:half]} … {text[-half:]}")
         return "; ".join(problems)
@@ -44,13 +44,9 @@ class OutputChecker:
         import jsonschema_rs
 
         try:
-            return jsonschema_rs.validator_for(self._schema, retriever=_refuse)
+            return jsonschema_rs.validator_for(self._schema, retriever=refuse_reference)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             raise ConfigError(f"the output schema is not a valid JSON Schema: {error}") from error
-
-
-def _refuse(uri: str) -> Json:
-    raise ValueError(f"a schema may not refer to {uri!r}, outside itself")
 
 
 @lru_cache(maxsize=64)
@@ -59,15 +55,15 @@ def _checker(schema: str) -> OutputChecker:
 
 
 def find_output_fault(schema: dict[str, Json], value: Json) -> str | None:
-    """What in `value` breaks `schema`, or `None`. Raises: `ConfigError` if it is no JSON Schema."""
+    """Return what in `value` breaks `schema`, or `None`. Raises: `ConfigError` if the schema is not valid."""
     return _checker(msgspec.json.encode(schema).decode()).find_fault(value)
 
 
 def to_output_schema(given: Any) -> dict[str, Json]:
-    """The JSON Schema of a pydantic model, of any type that pydantic knows, or given as it is.
+    """Return the JSON Schema of a pydantic model or any other type that pydantic knows, or a given schema itself.
 
-    Objects of a generated schema are closed, since constrained decoding asks for it.
-    Raises: `ConfigError` for what is neither, and for what is no JSON Schema.
+    Objects of a generated schema allow no other properties, because constrained decoding needs that. Raises:
+    `ConfigError` for anything else, and for an invalid schema.
     """
     if isinstance(given, dict):
         schema = given
@@ -95,7 +91,7 @@ def _close(schema: Json) -> None:
 
 
 class AnswerTool:
-    """The tool that takes a turn's answer. Its arguments are the answer; what breaks the schema comes back."""
+    """The tool with which a model gives its final answer: the arguments are the answer, and must fit the schema."""
 
     def __init__(self, output: OutputSpec) -> None:
         assert output.tool is not None
@@ -112,11 +108,11 @@ TOOL_NAME = "final_answer"
 
 
 def choose_output(schema: dict[str, Json], mode: OutputMode, names: Iterable[str]) -> OutputSpec:
-    """How to ask a model for answers in `schema`, beside tools of these names."""
+    """Return how to ask a model for answers that fit `schema`. `names` are the names of the other tools."""
     if mode is not OutputMode.TOOL:
         return OutputSpec(schema, mode)
     if schema.get("type") != "object":
-        # Arguments are an object; an answer of another type is asked for in the text.
+        # Arguments are an object. An answer of another type is requested in the text.
         return OutputSpec(schema, OutputMode.TEXT)
     taken, name = set(names), TOOL_NAME
     while name in taken:
@@ -125,7 +121,7 @@ def choose_output(schema: dict[str, Json], mode: OutputMode, names: Iterable[str
 
 
 def instruct(instructions: str | None, output: OutputSpec) -> str | None:
-    """The instructions, with the schema where nothing else tells the model of it."""
+    """Return the instructions, with the schema added if the model learns of it in no other way."""
     if output.mode is not OutputMode.TEXT:
         return instructions
     schema = msgspec.json.encode(output.schema).decode()

@@ -1,4 +1,4 @@
-"""Arguments against a JSON Schema: what is wrong with them, told so that a model can mend it."""
+"""Validation of arguments against a JSON Schema, with messages that help a model to correct them."""
 
 import difflib
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ _TYPE_NAMES = {type(None): "null", bool: "a boolean", str: "a string", list: "an
 
 
 class ArgumentChecker:
-    """Checks arguments against one schema of an object. The validator is built at the first check."""
+    """A validator of arguments against one schema of an object. It is compiled at the first use."""
 
     __slots__ = ("_is_valid", "_schema", "_validator")
 
@@ -24,7 +24,7 @@ class ArgumentChecker:
         self._is_valid: Callable[[Json], bool] | None = None
 
     def find_fault(self, arguments: Json) -> str | None:
-        """See `Tool.find_fault`. Raises: `ConfigError` if the schema itself is no JSON Schema."""
+        """See `Tool.find_fault`. Raises: `ConfigError` if the schema itself is not valid."""
         is_valid = self._is_valid or self._build()
         if type(arguments) is dict:
             return None if is_valid(arguments) else self._describe(arguments)
@@ -35,7 +35,7 @@ class ArgumentChecker:
         import jsonschema_rs
 
         try:
-            self._validator = jsonschema_rs.validator_for(self._schema, retriever=_refuse)
+            self._validator = jsonschema_rs.validator_for(self._schema, retriever=refuse_reference)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             raise ConfigError(f"the parameters are not a valid JSON Schema: {error}") from error
         self._is_valid = self._validator.is_valid
@@ -61,7 +61,7 @@ class ArgumentChecker:
         if self._schema.get("additionalProperties") is False:
             free = [name for name in properties if name not in arguments]
             for index, name in enumerate(name for name in arguments if name not in properties):
-                # Looking for likeness is slow, and a model may send thousands of names.
+                # Finding similar names is slow, and a model may send thousands of names.
                 near = difflib.get_close_matches(name[:64], free, 1, 0.5) if index < MAX_PROBLEMS else []
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 yield f"unknown parameter {name!r}{hint}"
@@ -89,7 +89,7 @@ class ArgumentChecker:
 
 
 def _explain(error: Any) -> str:
-    """The message, and for alternatives of which none fits, what is wrong with each."""
+    """Return the message of an error. If no alternative fits, it says what is wrong with each."""
     alternatives = getattr(error.kind, "context", None)
     if not alternatives or not all(alternatives):
         return str(error.message)
@@ -109,9 +109,10 @@ def _escape(part: str | int) -> str:
 
 
 def _shorten(text: str, limit: int = MAX_PROBLEM_CHARS) -> str:
-    # The end says what is wrong with a value, and the value may be megabytes.
+    # The value may be megabytes long, and the end of the message says what is wrong with it.
     return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"
 
 
-def _refuse(uri: str) -> Json:
-    raise ValueError(f"a schema may not refer to {uri!r}, outside itself")
+def refuse_reference(uri: str) -> Json:
+    """Raise an error for a reference to another document: schemas are never fetched. Raises: `ValueError`."""
+    raise ValueError(f"a schema must not refer to {uri!r}, which is outside it")

@@ -1,7 +1,7 @@
-"""Functions as tools: the `tool` decorator.
+"""Functions as tools: the decorator `tool`.
 
-The signature gives the JSON Schema, the docstring the descriptions. What the decorator gives is a `Tool` and
-can still be called as the function that it was.
+The signature becomes the JSON Schema, and the docstring the descriptions. The decorator returns a `Tool` that can
+still be called like the function.
 """
 
 import asyncio
@@ -20,47 +20,51 @@ import msgspec
 import pydantic_core
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.function.docstring import parse_docstring
 from treadle.tools.function.signature import read_signature
-from treadle.tools.protocol import Tool
+from treadle.tools.parts import reference_of
+from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 MAX_THREADS = 64
+_MAX_PLAIN = 1 << 63
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class ToolOptions(TypedDict, total=False):
-    """What `tool` may be told of a function."""
+    """Options of `tool`."""
 
     name: str
-    """The function's own name, if left out."""
+    """Default: the function's own name."""
     description: str
-    """The first paragraph of the docstring, if left out."""
+    """Default: the first paragraph of the docstring."""
     effect: Effect | Literal["pure", "idempotent", "once"]
-    """`once`, if left out: nothing is known, so a call in doubt is never run again."""
+    """Default: `once`. As nothing is known about the function, a call in doubt is never run again."""
     timeout_seconds: float | None
-    """A function that runs in a thread goes on after it; only its result is no longer waited for."""
+    """The time limit of one call. A function that runs in a thread continues after it; only its result is
+    dropped."""
     concurrent: bool
-    """Whether it may run beside other calls of the same step; if left out, it may."""
+    """Whether a call may run at the same time as other calls of its step. Default: true."""
     max_result_chars: int
     max_calls: int | None
-    """In one turn."""
+    """The number of calls in one turn."""
     max_concurrent: int | None
-    """Of one run, at a time."""
+    """The number of calls of one run that run at the same time."""
     may_differ: Sequence[str]
-    """What of a result may be otherwise when the call is made again: see `ToolSpec.may_differ`."""
+    """The parts of a result that may differ when the call is made again: see `ToolSpec.may_differ`."""
 
 
 class FunctionTool(Generic[P, R_co]):
-    """A function that a model can call. Made by `tool`.
+    """A function that a model can call, as returned by `tool`.
 
-    A coroutine function runs on the event loop, any other in a thread of a pool of 64 for the process, with
-    the caller's context variables.
+    A coroutine function runs on the event loop. Any other function runs in a thread, with the caller's context
+    variables; a process has at most 64 such threads.
     """
 
     spec: ToolSpec
@@ -86,29 +90,40 @@ class FunctionTool(Generic[P, R_co]):
         self._attribute: str | None = None
         self._contexts = signature.contexts
         self.takes_context = bool(signature.contexts)
-        """Whether `call` uses its context: see `Tool`."""
+        """Whether `call` uses its context. See `Tool`."""
         self._convert = None if signature.takes_json else signature.convert
-        self._is_async = _is_async(function)
+        self._start: Callable[..., Awaitable[Any]] | None = None
+        """The function itself if it is a coroutine function. `None`: it runs in a thread."""
+        if _is_async(function):
+            self._start = cast("Any", function)
         self.find_fault = ArgumentChecker(signature.schema).find_fault
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self._function(*args, **kwargs)
 
-    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str | ToolOutput:
         """See `Tool.call`. Raises: what the function raises, and `ToolError` for a result without a text form."""
         if self._convert is not None:
             arguments = self._convert(arguments)
         if self._contexts:
             arguments = {**arguments, **dict.fromkeys(self._contexts, context)}
         try:
-            if self._is_async:
-                value = await cast("Callable[..., Awaitable[object]]", self._function)(**arguments)
+            if self._start is not None:
+                value = await self._start(**arguments)
             else:
                 value = await _run_in_thread(self._function, arguments)
         except SystemExit as error:
-            # Left alone it would end the process, and every run in it.
+            # Otherwise it would end the process with every run in it.
             raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
-        return value if type(value) is str else _to_text(self.spec.name, value)
+        kind = type(value)
+        return value if kind is str or kind is ToolOutput else _to_text(self.spec.name, value)
+
+    @property
+    def part(self) -> PartSpec:
+        """The reference `package.module:name`, if it leads to this tool."""
+        part = reference_of(self)
+        # A reference to a function without options makes a tool like this one.
+        return part if part.missing is None or self._options else reference_of(self._function)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._attribute = name
@@ -132,10 +147,11 @@ def tool(
     **options: Unpack[ToolOptions],
 ) -> Callable[[Callable[P, R_co]], FunctionTool[P, R_co]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
-    """Make a tool of a function or bound method; with `@`, with options or without.
+    """Make a tool from a function or a bound method. Use it as a decorator, with or without options.
 
-    A parameter annotated `ToolContext` is given by the loop and not shown to the model. The result is the
-    text that the model reads: `str` as it is, `None` as nothing, anything else as JSON.
+    A parameter with the annotation `ToolContext` is not shown to the model; the loop passes the context. The model
+    reads the result as text: a `str` unchanged, `None` as an empty text, anything else as JSON. A `ToolOutput` may
+    have attachments.
     Raises: `ConfigError` for a signature or an option that cannot be used.
     """
     if function is None:
@@ -144,9 +160,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
 
 
 def as_tool(item: object) -> Tool:
-    """`item` if it is a tool, else a tool of effect `once` made from it, a function.
+    """Return `item` if it is a tool. From a function, make a tool with the effect `once`.
 
-    Raises: `ConfigError` if it is neither.
+    Raises: `ConfigError` if `item` is neither.
     """
     if is_tool(item):
         return cast("Tool", item)
@@ -156,12 +172,12 @@ def as_tool(item: object) -> Tool:
 
 
 def is_tool(item: object) -> bool:
-    """Whether `item` is an object with what `Tool` asks for."""
+    """Return whether `item` has the attributes of a `Tool`."""
     return isinstance(getattr(item, "spec", None), ToolSpec) and not isinstance(item, type)
 
 
 def check_tool_name(name: str, label: str) -> None:
-    """Raises: `ConfigError` if providers would refuse a tool of this name."""
+    """Check that providers accept a tool of this name. Raises: `ConfigError`."""
     if not _TOOL_NAME.fullmatch(name):
         raise ConfigError(
             f"{label}: {name!r} cannot be the name of a tool; use 1 to 64 of the characters a-z, A-Z, 0-9, '_' "
@@ -205,21 +221,21 @@ def _check_rules(label: str, rules: Sequence[str]) -> tuple[str, ...]:
             re.compile(rule)
         except re.error as error:
             raise ConfigError(
-                f"{label}: may_differ has {rule!r}, which is no regular expression ({error}); "
+                f"{label}: may_differ has {rule!r}, which is not a regular expression ({error}); "
                 "use 'timestamps', 'order' or a pattern"
             ) from error
     return (rules,) if isinstance(rules, str) else tuple(rules)
 
 
 def _check_function(function: object) -> str:
-    """How messages name `function`. Raises: `ConfigError` if it can be no tool, whatever its signature."""
+    """Return the name of `function` for messages. Raises: `ConfigError` if it cannot be a tool."""
     label = _label_of(function)
     if not callable(function):
         raise ConfigError(f"{label} cannot be a tool: it is not a function")
     if isinstance(function, type):
         raise ConfigError(f"{label} cannot be a tool: it is a class; use a function or a bound method")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{label} cannot be a tool: it yields; return one value instead")
+        raise ConfigError(f"{label} cannot be a tool: it is a generator; return one value instead")
     return label
 
 
@@ -249,7 +265,7 @@ def _is_async(function: object) -> bool:
 
 
 def _is_unbound_method(function: Any) -> bool:
-    """Whether it is a function written in a class body, whose first parameter is the instance."""
+    """Return whether a function was written in a class body, so that its first parameter is the instance."""
     outer = getattr(function, "__qualname__", "").rpartition(".")[0]
     if not inspect.isfunction(function) or not outer or outer.endswith("<locals>"):
         return False
@@ -257,7 +273,7 @@ def _is_unbound_method(function: Any) -> bool:
 
 
 def _locals_for(function: Any, frame: types.FrameType) -> dict[str, Any]:
-    """The local names of the caller, if it is the one that `function` is defined in."""
+    """Return the local names of the caller if `function` is defined in it."""
     is_local = "<locals>" in getattr(function, "__qualname__", "")
     is_here = getattr(function, "__globals__", None) is frame.f_globals
     return dict(frame.f_locals) if is_local and is_here else {}
@@ -282,26 +298,37 @@ def _call(function: Callable[..., object], arguments: dict[str, Any]) -> object:
     try:
         return function(**arguments)
     except StopIteration as error:
-        # A future cannot carry it: who waits for the result would wait for ever.
+        # A future cannot hold it, so whoever waits for the result would wait for ever.
         raise RuntimeError("StopIteration was raised") from error
 
 
 def _to_text(name: str, value: object) -> str:
+    """Return the text of a function's result. Raises: `ToolError` if it has none."""
+    # Plain values skip pydantic. The texts are the same as pydantic's.
+    kind = type(value)
     if value is None:
         return ""
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is int and -_MAX_PLAIN < cast("int", value) < _MAX_PLAIN:
+        return str(value)
+    if kind is float:
+        text = repr(value)
+        if text[-1].isdigit() and "e-" not in text:
+            return text
     if isinstance(value, str):
         return str.__str__(value)
-    kind = type(value).__name__
+    kind_name = kind.__name__
     advice = "return a str, a number, a list, a dict, a dataclass or a pydantic model"
     if isinstance(value, bytes | bytearray | memoryview):
-        raise ToolError(f"{name} returned {kind}, which has no text form; decode it, or {advice}")
+        raise ToolError(f"{name} returned {kind_name}, which has no text form; decode it, or {advice}")
     try:
         text = pydantic_core.to_json(value, inf_nan_mode="strings", fallback=_from_struct).decode()
     except (pydantic_core.PydanticSerializationError, RecursionError) as error:
         raise ToolError(
-            f"{name} returned {kind}, which cannot be written as JSON ({error}); {advice}"
+            f"{name} returned {kind_name}, which cannot be written as JSON ({error}); {advice}"
         ) from error
-    # A date or a member of an enum is a text, which needs no quotes.
+    # A date or an enum member becomes a JSON string; the model reads it without quotes.
     return cast("str", msgspec.json.decode(text)) if text.startswith('"') else text
 
 

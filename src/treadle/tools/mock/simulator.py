@@ -1,8 +1,8 @@
-"""A model that answers in the place of a tool.
+"""A model that answers in place of a tool.
 
-It is told what the tool is, what was called before in the run and what came of it, so that the world that it makes
-up holds together. Its answers are kept by what they answer: the same call after the same calls gives the same.
-What it costs counts against no budget of the run.
+The model is told what the tool is, and which calls were made before in the run and with what results, so that its
+answers are consistent. Answers are kept: the same call after the same calls gets the same answer. The model's cost
+does not count towards a run's budget.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from treadle.core.answers import strip_answer
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.registry import load
+from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
 from treadle.models.protocol import Watch
 from treadle.tools.protocol import ToolOutput
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 2
 MAX_KEPT = 10_000
-"""Answers that are kept in memory, the newest."""
+"""How many answers are kept in memory."""
 _FAILURE = "ERROR:"
 _INSTRUCTIONS = (
     "You play a tool in a simulated world. Answer each call exactly as the real tool would: only its result, no "
@@ -40,7 +41,7 @@ _INSTRUCTIONS = (
 
 
 class _Answer(Struct, frozen=True, omit_defaults=True):
-    """What is kept of one."""
+    """An answer as it is kept."""
 
     content: str
     is_error: bool = False
@@ -48,16 +49,17 @@ class _Answer(Struct, frozen=True, omit_defaults=True):
 
 
 class Simulator:
-    """Answers calls of any tool, for any number of runs at once."""
+    """A model that answers the calls of any tools, for any number of runs at the same time."""
 
     def __init__(
         self, model: "Model | str", *, seed: int | None = None, cache: str | Path | None = None
     ) -> None:
-        """Another `seed` gives another world; it is also sent to a model that is given by name.
+        """Another `seed` gives other answers. It is also sent to a model that is given by name.
 
-        `cache` is a folder for the answers, which processes may share; without it they last as long as this.
+        `cache` is a folder for the answers, which several processes may share. Without it they are kept in memory.
         Raises: `ConfigError` for an unknown model, or a folder that cannot be made.
         """
+        self.part = _part_of(model, seed, cache)
         self._model: Model = (
             load("treadle.models:model")(model, seed=seed) if isinstance(model, str) else model
         )
@@ -73,7 +75,8 @@ class Simulator:
                 ) from error
 
     async def answer(self, spec: ToolSpec, arguments: dict[str, Json], earlier: Sequence[Json]) -> ToolOutput:
-        """What the tool would answer after the `earlier` calls, oldest first. An error if the model fails twice."""
+        """Return the tool's answer after the `earlier` calls, oldest first. It is an error if the model fails
+        twice."""
         question = {
             "seed": self._seed,
             "earlier_calls": list(earlier),
@@ -90,7 +93,7 @@ class Simulator:
         found = self._kept.get(key) or self._read(key)
         if found is None:
             answer, is_good = await self._ask(spec, question)
-            # Of two runs that asked at the same time, the first to be answered decides for both.
+            # If two runs asked at the same time, the first answer counts for both.
             found = self._kept.get(key) or (self._write(key, answer) if is_good else answer)
             if not is_good:
                 return _to_output(found)
@@ -100,7 +103,7 @@ class Simulator:
         return _to_output(found)
 
     async def _ask(self, spec: ToolSpec, question: Json) -> tuple[_Answer, bool]:
-        """The answer, and whether it is one: if not, it says what went wrong."""
+        """Ask the model. Return its answer and `True`, or an error and `False`."""
         text = msgspec.json.encode(question).decode()
         if spec.output_schema is not None:
             text += "\n\nAnswer with one JSON value that fits output_schema, or with the line of an error."
@@ -115,7 +118,10 @@ class Simulator:
             if answer is not None:
                 return answer, True
             said = completion.message.content
-            messages += [Message(Role.ASSISTANT, said), Message(Role.USER, f"That is no answer: {problem}")]
+            messages += [
+                Message(Role.ASSISTANT, said),
+                Message(Role.USER, f"That is not a valid answer: {problem}"),
+            ]
         return _Answer(f"the simulated {spec.name} gave no answer: {problem}", is_error=True), False
 
     def _read(self, key: str) -> _Answer | None:
@@ -127,7 +133,7 @@ class Simulator:
             return None
 
     def _write(self, key: str, answer: _Answer) -> _Answer:
-        """Keep an answer; the one that another process kept first, if there is one."""
+        """Store an answer. Return it, or the answer that another process stored first."""
         if self._folder is None:
             return answer
         part = self._folder / f".{uuid.uuid4().hex}"
@@ -139,13 +145,25 @@ class Simulator:
             part.unlink(missing_ok=True)
         kept = self._read(key)
         if kept is None:
-            # What lay there was no answer.
+            # The file that was there held no valid answer.
             (self._folder / f"{key}.json").write_bytes(msgspec.json.encode(answer))
         return kept or answer
 
 
+def _part_of(model: "Model | str", seed: int | None, cache: str | Path | None) -> PartSpec | None:
+    """Return the model's name, with the seed and the folder as settings, if the model has a name."""
+    part = PartSpec(name=model) if isinstance(model, str) else getattr(model, "part", None)
+    # Settings of the model itself cannot be part of a simulator's settings.
+    if not isinstance(part, PartSpec) or part.missing is not None or part.settings is not None:
+        return None
+    settings = {"seed": seed, "cache": None if cache is None else str(cache)}
+    return PartSpec(
+        name=part.name, settings={key: value for key, value in settings.items() if value is not None}
+    )
+
+
 def _link(part: Path, target: Path) -> None:
-    """Give a whole file its name. Raises: `FileExistsError`, where the file system can tell."""
+    """Give a complete file its final name. Raises: `FileExistsError`, where the file system reports it."""
     try:
         os.link(part, target)
     except FileExistsError:
@@ -161,7 +179,7 @@ def _to_output(answer: _Answer) -> ToolOutput:
 
 
 def _read_answer(spec: ToolSpec, completion: Completion) -> tuple[_Answer | None, str]:
-    """What the model's text says, or what is wrong with it."""
+    """Return the answer in the model's text, or `None` and what is wrong with the text."""
     text = strip_answer(completion.message.content)
     if completion.finish_reason is FinishReason.LENGTH:
         return None, "it was cut off by the output limit; answer shorter"

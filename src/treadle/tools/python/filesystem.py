@@ -1,4 +1,4 @@
-"""The files of a run's sandbox as the code sees them: what `open`, `os` and `pathlib` ask of the host."""
+"""The run's files as the code sees them: the operations of `open`, `os` and `pathlib`."""
 
 import errno
 import os
@@ -12,21 +12,21 @@ from treadle.sandbox.protocol import Sandbox
 
 
 class SandboxFiles(AbstractOS):
-    """Answers every file operation from a sandbox; nothing of the host is asked.
+    """A file system over a sandbox. It never touches the host's files.
 
-    Folders exist as long as a file lies in them; an empty one that the code made is known until the call ends.
+    A folder exists as long as it holds a file. An empty folder that the code makes exists until the call ends.
     """
 
     def __init__(self, sandbox: Sandbox | None, max_bytes: int) -> None:
         self._sandbox = sandbox
         self._max_bytes = max_bytes
         self._left: int | None = None
-        """How many bytes may still be added to the files; counted at the first write."""
+        """How many bytes may still be added to the files. It is counted at the first write."""
         self._made: set[str] = set()
-        """Folders that the code made and that may be empty."""
+        """Folders that the code made, and that may be empty."""
 
     def path_exists(self, path: PurePosixPath) -> bool:
-        """See `AbstractOS`, as for the other methods."""
+        """See `AbstractOS`, also for the other methods."""
         return self.path_is_file(path) or self.path_is_dir(path)
 
     def path_is_file(self, path: PurePosixPath) -> bool:
@@ -192,9 +192,9 @@ def _path(item: PurePosixPath | MontyFileHandle) -> PurePosixPath:
 
 
 def _name(path: PurePosixPath) -> str:
-    """The path as a sandbox has it: below the root, which `..` does not leave."""
+    """Return a path relative to the sandbox's root. `..` does not leave the root."""
     if "\\" in str(path):
-        raise OSError(errno.EINVAL, "a path may hold no backslash", str(path))
+        raise OSError(errno.EINVAL, "a path must not contain a backslash", str(path))
     return os.path.normpath("/" + str(path)).strip("/")
 
 
@@ -203,7 +203,7 @@ def _absent(path: PurePosixPath) -> FileNotFoundError:
 
 
 def answer(files: SandboxFiles, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the host answers to one operation. Raises: the error that the code is to see."""
+    """Return the result of one operation. Raises: the error that the code sees."""
     try:
         return files(name=name, args=args, kwargs=kwargs, is_async=True)  # type: ignore[arg-type]
     except SandboxError as error:

@@ -1,9 +1,9 @@
-"""Tools that only pretend: from their definitions, fixtures, templates, or a model that answers in their place.
+"""Mocked tools: they answer from their definitions, fixtures, templates or a model.
 
-Every result is marked as simulated. A call that nothing answers is an error, never a success that was made up.
-A tool keeps the effect of its definition, as rows of training show it, though nothing in the world changes.
-
-The file format is any of tool definitions, with answers (and `default`, `simulator`) beside the tools or in each:
+Every result is marked as simulated. A call that nothing answers is an error and never an invented success. A tool
+keeps the effect of its definition, for training data, although nothing outside changes.
+A file has tool definitions in any known format, with answers (and `default`, `simulator`) beside the tools or in
+each tool:
 
     {"tools": [{"name": "weather", "parameters": {...},
       "response": "no news of {{city}}",
@@ -14,9 +14,10 @@ The file format is any of tool definitions, with answers (and `default`, `simula
      "fixtures": {"weather": [...]}, "responses": {"weather": ...},
      "simulator": {"model": "openai:gpt-5-mini", "seed": 1, "cache": "answers"}}
 
-The fixture of most criteria answers, the later of equals. Any answer may be a template: `{{name}}` is an argument
-(with `{{name.inner}}`; its default, or null, where it is left out), `{{state.name}}` what was set in this run,
-`{{call_count}}` how often the tool was called in it, and `{{arguments}}` all of them.
+The fixture with the most criteria answers; of equals, the later one. Answers may contain placeholders: `{{name}}`
+is an argument (or a part of it: `{{name.inner}}`), its default or null if it is missing; `{{state.name}}` is a
+value set earlier in this run; `{{call_count}}` is the number of calls of the tool in this run; `{{arguments}}` is
+the object of all arguments.
 """
 
 import asyncio
@@ -24,36 +25,44 @@ import contextlib
 import difflib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.mock.fixtures import Fixture, FixtureLike, fill, has_places, rank_fixtures, read_fixtures
 from treadle.tools.protocol import ToolOutput
-from treadle.tools.schema.definitions import MOCK_FIELDS, Definitions, parse_definitions, read_definitions
+from treadle.tools.schema.definitions import (
+    MOCK_FIELDS,
+    Definitions,
+    Shape,
+    parse_definitions,
+    read_definitions,
+    write_definitions,
+)
 from treadle.tools.schema.output import OutputChecker
 from treadle.tools.schema.validation import ArgumentChecker
 
 if TYPE_CHECKING:
     from treadle.models.protocol import Model
-    from treadle.tools.mock.simulate import Simulator
+    from treadle.tools.mock.simulator import Simulator
 
 STATE = "mock"
 MAX_HISTORY = 50
-"""Earlier calls that a simulator is told of, the newest."""
+"""How many earlier calls a simulator is told of."""
 MAX_HISTORY_CHARS = 4_000
-"""Of one earlier result."""
+"""The length to which an earlier result is shortened for a simulator."""
 _ECHO = "echo"
 _FILE_FIELDS = ("fixtures", "responses", "default", "simulator")
 
 
 class Earlier(Struct, frozen=True, omit_defaults=True):
-    """A call that was made before in the run."""
+    """A call that was made earlier in the run."""
 
     tool: str
     arguments: Json
@@ -62,13 +71,13 @@ class Earlier(Struct, frozen=True, omit_defaults=True):
 
 
 class _Memory(Struct, omit_defaults=True):
-    """What a run's mocked tools remember."""
+    """The state of a run's mocked tools."""
 
     counts: dict[str, int] = {}
-    """Calls by tool, and uses by `tool#fixture`, of those whose answers depend on it."""
+    """Numbers of calls by tool, and of uses by `tool#fixture`, as far as answers depend on them."""
     values: dict[str, Json] = {}
     history: list[Earlier] = []
-    """Of a simulated world."""
+    """The earlier calls. Only kept for a simulator."""
 
 
 class _World:
@@ -76,9 +85,9 @@ class _World:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        """Calls are answered one after another, also those that code makes side by side."""
+        """Calls are answered one at a time, even if code makes several at once."""
         self.state: bytes | None = None
-        """The memory of a run that has no sandbox to keep it in."""
+        """The state of a run without a sandbox."""
 
 
 class Mock:
@@ -86,24 +95,27 @@ class Mock:
 
     def __init__(
         self,
-        definitions: Sequence[ToolSpec] | Definitions | str | Path,
+        definitions: Sequence[ToolSpec] | Definitions | dict[str, Json] | str | Path,
         *,
         fixtures: Mapping[str, Sequence[FixtureLike]] | None = None,
         templates: Mapping[str, Json] | None = None,
         default: Json = msgspec.UNSET,
-        simulator: "Simulator | Model | str | None" = None,
+        simulator: "Simulator | Model | dict[str, Json] | str | None" = None,
     ) -> None:
-        """`definitions` are tools, or a file of them. `templates` are a tool's answer where no fixture is better.
+        """`definitions` are tools, a file of them, or the content of one. `templates` map tools to their answers.
 
-        What then is not answered, a `simulator` answers: a model, in the tool's place. Without one `default`
-        does, a template, or `echo` for the object that DeepFabric's mock component gives. What is given here
-        wins over what the file says.
-        Raises: `ConfigError`.
+        A call is answered by the fixture that fits best, then by the template, then by the `simulator`, a model, or
+        without one by `default`: a template, or `echo` for the object that DeepFabric's mock component returns.
+        Arguments of this class take precedence over the file. Raises: `ConfigError`.
         """
+        given: dict[str, Json] = {"fixtures": fixtures, "templates": templates, "default": default}
+        origin, is_own = definitions, simulator is not None
         folder = None
         if isinstance(definitions, str | Path):
             folder = Path(definitions).expanduser().parent
             definitions = read_definitions(definitions)
+        elif isinstance(definitions, dict):
+            definitions = parse_definitions(definitions, "the definitions of the mock")
         tools = definitions.tools if isinstance(definitions, Definitions) else tuple(definitions)
         answers: dict[str, list[FixtureLike]] = {tool.name: [] for tool in tools}
         if isinstance(definitions, Definitions):
@@ -117,6 +129,7 @@ class Mock:
         self.default = default
         self.simulator = _as_simulator(simulator)
         self._tools = tuple([MockTool(self, tool, answers[tool.name]) for tool in tools])
+        self.part = _part_of(origin, given, self.simulator if is_own else None)
 
     def tools(self) -> "tuple[MockTool, ...]":
         """See `Toolset.tools`."""
@@ -124,10 +137,10 @@ class Mock:
 
 
 class MockTool:
-    """One mocked tool."""
+    """A mocked tool."""
 
     def __init__(self, mock: Mock, spec: ToolSpec, fixtures: Iterable[FixtureLike]) -> None:
-        # One after another: what a call sets, the next one of the step sees.
+        # The calls of a step run one at a time, because a call may set what the next one sees.
         self.spec = replace(spec, is_concurrent=False)
         self.find_fault = ArgumentChecker(spec.parameters).find_fault
         self._mock = mock
@@ -137,11 +150,11 @@ class MockTool:
             name: schema.get("default") if isinstance(schema, dict) else None
             for name, schema in properties.items()
         }
-        """What stands for an argument that is left out."""
+        """The values of arguments that are missing in a call."""
         self.use(fixtures)
 
     def use(self, fixtures: Iterable[FixtureLike]) -> None:
-        """Answer with these from now on. Raises: `ConfigError` for one that cannot be used, and changes nothing."""
+        """Replace the tool's fixtures. Raises: `ConfigError` for one that cannot be used; then nothing changes."""
         name = self.spec.name
         read = read_fixtures(name, fixtures, self.spec.parameters)
         rules = rank_fixtures(read)
@@ -172,7 +185,7 @@ class MockTool:
         return output
 
     def choose(self, arguments: Mapping[str, Json], state: Mapping[str, Json]) -> Fixture | None:
-        """The fixture that answers a call with what was set in its run, if any does."""
+        """Return the fixture that answers a call, given the values that were set in its run, or `None`."""
         return next((rule.fixture for rule in self._rules if rule.is_fit(arguments, state)), None)
 
     async def _answer(self, arguments: dict[str, Json], memory: _Memory) -> ToolOutput:
@@ -235,17 +248,44 @@ class MockTool:
         return None if self.spec.output_schema is None else self._find_output_fault(answer)
 
 
-def mock(text: str) -> Mock:
-    """The mocked tools of a file: `mock:tools.json`. Raises: `ConfigError`."""
-    if not text:
-        raise ConfigError("mock: say which file of definitions, as mock:tools.json")
-    return Mock(text)
+def mock(text: str = "", **settings: Any) -> Mock:
+    """Return the mocked tools of a file: `mock:tools.json`. `settings` are arguments of `Mock`.
+
+    Raises: `ConfigError`.
+    """
+    if not text and "definitions" not in settings:
+        raise ConfigError("mock: name a file of definitions, as in mock:tools.json")
+    return Mock(text, **settings) if text else Mock(**settings)
+
+
+def _part_of(
+    definitions: Sequence[ToolSpec] | Definitions | dict[str, Json] | str | Path,
+    given: Mapping[str, Json],
+    simulator: "Simulator | None",
+) -> PartSpec:
+    """Return the part of a mock; `given` holds the arguments of `Mock` that are JSON."""
+    settings: dict[str, Json] = {}
+    if isinstance(definitions, Definitions):
+        settings["definitions"] = {**definitions.rest, "tools": list(definitions.raw)}
+    elif isinstance(definitions, dict):
+        settings["definitions"] = definitions
+    elif not isinstance(definitions, str | Path):
+        settings["definitions"] = write_definitions(definitions, Shape.TREADLE)[0]
+    settings |= {
+        key: msgspec.to_builtins(item) for key, item in given.items() if item not in (None, msgspec.UNSET)
+    }
+    if simulator is not None:
+        if simulator.part is None:
+            return PartSpec(name="mock:", missing="the model of its simulator is an object of the program")
+        settings["simulator"] = {"model": simulator.part.name, **(simulator.part.settings or {})}
+    name = "mock" if "definitions" in settings else f"mock:{definitions}"
+    return PartSpec(name=name, settings=settings or None)
 
 
 def mock_of(value: Json, origin: str) -> Mock:
-    """The mocked tools of decoded definitions, which echo what nothing answers, as DeepFabric's do.
+    """Return the mocked tools of decoded definitions. By default they echo calls like DeepFabric's.
 
-    A simulator that it names is not used: what comes from elsewhere may not spend money. Raises: `ConfigError`.
+    A simulator in the definitions is ignored: data from elsewhere must not spend money. Raises: `ConfigError`.
     """
     read = parse_definitions(value, origin)
     return Mock(read, default=read.rest.get("default", _ECHO))
@@ -265,14 +305,14 @@ def _add(answers: dict[str, list[FixtureLike]], more: Mapping[str, Sequence[Fixt
         if name not in answers:
             near = difflib.get_close_matches(name, answers, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the tools are {', '.join(answers)}"
-            raise ConfigError(f"there are fixtures for {name!r}, which is no tool of this mock; {hint}")
+            raise ConfigError(f"there are fixtures for {name!r}, which is not a tool of this mock; {hint}")
         if not isinstance(items, list | tuple):
             raise ConfigError(f"the fixtures of {name!r} are {items!r}; they must be a list")
         answers[name].extend(items)
 
 
 def _add_written(read: Definitions, answers: dict[str, list[FixtureLike]]) -> None:
-    """The answers of a file: those within its tools first, then those beside them."""
+    """Add the answers of a file: first those within its tools, then those beside them."""
     _check_fields(read.rest, _FILE_FIELDS, "the file")
     for tool, item in zip(read.tools, read.raw, strict=True):
         _check_fields(item, tuple(MOCK_FIELDS), repr(tool.name))
@@ -295,7 +335,7 @@ def _check_fields(given: Iterable[str], known: Sequence[str], where: str) -> Non
 
 
 def _read_simulator(value: Json, folder: Path) -> "Simulator":
-    from treadle.tools.mock.simulate import Simulator
+    from treadle.tools.mock.simulator import Simulator
 
     options = {"model": value} if isinstance(value, str) else value
     kinds = {"model": str, "seed": int, "cache": str}
@@ -306,15 +346,17 @@ def _read_simulator(value: Json, folder: Path) -> "Simulator":
     for key, item in options.items():
         if key not in kinds or not isinstance(item, kinds[key]) or isinstance(item, bool):
             raise ConfigError(
-                f"'simulator' has {key!r}: {item!r}; it takes model and cache (texts) and seed (a number)"
+                f"'simulator' has {key!r}: {item!r}; it takes model and cache (strings) and seed (a number)"
             )
     cache = folder / options["cache"] if "cache" in options else None
     return Simulator(options["model"], seed=options.get("seed"), cache=cache)
 
 
-def _as_simulator(given: "Simulator | Model | str | None") -> "Simulator | None":
+def _as_simulator(given: "Simulator | Model | dict[str, Json] | str | None") -> "Simulator | None":
     if given is None:
         return None
-    from treadle.tools.mock.simulate import Simulator
+    from treadle.tools.mock.simulator import Simulator
 
+    if isinstance(given, dict):
+        return _read_simulator(given, Path())
     return given if isinstance(given, Simulator) else Simulator(given)

@@ -13,8 +13,8 @@ from treadle.core.types import Completion, FinishReason, Message, Request, Role,
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
-from treadle.tools.mock.mock import MAX_HISTORY, Mock, MockTool
-from treadle.tools.mock.simulate import Simulator
+from treadle.tools.mock.simulator import Simulator
+from treadle.tools.mock.toolset import MAX_HISTORY, Mock, MockTool
 from treadle.tools.protocol import ToolOutput
 
 PLAIN = ToolSpec("f", "Does f.", {"type": "object"})

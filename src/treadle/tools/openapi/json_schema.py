@@ -1,4 +1,4 @@
-"""The schemas of an OpenAPI document as JSON Schema, each whole: what it refers to comes with it in `$defs`.
+"""The schemas of an OpenAPI document as complete JSON Schemas: references are included in `$defs`.
 
 Source: OpenAPI 3.0.4 and 3.1.1.
 """
@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from treadle.core.types import Json
 
 MAX_REFERENCES = 50
-"""That are followed one after another."""
+"""How many references are followed in a row."""
 _DROPPED = frozenset(
     ("discriminator", "xml", "externalDocs", "example", "nullable", "readOnly", "writeOnly", "$schema", "$id")
 )
@@ -38,18 +38,18 @@ _PLAIN = frozenset(
         *("externalDocs", "properties", "required", "title", "type", "xml"),
     )
 )
-"""In the schema of an object with these keys only, the properties are all that there is."""
+"""The keys that the schema of an object may have if its properties describe it completely."""
 
 
 class CannotBeToolError(Exception):
-    """Why an operation is left out."""
+    """The reason why an operation cannot be a tool."""
 
 
 class Schemas:
-    """Reads schemas of one document. All methods raise `CannotBeToolError` for references that lead nowhere."""
+    """A reader of one document's schemas. Its methods raise `CannotBeToolError` for invalid references."""
 
     def __init__(self, raw: Mapping[str, Json], *, is_old: bool) -> None:
-        """`is_old`: the document is of version 3.0, whose schemas are not quite JSON Schema."""
+        """`is_old`: the document has version 3.0, whose schemas differ from JSON Schema."""
         self._raw = raw
         self._is_old = is_old
         self._names: dict[str, str] = {}
@@ -57,19 +57,19 @@ class Schemas:
         self._definitions: dict[tuple[str, bool], dict[str, Json]] = {}
 
     def resolve(self, item: Json) -> dict[str, Json]:
-        """The object behind references within the document."""
+        """Return the object behind references within the document."""
         for _ in range(MAX_REFERENCES):
             if not isinstance(item, dict):
                 raise CannotBeToolError(f"{item!r} stands where an object belongs"[:200])
             if "$ref" not in item:
                 return item
             item = self._look_up(item["$ref"])
-        raise CannotBeToolError("a reference leads to itself")
+        raise CannotBeToolError("a reference refers to itself")
 
     def read(self, schema: Json, *, is_input: bool) -> dict[str, Json]:
-        """A schema of the document as JSON Schema, without its definitions.
+        """Return a schema of the document as JSON Schema, without its definitions.
 
-        An input has no read-only properties, an output no write-only ones.
+        An input has no read-only properties, and an output no write-only ones.
         """
         if not isinstance(schema, dict):
             return {"not": {}} if schema is False else {}
@@ -99,7 +99,7 @@ class Schemas:
         return _modernize(made, is_nullable=bool(schema.get("nullable"))) if self._is_old else made
 
     def complete(self, schema: dict[str, Json], *, is_input: bool) -> dict[str, Json]:
-        """What `read` gave, with all that it refers to, however deep; cycles stay references."""
+        """Return a schema that `read` returned with all definitions that it refers to. Cycles remain references."""
         definitions: dict[str, Json] = {}
         pending = list(_references(schema))
         while pending:
@@ -110,9 +110,9 @@ class Schemas:
         return {**schema, "$defs": {**schema.get("$defs", {}), **definitions}} if definitions else schema
 
     def flatten(self, schema: Json, depth: int = 0) -> dict[str, Json] | None:
-        """A schema of the document as that of one object, its references and `allOf` joined.
+        """Return a schema as the schema of one object, with references and `allOf` merged.
 
-        `None` where properties are not all that there is to it.
+        Return `None` if the properties do not describe it completely.
         """
         if not isinstance(schema, dict) or depth > MAX_REFERENCES:
             return None
@@ -152,7 +152,7 @@ class Schemas:
         return bool(schema.get(flag) or ("$ref" in schema and self.resolve(schema).get(flag)))
 
     def _name_of(self, reference: str) -> str:
-        """The name in `$defs` of what `reference` leads to: what a pointer can hold as it is, and unique."""
+        """Return a unique name in `$defs`, without special characters, for the target of `reference`."""
         if reference not in self._names:
             stem = (
                 re.sub(r"[^\w.-]+", "_", reference.removeprefix("#/components/schemas/")).strip("_") or "it"
@@ -177,12 +177,12 @@ class Schemas:
             elif isinstance(value, dict) and part in value:
                 value = value[part]
             else:
-                raise CannotBeToolError(f"the reference {reference!r} leads nowhere")
+                raise CannotBeToolError(f"the reference {reference!r} has no target")
         return value
 
 
 def _modernize(made: dict[str, Json], *, is_nullable: bool) -> dict[str, Json]:
-    """What version 3.0 says otherwise than JSON Schema."""
+    """Rewrite what version 3.0 expresses differently from JSON Schema."""
     for limit, plain in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(made.get(limit), bool) and made.pop(limit) and plain in made:
             made[limit] = made.pop(plain)

@@ -1,33 +1,39 @@
-"""An MCP server as a toolset."""
+"""MCP servers as toolsets: `MCPServer` is one, `MCPServers` are several."""
 
 import asyncio
 import contextlib
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.mcp import worker
 from treadle.tools.mcp.failure import UnreachableError
 from treadle.tools.mcp.link import Link
 from treadle.tools.mcp.names import name_of_command, name_of_url, safe_name
+from treadle.tools.mcp.part import make_part, write_entry
 from treadle.tools.mcp.results import effect_of, make_output_check, to_output
 from treadle.tools.mcp.target import Target
-from treadle.tools.protocol import ToolOutput
+from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
+TIMEOUT_SECONDS = 120.0
+START_TIMEOUT_SECONDS = 60.0
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class MCPServer:
-    """One server: started as a command, reached by URL, or an SDK server in this process.
+    """One MCP server: a command to start, a URL, or an SDK server object in this process.
 
-    It is connected to when its tools are first asked for, and again whenever it has ended. By default one session
-    serves all runs; with `per_run` each run has a session, and for a command a process, of its own.
+    It is connected when its tools are first requested, and connected again after it has ended. By default one
+    session serves all runs. With `per_run` each run has its own session, and its own process if the server is a
+    command.
     """
 
     def __init__(
@@ -44,19 +50,19 @@ class MCPServer:
         name: str | None = None,
         transport: str | None = None,
         per_run: bool = False,
-        timeout_seconds: float | None = 120.0,
-        start_timeout_seconds: float = 60.0,
+        timeout_seconds: float | None = TIMEOUT_SECONDS,
+        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
         effects: Mapping[str, Effect | str] | None = None,
         may_differ: Mapping[str, Sequence[str]] | None = None,
         secrets: Sequence[str] = (),
     ) -> None:
-        """`where` is a command, a URL or a server object, as `command`, `url` and `server` are by name.
+        """`where` is a command, a URL or a server object, like the arguments `command`, `url` and `server`.
 
-        A URL is spoken to over Streamable HTTP, or over what came before it with `transport="sse"`. A command's
-        environment is a small part of this process's (PATH, HOME and the like) and `env`. `timeout_seconds` is of
-        one call. `effects` says of tools, by the server's name for them, what the server does not or says wrongly,
-        and `may_differ` what of their results may be otherwise the next time (see `ToolSpec.may_differ`).
-        `secrets` are texts that no message may hold; the values of `env` and `headers` always are.
+        A URL uses Streamable HTTP, or the older transport with `transport="sse"`. A command's environment is `env`
+        and a few variables of this process, such as PATH and HOME. `timeout_seconds` limits one call. `effects` and
+        `may_differ` (see `ToolSpec.may_differ`) map the server's names of tools to what the server does not say, or
+        says wrongly. `secrets` are further texts that no message may contain, besides the values of `env` and
+        `headers`.
         Raises: `ConfigError`.
         """
         if isinstance(where, str):
@@ -90,18 +96,20 @@ class MCPServer:
         self.is_per_run = per_run
         self.effects = {key: _to_effect(value, self.name, key) for key, value in (effects or {}).items()}
         self.may_differ = {key: tuple(value) for key, value in (may_differ or {}).items()}
+        self.source: dict[str, Json] | None = None
+        """The entry of `mcpServers` that this server was read from. `None`: it was described in a program."""
         self._link = Link(self.target)
         self._tools: tuple[MCPTool, ...] | None = None
 
     def tools(self) -> "tuple[MCPTool, ...]":
-        """The server's tools; the first time it is connected to, which blocks. Raises: `ConfigError`."""
+        """Return the server's tools. The first call connects, which blocks. Raises: `ConfigError`."""
         if self._tools is None:
             worker.run(self.open())
         assert self._tools is not None
         return self._tools
 
     async def open(self) -> Self:
-        """Connect without blocking, so that `tools` need not. Raises: `ConfigError`."""
+        """Connect without blocking, so that `tools` does not block. Raises: `ConfigError`."""
         if self._tools is None:
             try:
                 self._tools = await worker.hop(self._list())
@@ -110,11 +118,11 @@ class MCPServer:
         return self
 
     def close(self) -> None:
-        """End the shared session and its process; a later call starts them again. Idempotent."""
+        """End the shared session and its process. A later call starts them again. Idempotent."""
         worker.run(self._link.close())
 
     async def aclose(self) -> None:
-        """`close`, without blocking."""
+        """End the shared session and its process without blocking."""
         await worker.hop(self._link.close())
 
     def __enter__(self) -> Self:
@@ -129,6 +137,27 @@ class MCPServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    @property
+    def entry(self) -> dict[str, Json] | str:
+        """The server as an entry of `mcpServers`, or the reason why it cannot be written as one."""
+        if self.source is not None:
+            return self.source
+        options: dict[str, Json] = {"perRun": True} if self.is_per_run else {}
+        if self.timeout_seconds != TIMEOUT_SECONDS:
+            options["timeout"] = self.timeout_seconds
+        if self.target.start_timeout_seconds != START_TIMEOUT_SECONDS:
+            options["startTimeout"] = self.target.start_timeout_seconds
+        if self.effects:
+            options["effects"] = {name: effect.value for name, effect in self.effects.items()}
+        if self.may_differ:
+            options["mayDiffer"] = {name: list(rules) for name, rules in self.may_differ.items()}
+        return write_entry(self.target, options)
+
+    @property
+    def part(self) -> PartSpec:
+        """The toolset by name and settings, without secrets."""
+        return make_part({self.name: self.entry})
 
     def __repr__(self) -> str:
         return f"<MCP server {self.name!r}>"
@@ -147,7 +176,7 @@ class MCPServer:
             tool.remote_name,
             arguments,
             context.idempotency_key,
-            # A server that nobody listens to need not report.
+            # Without a listener, the server need not report progress.
             report if context.is_heard else None,
             can_repeat=tool.spec.effect is not Effect.ONCE,
         )
@@ -178,7 +207,7 @@ class MCPServer:
             await self._link.close()
             raise
         if self.is_per_run:
-            # It was started to be asked for its tools; each run has its own.
+            # The server was started only to list its tools. Each run starts its own.
             await self._link.close()
         return tuple(tools.values())
 
@@ -192,12 +221,12 @@ class MCPServer:
 
 
 class MCPTool:
-    """A tool of a server."""
+    """A tool of an MCP server."""
 
     def __init__(self, server: MCPServer, item: Any, name: str) -> None:
         self.server = server
         self.remote_name: str = item.name
-        """As the server knows it."""
+        """The name of the tool on the server."""
         self.spec = ToolSpec(
             name=name,
             description=item.description or item.title or "",
@@ -212,13 +241,13 @@ class MCPTool:
         try:
             checker.find_fault({})
         except Exception:
-            # What this cannot read, the server checks.
+            # The server checks arguments against a schema that cannot be read here.
             self._find_fault: Callable[[Json], str | None] = _need_object
         else:
             self._find_fault = checker.find_fault
 
     def renamed(self, name: str) -> "MCPTool":
-        """The same tool under another name."""
+        """Return the same tool with another name."""
         other = object.__new__(MCPTool)
         other.__dict__.update(self.__dict__)
         other.spec = replace(self.spec, name=name)
@@ -236,6 +265,68 @@ class MCPTool:
         return f"<tool {self.spec.name!r} of {self.server!r}>"
 
 
+class MCPServers:
+    """Several servers as one toolset. A tool name that two of them have becomes `<server>_<tool>`."""
+
+    def __init__(self, servers: Sequence[MCPServer]) -> None:
+        """Raises: `ConfigError` if two servers have the same name."""
+        self.servers = tuple(servers)
+        name, count = (
+            Counter(server.name for server in self.servers).most_common(1)[0] if servers else ("", 0)
+        )
+        if count > 1:
+            raise ConfigError(f"two MCP servers are called {name!r}; give each its own name")
+
+    @property
+    def part(self) -> PartSpec:
+        """The toolset by name and settings, without secrets."""
+        return make_part({server.name: server.entry for server in self.servers})
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Return the tools of all servers, which are connected in parallel. Raises: `ConfigError`."""
+        worker.run(self._open_all())
+        return self._join()
+
+    async def open(self) -> Self:
+        """Connect to all servers without blocking. Raises: `ConfigError`."""
+        await worker.hop(self._open_all())
+        return self
+
+    def close(self) -> None:
+        """End all sessions. Idempotent."""
+        worker.run(self._close_all())
+
+    async def aclose(self) -> None:
+        """End all sessions without blocking."""
+        await worker.hop(self._close_all())
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _join(self) -> tuple[Tool, ...]:
+        counts = Counter(tool.spec.name for server in self.servers for tool in server.tools())
+        tools: list[Tool] = []
+        for server in self.servers:
+            for tool in server.tools():
+                name = tool.spec.name
+                is_clash = counts[name] > 1
+                tools.append(tool.renamed(safe_name(f"{server.name}_{name}")) if is_clash else tool)
+        return tuple(tools)
+
+    async def _open_all(self) -> None:
+        outcomes = await asyncio.gather(*[server.open() for server in self.servers], return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if failures:
+            await self._close_all()
+            raise failures[0]
+
+    async def _close_all(self) -> None:
+        await asyncio.gather(*[server.aclose() for server in self.servers])
+
+
 def _name_of(command: str | None, args: Sequence[str], url: str | None, server: Any) -> str:
     if command is not None:
         return name_of_command([command, *map(str, args)])
@@ -247,36 +338,38 @@ def _choose_transport(name: str, command: str | None, url: str | None, wanted: s
         kind = "stdio" if command is not None else "memory"
         if wanted not in (None, kind):
             raise ConfigError(
-                f"MCPServer {name!r}: transport is {wanted!r}, but without a url it is {kind!r}"
+                f"MCPServer {name!r}: transport is {wanted!r}, but without a url it must be {kind!r}"
             )
         return kind
     if wanted not in (None, "http", "sse"):
-        raise ConfigError(f"MCPServer {name!r}: transport is {wanted!r}; of a url it is 'http' or 'sse'")
+        raise ConfigError(
+            f"MCPServer {name!r}: transport is {wanted!r}; for a url it must be 'http' or 'sse'"
+        )
     return wanted or "http"
 
 
 def _check_texts(items: Any, name: str, what: str) -> tuple[str, ...]:
     if isinstance(items, str) or not all(isinstance(item, str) for item in items):
-        raise ConfigError(f"MCPServer {name!r}: {what} must be a list of texts")
+        raise ConfigError(f"MCPServer {name!r}: {what} must be a list of strings")
     return tuple(items)
 
 
 def _check_env(env: Mapping[str, str], name: str) -> dict[str, str]:
     for key, value in env.items():
         if not isinstance(value, str):
-            raise ConfigError(f"MCPServer {name!r}: the value of {key!r} in env must be a text")
+            raise ConfigError(f"MCPServer {name!r}: the value of {key!r} in env must be a string")
     return dict(env)
 
 
 def _check_headers(headers: Mapping[str, str], name: str) -> dict[str, str]:
-    """Raises: `ConfigError`, which tells no value: what refuses it later would."""
+    """Return a copy of `headers`. Raises: `ConfigError`, whose message contains no value."""
     for key, value in headers.items():
         if not _HEADER_NAME.fullmatch(key):
             raise ConfigError(f"MCPServer {name!r}: {key!r} cannot be the name of a header")
         if not isinstance(value, str) or not value.isascii() or not value.isprintable():
             raise ConfigError(
-                f"MCPServer {name!r}: the value of the header {key!r} must be a text of printable ASCII; is there "
-                "a line break at its end?"
+                f"MCPServer {name!r}: the value of the header {key!r} must be a string of printable ASCII; does it "
+                "end with a line break?"
             )
     return dict(headers)
 

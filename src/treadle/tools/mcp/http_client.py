@@ -1,4 +1,4 @@
-"""The HTTP client that sessions are held over, which sees what the SDK does not tell."""
+"""The HTTP client of sessions. It records failures that the SDK does not report."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -10,25 +10,25 @@ from msgspec import Struct
 from treadle.core.registry import require
 
 KEY = "treadle/idempotency_key"
-"""Under which a request's `_meta` holds the call's idempotency key."""
+"""The key in a request's `_meta` that holds the call's idempotency key."""
 CONNECT_SECONDS = 30.0
 MAX_CONNECTIONS = 256
 
 
 class Trip(Struct, frozen=True):
-    """How one request fared."""
+    """The outcome of one request."""
 
     key: str | None = None
-    """The idempotency key of the call that it was for, if it failed."""
+    """The idempotency key of the request's call, if the request failed."""
     status: int | None = None
-    """Of the answer, if that is an error."""
+    """The status of the response, if it is an error."""
     error: Exception | None = None
     is_unsent: bool = False
-    """No connection came about, so the server has seen nothing of it."""
+    """Whether no connection was made, so that the server has not seen the request."""
 
 
 def make_client(headers: Mapping[str, str], note: Callable[[Trip], None]) -> Any:
-    """A client that waits as long as its caller does, for as many calls as there are; `note` hears of each trip."""
+    """Return a client without a read time-out, as calls have their own. `note` is called with each outcome."""
     httpx = require("httpx2", "mcp")
     return _client_class()(
         note,
@@ -66,5 +66,5 @@ def _key_of(request: Any) -> str | None:
     try:
         return str(msgspec.json.decode(request.content)["params"]["_meta"][KEY])
     except Exception:
-        # Another request than a call, or none with a body.
+        # The request is not a call, or has no body.
         return None

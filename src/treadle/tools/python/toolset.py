@@ -1,8 +1,8 @@
 """The tool `python`.
 
-Code runs in Monty, an interpreter in a process of its own that has no files, network or environment: whatever it
-asks for is answered here, from the run's sandbox and the run's other tools. Its variables are kept between the
-calls of a run, as part of the snapshot.
+Code runs in Monty, an interpreter in a process of its own without files, network or environment. The operations
+that it asks for are performed here, with the run's files and the run's other tools. Variables are kept from one
+call of a run to the next, as part of the snapshot.
 """
 
 import ast
@@ -16,17 +16,19 @@ from typing import Any
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.registry import require
+from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
+from treadle.tools.parts import settings_of
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import workers
 from treadle.tools.schema.validation import ArgumentChecker
 
 STATE = "python"
-"""Under which the sandbox keeps the session."""
+"""The name under which the sandbox stores the session."""
 MAX_CODE_CHARS = 1_000_000
 MAX_SHOWN_CHARS = 10_000
-"""Longer code is not taken apart to show its last value in its own way."""
+"""In longer code the last expression is not rewritten to show its value with `repr`."""
 
 _DESCRIPTION = (
     "Run Python code in a sandbox, and read what it prints and the value of its last expression.\n\n"
@@ -40,7 +42,7 @@ _DESCRIPTION = (
 
 
 class Python:
-    """A tool that runs Python. One instance serves any number of runs."""
+    """A tool that runs Python code. One instance serves any number of runs."""
 
     def __init__(
         self,
@@ -54,10 +56,26 @@ class Python:
         max_files_bytes: int = 64 * 1024 * 1024,
         max_tool_calls: int = 1000,
     ) -> None:
-        """`max_seconds` is of the code's own work in one call, without what it waits for.
+        """`max_seconds` limits the working time of one call, without the time spent waiting.
 
-        `max_output_bytes` and `max_tool_calls` are of one call too, the others of a run.
+        `max_output_bytes` and `max_tool_calls` also limit one call; the other limits are for the whole run.
         """
+        self.part = PartSpec(
+            name="python",
+            settings=settings_of(
+                Python,
+                {
+                    "name": name,
+                    "max_seconds": max_seconds,
+                    "max_memory_bytes": max_memory_bytes,
+                    "max_recursion": max_recursion,
+                    "max_output_bytes": max_output_bytes,
+                    "max_state_bytes": max_state_bytes,
+                    "max_files_bytes": max_files_bytes,
+                    "max_tool_calls": max_tool_calls,
+                },
+            ),
+        )
         for option, value in (("max_seconds", max_seconds), ("max_memory_bytes", max_memory_bytes)):
             if value <= 0:
                 raise ConfigError(f"Python: {option} is {value!r}; it must be above 0")
@@ -139,10 +157,10 @@ class Python:
 
 
 class _Run:
-    """One call: drives the code from one question to the host to the next."""
+    """One call. It runs the code and answers its requests to the host one by one."""
 
     def __init__(self, tool: Python, monty: Any, session: Any, context: ToolContext) -> None:
-        from treadle.tools.python.files import SandboxFiles
+        from treadle.tools.python.filesystem import SandboxFiles
 
         self._tool = tool
         self._monty = monty
@@ -156,7 +174,7 @@ class _Run:
         self._calls = 0
         self._futures: dict[int, dict[str, Any]] = {}
         self.is_whole = True
-        """The session is in order, and its state is to be kept."""
+        """Whether the session is intact, so that its state can be stored."""
 
     async def run(self, code: str) -> ToolOutput:
         monty = self._monty
@@ -171,9 +189,7 @@ class _Run:
             return self._explain(error)
         except monty.MontyCrashedError:
             self.is_whole = False
-            return self._fail(
-                "[Python ended without an answer; its variables are as they were before this call]"
-            )
+            return self._fail("[Python ended unexpectedly; its variables are as they were before this call]")
         except monty.MontyConversionError as error:
             return self._fail(f"[the value of the last expression cannot be shown: {error}]")
         shown = "" if step.output is None else step.output if shown_by_code else repr(step.output)
@@ -184,7 +200,7 @@ class _Run:
         return ToolOutput(printed + shown)
 
     async def _answer(self, step: Any) -> Any:
-        """Answer what the code asks for; the next question, or the end."""
+        """Answer one request of the code. Return the next request or the result."""
         monty = self._monty
         if isinstance(step, monty.AsyncNameLookupSnapshot):
             return await self._look_up(step)
@@ -194,7 +210,7 @@ class _Run:
             return await self._ask_host(step)
         result = await self._call_tool(step.function_name, step.args, step.kwargs)
         if step.allow_eager_await:
-            # The code awaits it, as if the function were a coroutine function.
+            # The code awaits it like a coroutine function.
             self._futures[step.call_id] = result
             return await step.resume({"future": ...})
         return await step.resume(result)
@@ -210,7 +226,7 @@ class _Run:
         return await step.resume()
 
     async def _ask_host(self, step: Any) -> Any:
-        from treadle.tools.python.files import answer
+        from treadle.tools.python.filesystem import answer
 
         if step.function_name in ("system.sleep", "system.async_sleep"):
             return await step.resume_auto()
@@ -249,7 +265,7 @@ class _Run:
         text = error.display("traceback")
         cause = error.exception()
         if isinstance(cause, TimeoutError | MemoryError) and "limit exceeded" in str(cause):
-            # What was stopped in the middle is in no order.
+            # Code that was stopped half-way may have left anything in its variables.
             self.is_whole = False
             text += "\n[stopped]"
         elif isinstance(cause, ModuleNotFoundError):
@@ -264,7 +280,7 @@ class _Run:
 
 
 async def _dump(session: Any) -> bytes | None:
-    """The session's state; `None` if its worker is gone."""
+    """Return the session's state, or `None` if its worker has ended."""
     try:
         state: bytes = await session.dump()
     except RuntimeError:
@@ -274,7 +290,7 @@ async def _dump(session: Any) -> bytes | None:
 
 @contextlib.asynccontextmanager
 async def _forgetting(key: tuple[str, int]) -> AsyncIterator[None]:
-    """Gives the run's worker back when nobody drives it any more."""
+    """Release the run's worker on exit."""
     try:
         yield
     finally:
@@ -282,9 +298,9 @@ async def _forgetting(key: tuple[str, int]) -> AsyncIterator[None]:
 
 
 def show_last(code: str) -> str | None:
-    """`code` with its last expression kept in `_` and shown by its own `repr`, as an interactive Python does.
+    """Return `code` that ends in an expression, changed to keep its value in `_` and to show its `repr`.
 
-    `None` if it does not end in an expression, or cannot be taken apart here. Lines keep their numbers.
+    Return `None` if `code` does not end in an expression or cannot be parsed here. Line numbers stay the same.
     """
     if len(code) > MAX_SHOWN_CHARS or "\r" in code or "\f" in code:
         return None
@@ -306,7 +322,7 @@ def show_last(code: str) -> str | None:
 
 
 def _identifier(name: str) -> str:
-    """A name by which code can call a tool."""
+    """Return the name under which code can call a tool."""
     made = re.sub(r"\W", "_", name)
     return f"_{made}" if made[:1].isdigit() or keyword.iskeyword(made) else made
 
@@ -318,14 +334,8 @@ def _shorten(text: str, limit: int) -> str:
 python = Python()
 
 
-class _Toolset:
-    """The name `python` of a command line or an agent."""
-
-    def tools(self) -> tuple[Python]:
-        """See `Toolset.tools`. Raises: `ConfigError` if Monty is not installed, before a run is begun in vain."""
-        if importlib.util.find_spec("pydantic_monty") is None:
-            require("pydantic_monty", "python")
-        return (python,)
-
-
-toolset = _Toolset()
+def make_python(**settings: Any) -> Python:
+    """Return the tool with the name `python`. Raises: `ConfigError` if Monty is not installed."""
+    if importlib.util.find_spec("pydantic_monty") is None:
+        require("pydantic_monty", "python")
+    return Python(**settings) if settings else python
