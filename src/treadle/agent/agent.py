@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from treadle.agent.run import Run
-from treadle.agent.sync import iterate_blocking, run_blocking
+from treadle.agent.sync import iterate_blocking
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
@@ -35,6 +35,7 @@ from treadle.core.types import (
     ToolErrorKind,
     ToolResult,
 )
+from treadle.http.background import run_blocking
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver, Emit
 from treadle.loop.perform import read_call

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from treadle.agent.agent import RunStream, turn_started
 from treadle.agent.run import Run
-from treadle.agent.sync import run_blocking
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.state import Status
+from treadle.http.background import run_blocking
 from treadle.journal.protocol import RunWriter
 from treadle.loop.driver import Driver, Emit
 

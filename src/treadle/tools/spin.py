@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from treadle.agent.sync import run_blocking
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, ToolSpec
+from treadle.http.background import run_blocking
 from treadle.http.guarded import GuardedHttp, HttpAnswer, host_of
 from treadle.tools.protocol import Scope, ToolContext, ToolOutput
 from treadle.tools.schema.definitions import parse_definitions
