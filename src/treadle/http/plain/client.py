@@ -111,7 +111,7 @@ class PlainClient:
         loop = asyncio.get_running_loop()
         pool = route.pool() if route.pool is not None else None
         if pool is None or pool.loop is not loop or pool.is_closed:
-            pool = find_pool(loop, route, self._timeouts)
+            pool = find_pool(loop, route.host, route.port, route.origin, self._timeouts)
             route.pool = weakref.ref(pool)
         return pool
 

@@ -20,7 +20,7 @@ async def dial(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.
     addresses = await _look_up(loop, host, port)
     if len(addresses) == 1:
         return await _connect(loop, *addresses[0])
-    return await _race(loop, addresses)
+    return await connect_first(loop, addresses)
 
 
 async def _look_up(
@@ -56,9 +56,10 @@ async def _connect(loop: asyncio.AbstractEventLoop, family: int, address: tuple[
     return connected
 
 
-async def _race(
+async def connect_first(
     loop: asyncio.AbstractEventLoop, addresses: list[tuple[int, tuple[Any, ...]]]
 ) -> socket.socket:
+    """Return a socket connected to the first of the addresses that answers. Raises: `OSError` if none does."""
     waiting = addresses[::-1]
     running: set[asyncio.Task[socket.socket]] = set()
     failure: BaseException | None = None

@@ -12,15 +12,12 @@ import os
 import socket
 import weakref
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.core.errors import ProviderError
 from treadle.http import failures
 from treadle.http.plain.connection import Connection, StaleConnectionError
 from treadle.http.plain.dial import dial
-
-if TYPE_CHECKING:
-    from treadle.http.plain.client import Route
 
 _STALE_SECONDS = 2.0
 """How long after its last request began a connection may be closed by the server as idle.
@@ -90,7 +87,7 @@ class Pool:
             return
         self._idle[connection] = None
         if self._sweeper is None:
-            self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+            self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self.sweep)
 
     def forget(self, connection: Connection) -> None:
         """Remove a connection that is closed."""
@@ -154,13 +151,13 @@ class Pool:
             # uvloop's timers may ring a little early.
             self._set_timer(max(min(item.due for item in self._busy), now + 0.001))
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Close what has been idle since the last sweep."""
         for connection in list(self._idle):
             if connection.is_resting:
                 connection.drop()
             connection.is_resting = True
-        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep) if self._idle else None
+        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self.sweep) if self._idle else None
 
 
 async def _close_at_shutdown(found: "weakref.ref[Pool]") -> AsyncGenerator[None, None]:
@@ -177,13 +174,15 @@ _pools: weakref.WeakKeyDictionary[
 ] = weakref.WeakKeyDictionary()
 
 
-def find_pool(loop: asyncio.AbstractEventLoop, route: "Route", timeouts: failures.Timeouts) -> Pool:
-    """Return the pool of the running `loop` for a route."""
+def find_pool(
+    loop: asyncio.AbstractEventLoop, host: str, port: int, origin: str, timeouts: failures.Timeouts
+) -> Pool:
+    """Return the pool of the running `loop` for a server; `origin` is what errors call it."""
     pools = _pools.get(loop)
     if pools is None:
         pools = _pools[loop] = weakref.WeakValueDictionary()
-    key = (route.host, route.port, timeouts)
+    key = (host, port, timeouts)
     pool = pools.get(key)
     if pool is None or pool.is_closed:
-        pool = pools[key] = Pool(loop, route.host, route.port, route.origin, timeouts)
+        pool = pools[key] = Pool(loop, host, port, origin, timeouts)
     return pool
