@@ -5,6 +5,7 @@ import time
 from email.utils import formatdate
 
 import pytest
+from tests.http.ways import TRANSPORTS, MakeTransport, on_the_loop
 from tests.models.answers import REQUEST, WEATHER_CALL, Listener, answer, chunk, error
 from tests.models.server import RESET, STALL, End, Reply, free_port, serve, sse, stream
 
@@ -21,9 +22,16 @@ from treadle.core.types import FinishReason, Message, Request, Role
 from treadle.models import HttpTransport, OpenAIChatModel, RetryModel, Watch, model
 
 
-def connect(base_url: str, *, timeout_seconds: float = 5.0, max_attempts: int = 6, **options) -> RetryModel:
+def connect(
+    base_url: str,
+    *,
+    timeout_seconds: float = 5.0,
+    max_attempts: int = 6,
+    make: MakeTransport = on_the_loop,
+    **options,
+) -> RetryModel:
     """What `model()` makes, with delays that are short."""
-    transport = HttpTransport(timeout_seconds=timeout_seconds)
+    transport = make(timeout_seconds=timeout_seconds)
     inner = OpenAIChatModel("m", base_url=base_url, transport=transport, **options)
     return RetryModel(inner, max_attempts=max_attempts, min_delay_seconds=0.001)
 
@@ -51,12 +59,13 @@ STORMS = {
 }
 
 
+@TRANSPORTS
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("fault", STORMS.values(), ids=STORMS.keys())
-async def test_three_faults_in_a_row_before_every_answer_are_survived(fault, is_streamed):
+async def test_three_faults_in_a_row_before_every_answer_are_survived(make, fault, is_streamed):
     good = stream(sse(chunk(content="Sunny."), chunk("stop"))) if is_streamed else GOOD
     async with serve([fault, fault, fault, good] * 2) as server:
-        asked = connect(server.base_url)
+        asked = connect(server.base_url, make=make)
         for _ in range(2):
             listener = Listener()
             if not is_streamed:
@@ -75,16 +84,21 @@ async def test_a_fault_that_stays_is_told_with_its_attempts():
         assert len(server.requests) == 4
 
 
-async def test_a_server_that_stalls_is_asked_again():
+@TRANSPORTS
+async def test_a_server_that_stalls_is_asked_again(make):
     async with serve([STALL, stream(b"abc", end=End.STALL), GOOD]) as server:
         listener = Listener()
         listener.watch.on_delta = None
-        completion = await connect(server.base_url, timeout_seconds=0.2).infer(REQUEST, listener.watch)
+        completion = await connect(server.base_url, timeout_seconds=0.2, make=make).infer(
+            REQUEST, listener.watch
+        )
         assert completion.message.content == "Sunny."
         assert len(listener.failures) == 2
     async with serve([STALL]) as server:
         with pytest.raises(ProviderTimeoutError, match="2 attempts"):
-            await connect(server.base_url, timeout_seconds=0.1, max_attempts=2).infer(REQUEST, Watch())
+            await connect(server.base_url, timeout_seconds=0.1, max_attempts=2, make=make).infer(
+                REQUEST, Watch()
+            )
 
 
 async def test_a_server_that_is_down():
@@ -147,18 +161,20 @@ async def test_an_answer_cut_off_by_its_limit_keeps_what_there_is():
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-async def test_ten_megabytes(is_streamed):
+@TRANSPORTS
+async def test_ten_megabytes(make, is_streamed):
     text = "Zürich 🌞 " * 800_000
     good = stream(sse(chunk(content=text), chunk("stop"))) if is_streamed else Reply(answer(text))
     async with serve([good]) as server:
         watch = Listener().watch if is_streamed else Watch()
-        completion = await connect(server.base_url).infer(REQUEST, watch)
+        completion = await connect(server.base_url, make=make).infer(REQUEST, watch)
     assert completion.message.content == text
 
 
-async def test_many_at_a_time_get_their_own_answers():
+@TRANSPORTS
+async def test_many_at_a_time_get_their_own_answers(make):
     async with serve(lambda received: Reply(answer(received.json()["messages"][0]["content"]))) as server:
-        asked = connect(server.base_url, timeout_seconds=60)
+        asked = connect(server.base_url, timeout_seconds=60, make=make)
         requests = [Request(Log([Message(Role.USER, str(number))])) for number in range(300)]
         completions = await asyncio.gather(*[asked.infer(request, Watch()) for request in requests])
     assert [completion.message.content for completion in completions] == [

@@ -390,7 +390,7 @@ def test_what_else_cannot_be(tmp_path: Path) -> None:
         OpenAPI(raw)
     with pytest.raises(ConfigError, match="has no operation 'lst'; did you mean 'list'"):
         OpenAPI(raw, base_url="https://api.example", include=["lst"])
-    with pytest.raises(ConfigError, match="is no URL of a server"):
+    with pytest.raises(ConfigError, match="is not the URL of a server"):
         OpenAPI(raw, base_url="api.example")
     with pytest.raises(ConfigError, match=r"cannot read the OpenAPI document 'absent.json'"):
         openapi("absent.json")

@@ -220,5 +220,5 @@ async def test_health_and_components_that_are_not_known(web: Web) -> None:
         spin(f"{web.url}/github").tools()
     own = Spin(web.url, component="github", tools=[ToolSpec("gh", "", {"type": "object"})])
     assert [tool.spec.name for tool in own.tools()] == ["gh"]
-    with pytest.raises(ConfigError, match="is no URL of a server"):
+    with pytest.raises(ConfigError, match="is not the URL of a server"):
         spin("localhost:3000")

@@ -18,7 +18,7 @@ from treadle.agent.kit import Kit
 from treadle.agent.run import Run
 from treadle.agent.spec import Files, make_model, make_spec, refuse_missing
 from treadle.agent.stream import RunStream
-from treadle.agent.sync import iterate_blocking, run_blocking
+from treadle.agent.sync import iterate_blocking
 from treadle.agent.task import Task
 from treadle.core import events as e
 from treadle.core.policy import Policy
@@ -26,6 +26,7 @@ from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec
 from treadle.core.state import Status
 from treadle.core.types import Json, StopReason
+from treadle.http.background import run_blocking
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Emit
 from treadle.loop.wayout import see_through

@@ -10,9 +10,9 @@ from treadle.agent.attachments import Attachable, read_attachments
 from treadle.agent.run import Run
 from treadle.agent.spec import Files
 from treadle.agent.stream import RunStream
-from treadle.agent.sync import run_blocking
 from treadle.core.errors import ConfigError, RunNotFoundError
 from treadle.core.state import clone
+from treadle.http.background import run_blocking
 from treadle.loop.driver import Driver, Emit
 from treadle.loop.wayout import see_through
 

@@ -1,9 +1,10 @@
-"""HTTP requests that go where they may and nowhere else.
+"""HTTP requests of tools, to allowed hosts only.
 
-A host must be named. Its addresses are looked up here, all are checked, and the connection is made to one that was
-checked, so that a name that changes its mind gets nowhere; redirects are followed one by one under the same rules.
-URLs are read by the parser of the client that makes the request, so that both mean the same host. No proxy of the
-environment is used. Answers are read up to a limit, after decompression.
+A host must be allowed by name. Its addresses are looked up and checked here, and the connection is made to a
+checked address, so that a name server that answers differently the next time changes nothing. Redirects are
+followed one by one under the same rules. URLs are parsed by the client that sends the request, so that both read
+the same host from them. Proxies of the environment are not used. Answers are read up to a limit, which counts after
+decompression.
 """
 
 import asyncio
@@ -11,21 +12,29 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.http.cancellation import CancellationCheck
+from treadle.http.reqwest import (
+    CancellationCheck,
+    ClientSettings,
+    Stage,
+    client_for,
+    describe,
+    read_body,
+    stage_of,
+)
 
 if TYPE_CHECKING:
+    from pyreqwest.client import Client
     from pyreqwest.http import Url
+    from pyreqwest.request import RequestBuilder
 
 MAX_REDIRECTS = 5
 MAX_ADDRESSES = 4
-"""Of one name that are tried."""
+"""How many addresses of one name are tried."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _KEPT_ACROSS_HOSTS = frozenset(("accept", "content-type", "user-agent"))
 _HOST = re.compile(r"(?P<name>.+?)(?::(?P<port>\d{1,5}))?", re.DOTALL)
@@ -38,22 +47,22 @@ _SPECIAL = {
 }
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""From a host name and port to addresses as text."""
+"""Returns the addresses of a host, given its name and port."""
 
 
 class HttpAnswer(Struct, frozen=True):
-    """A whole answer, of any status."""
+    """A whole answer, with any status."""
 
     status: int
     headers: Mapping[str, str]
-    """Names in lower case; the last of those that came several times."""
+    """Their names are in lower case; of several headers with one name, the last."""
     body: bytes
     url: str
-    """That it came from, after redirects."""
+    """Where the answer came from, after redirects."""
 
 
 class GuardedHttp:
-    """Makes requests to the hosts that are named."""
+    """A client for requests to allowed hosts."""
 
     def __init__(
         self,
@@ -65,10 +74,11 @@ class GuardedHttp:
         timeout_seconds: float = 30.0,
         resolver: Resolver | None = None,
     ) -> None:
-        """A host may have a port (`host:8080`), and then only this is allowed.
+        """Create a client that may ask `allowed_hosts` and `named_by_user`.
 
-        Private, link-local and other special addresses are refused, but for a host in `named_by_user` that is such
-        an address or `localhost`, or with `allow_private`. Raises: `ConfigError` for what is no host.
+        A host may have a port (`host:8080`); then only this port is allowed. Hosts that lead to private, link-local
+        or other special addresses are refused, unless `allow_private` is set, or the host is in `named_by_user` and
+        is itself such an address or `localhost`. Raises: `ConfigError` for an invalid host.
         """
         named = {_read_host(item) for item in named_by_user}
         self._hosts = {_read_host(item) for item in allowed_hosts} | named
@@ -81,10 +91,10 @@ class GuardedHttp:
     async def request(
         self, method: str, url: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> HttpAnswer:
-        """The answer after at most five redirects.
+        """Send a request, follow at most five redirects, and return the answer.
 
-        Raises: `ToolError` for a host or address that is not allowed, an answer that is too large, takes too long
-        or does not come. No header is quoted in it, and of the URL only its host and port.
+        Raises: `ToolError` for a host or address that is not allowed, and for an answer that is too large, takes
+        too long or does not come. It quotes no header, and of the URL only the host and port.
         """
         target = _parse(url)
         try:
@@ -109,7 +119,7 @@ class GuardedHttp:
                 following = url.join(location)
             except ValueError:
                 raise ToolError(
-                    f"{url.origin_ascii} redirects to what is no URL: {location[:200]!r}"
+                    f"{url.origin_ascii} redirects to an invalid URL: {location[:200]!r}"
                 ) from None
             if method != "HEAD" and (
                 answer.status == 303 or (answer.status in (301, 302) and method == "POST")
@@ -128,7 +138,7 @@ class GuardedHttp:
 
         host, addresses = await self._check(url)
         where = url.origin_ascii
-        # The client asks itself for a name that differs in so much as a dot from the one that it is told of.
+        # The client looks a name up itself if it differs, even by a dot, from the one that is pinned.
         url = url if url.domain is None else url.with_host(host)
         left = list(addresses[:MAX_ADDRESSES])
         while True:
@@ -142,27 +152,25 @@ class GuardedHttp:
             try:
                 return await self._receive(builder, url)
             except exceptions.PyreqwestError as error:
-                # Nothing was sent yet where there was no connection, so another address may be tried.
-                if not (left and isinstance(error, exceptions.ConnectError | exceptions.ConnectTimeoutError)):
-                    raise ToolError(f"{where} gave no answer: {_describe(error)}") from None
+                # Once a request was sent it may have had its effect, so no other address is tried.
+                was_sent = stage_of(error, is_https=url.scheme == "https") is Stage.ASKING
+                if was_sent or not left:
+                    raise ToolError(f"{where} gave no answer: {describe(error)}") from None
 
-    async def _receive(self, builder: Any, url: "Url") -> HttpAnswer:
+    async def _receive(self, builder: "RequestBuilder", url: "Url") -> HttpAnswer:
         cancelled = CancellationCheck()
         async with builder.build_streamed() as response:
-            content = bytearray()
-            while (chunk := await response.body_reader.read_chunk()) is not None:
-                cancelled.check()
-                content += chunk.to_bytes()
-                if len(content) > self._max_bytes:
-                    raise ToolError(
-                        f"the answer of {url.origin_ascii} is larger than {self._max_bytes:,} bytes; ask for less"
-                    )
+            body = await read_body(response, self._max_bytes, cancelled)
             found = {name.lower(): value for name, value in response.headers.items()}
         cancelled.check()
-        return HttpAnswer(response.status, found, bytes(content), str(url))
+        if body is None:
+            raise ToolError(
+                f"the answer of {url.origin_ascii} is larger than {self._max_bytes:,} bytes; ask for less"
+            )
+        return HttpAnswer(response.status, found, body, str(url))
 
     async def _check(self, url: "Url") -> tuple[str, Sequence[str]]:
-        """The host, and the addresses to connect to. Raises: `ToolError` if one of them is not allowed."""
+        """Return the host and the addresses to connect to. Raises: `ToolError` if one of them is not allowed."""
         if url.scheme not in ("http", "https"):
             raise ToolError(f"{url.scheme!r} is neither http nor https, so no request is made")
         host, port = _canonical(url.host_str or ""), url.port_or_known_default or 0
@@ -187,7 +195,7 @@ class GuardedHttp:
 
 
 def special_kind(address: str) -> str | None:
-    """What keeps `address` from being one of the public internet; `None` if nothing does."""
+    """Return which kind of special address `address` is; `None` for one of the public internet."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -205,7 +213,7 @@ def special_kind(address: str) -> str | None:
 
 
 def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for."""
+    """Return the IPv4 address that an IPv6 address contains, or `None`."""
     if isinstance(ip, ipaddress.IPv4Address):
         return None
     if ip in _NAT64 or (int(ip) >> 32 == 0 and int(ip) > 1):
@@ -222,14 +230,9 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
     return list(dict.fromkeys(str(item[4][0]) for item in found))
 
 
-@lru_cache(maxsize=256)
-def _client(host: str, address: str) -> Any:
-    """A pooled client that connects to this address alone, whatever the name says later."""
-    from pyreqwest.client import ClientBuilder
-
-    builder = ClientBuilder().no_proxy().follow_redirects(False).user_agent("treadle")
-    builder = builder.connect_timeout(timedelta(seconds=10)).pool_idle_timeout(timedelta(seconds=30))
-    return builder.resolve(host, address.partition("%")[0], 0).build()
+def _client(host: str, address: str) -> "Client":
+    """Return a pooled client that connects to this address only, whatever the name leads to later."""
+    return client_for(ClientSettings(idle_timeout_seconds=30.0, pinned=(host, address.partition("%")[0])))
 
 
 def _parse(url: str) -> "Url":
@@ -242,7 +245,7 @@ def _parse(url: str) -> "Url":
 
 
 def _read_host(item: str) -> tuple[str, int | None]:
-    """The name as the client writes it, and the port if there is one."""
+    """Return the name as the client writes it, and the port if there is one."""
     from pyreqwest.http import Url
 
     text = f"[{item}]" if ":" in item and _is_address(item) else item
@@ -253,7 +256,7 @@ def _read_host(item: str) -> tuple[str, int | None]:
         url = None
     if match is None or url is None or url.authority != url.host_str or str(url) != f"http://{url.host_str}/":
         raise ConfigError(
-            f"{item!r} is no host; write a name or an address, as api.example.com or [::1]:8080"
+            f"{item!r} is not a host; write a name or an address, such as api.example.com or [::1]:8080"
         )
     return _canonical(url.host_str), int(match["port"]) if match["port"] else None
 
@@ -275,19 +278,16 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _describe(error: Any) -> str:
-    causes = [str(item["message"]) for item in (getattr(error, "details", None) or {}).get("causes") or ()]
-    return causes[-1].split(" (os error")[0].lower() if causes else type(error).__name__
-
-
 def host_of(url: str) -> str:
-    """Host and port of a URL that a user gave. Raises: `ConfigError`."""
+    """Return the host and port of a URL. Raises: `ConfigError` for one that is not the URL of a server."""
     try:
         parsed = _parse(url)
     except ToolError:
-        raise ConfigError(f"{url!r} is no URL of a server; write http://host:port or https://host") from None
+        raise ConfigError(
+            f"{url!r} is not the URL of a server; write http://host:port or https://host"
+        ) from None
     if parsed.username or parsed.password is not None:
         raise ConfigError(f"the URL of {parsed.host_str!r} holds a user or password; give them as a header")
     if parsed.scheme not in ("http", "https"):
-        raise ConfigError(f"{url!r} is no URL of a server; write http://host:port or https://host")
+        raise ConfigError(f"{url!r} is not the URL of a server; write http://host:port or https://host")
     return _write_host(_canonical(parsed.host_str or ""), parsed.port_or_known_default)

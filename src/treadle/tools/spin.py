@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from treadle.agent.sync import run_blocking
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
+from treadle.http.background import run_blocking
 from treadle.http.guarded import GuardedHttp, HttpAnswer, host_of
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.parts import SECRET, may_hold_secret, settings_of

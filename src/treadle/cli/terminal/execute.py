@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from treadle.agent.sync import new_event_loop
+from treadle.http.background import new_event_loop
 
 T = TypeVar("T")
 

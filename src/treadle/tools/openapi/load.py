@@ -5,10 +5,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from treadle.agent.sync import run_blocking
 from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Json
+from treadle.http.background import run_blocking
 from treadle.http.guarded import GuardedHttp, Resolver, host_of
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024

@@ -170,7 +170,7 @@ async def test_localhost_may_be_named() -> None:
 
 @pytest.mark.parametrize("host", ["", "a b", "http://x.org", "x.org/path", "u@x.org", "x.org?q", "[::1"])
 def test_what_is_no_host(host: str) -> None:
-    with pytest.raises(ConfigError, match="is no host; write a name or an address"):
+    with pytest.raises(ConfigError, match="is not a host; write a name or an address"):
         GuardedHttp([host])
 
 
@@ -178,8 +178,8 @@ def test_hosts_of_urls() -> None:
     assert host_of("https://Example.ORG./a?b") == "example.org:443"
     assert host_of("http://[::1]/") == "[::1]:80"
     for url, message in (
-        ("example.org", "is no URL of a server"),
-        ("ftp://example.org", "is no URL of a server"),
+        ("example.org", "is not the URL of a server"),
+        ("ftp://example.org", "is not the URL of a server"),
         ("http://u:secret77@example.org", "holds a user or password"),
     ):
         with pytest.raises(ConfigError, match=message) as refused:

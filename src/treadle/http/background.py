@@ -1,0 +1,68 @@
+"""Running coroutines from blocking code: one event loop in a background thread, for the whole process."""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop: uvloop's if it is installed, else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run the coroutine in the background loop and return its result.
+
+    Ctrl-C cancels the coroutine and waits until it has ended. All calls of the process share one loop, so that
+    connections are reused; the caller's thread may have a running loop of its own, as in a notebook.
+    """
+    done = threading.Event()
+
+    async def watched() -> T:
+        try:
+            return await coroutine
+        finally:
+            done.set()
+
+    future: Future[T] = asyncio.run_coroutine_threadsafe(watched(), _background_loop())
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        future.cancel()
+        done.wait()
+        raise
+
+
+def _background_loop() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _lock:
+        if _loop is None or _loop.is_closed():
+            _loop = new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="treadle-loop", daemon=True).start()
+            atexit.register(_loop.call_soon_threadsafe, _loop.stop)
+        return _loop
+
+
+def _forget_loop() -> None:
+    """Drop the loop in a forked child, which does not have its thread."""
+    global _lock, _loop
+    _lock = threading.Lock()
+    _loop = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_loop)

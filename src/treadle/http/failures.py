@@ -1,0 +1,92 @@
+"""The errors of the transports, in the same words whichever way a request went.
+
+Of the request they name only the server's origin, which holds no secrets.
+"""
+
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError, ProviderTimeoutError, RequestError, TransportError
+from treadle.http.protocol import MAX_ANSWER_BYTES
+
+SERVER_DOWN = "is the server running? check base_url"
+UNKNOWN_HOST = "the host name is not known; check base_url and the network"
+NO_TLS = "check that base_url is right to say https, and the server's certificate"
+
+
+class Timeouts(Struct, frozen=True):
+    """How long a request may take, in seconds."""
+
+    total: float = 600.0
+    """From the start of the request to the end of the answer's body."""
+    connect: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("timeout_seconds", self.total), ("connect_timeout_seconds", self.connect)):
+            if not 0 < value <= 1e9:
+                raise ConfigError(f"{name} is {value!r}; give a positive number of seconds")
+
+
+def origin_of(url: str) -> str:
+    """Return the scheme, host and port of `url`, which hold no secrets."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an invalid URL"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def invalid_url(url: str, reason: str) -> ConfigError:
+    """Return the error for a URL to which no request can be sent."""
+    return ConfigError(f"cannot send a request to {origin_of(url)}: invalid URL ({reason}); check base_url")
+
+
+def invalid_header(origin: str, name: str | None = None) -> ConfigError:
+    """Return the error for a header that HTTP does not allow, without its value."""
+    which = "a header" if name is None else f"the header {name!r}"
+    return ConfigError(
+        f"cannot send a request to {origin}: {which} holds a character that HTTP does not allow; "
+        "check the API key and headers"
+    )
+
+
+def cannot_connect(origin: str, detail: str, hint: str) -> TransportError:
+    """Return the error for a server that could not be reached."""
+    return TransportError(f"cannot connect to {origin} ({detail}): {hint}")
+
+
+def connect_timeout(origin: str, timeouts: Timeouts) -> ProviderTimeoutError:
+    """Return the error for a connection that was not made in time."""
+    return ProviderTimeoutError(
+        f"cannot connect to {origin} within {timeouts.connect:g} s; check base_url and "
+        "the network, or raise connect_timeout_seconds"
+    )
+
+
+def total_timeout(origin: str, timeouts: Timeouts) -> ProviderTimeoutError:
+    """Return the error for an answer that was not complete in time."""
+    return ProviderTimeoutError(
+        f"{origin} did not give its whole answer within {timeouts.total:g} s; raise "
+        "timeout_seconds if the model needs longer"
+    )
+
+
+def not_http(origin: str, detail: str) -> TransportError:
+    """Return the error for bytes that are not an HTTP answer."""
+    return TransportError(f"{origin} did not answer in HTTP ({detail}); check base_url")
+
+
+def bad_body(origin: str, detail: str) -> TransportError:
+    """Return the error for a body that ends early or cannot be decompressed."""
+    return TransportError(f"the body of the answer of {origin} is cut off or damaged ({detail})")
+
+
+def broken(origin: str, detail: str) -> TransportError:
+    """Return the error for a connection that was lost before the end of the answer."""
+    return TransportError(f"the connection to {origin} broke before the whole answer came ({detail})")
+
+
+def too_long(origin: str) -> RequestError:
+    """Return the error for an answer larger than `MAX_ANSWER_BYTES`."""
+    return RequestError(f"the answer of {origin} is longer than {MAX_ANSWER_BYTES} bytes")

@@ -1,0 +1,154 @@
+"""Requests to http:// URLs on the running event loop.
+
+What is the same in all requests to a URL is worked out once and kept as a `Route`: the bytes of the head, and the
+pool of the event loop that asked last. A request then costs one coroutine, one write and one future.
+"""
+
+import asyncio
+import base64
+import re
+import weakref
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote_to_bytes
+
+from treadle.http import failures
+from treadle.http.plain.connection import Body
+from treadle.http.plain.pool import Pool, find_pool
+from treadle.http.protocol import Answer, StreamedAnswer, Transport
+
+if TYPE_CHECKING:
+    from pyreqwest.http import Url
+
+REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_WHOLE_BYTES = 64 * 1024
+"""Requests of up to this size are written in one piece."""
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+_FRAMING = frozenset(("content-length", "transfer-encoding"))
+
+
+class Route:
+    """What all requests with one method to one URL with the same headers have in common."""
+
+    __slots__ = ("head", "headers", "host", "origin", "pool", "port", "url")
+
+    def __init__(self, method: str, url: str, parsed: "Url", headers: Mapping[str, str]) -> None:
+        self.url = url
+        self.headers = dict(headers)
+        """A copy, so that a change to the caller's headers is noticed."""
+        self.host = (parsed.host_str or "").removeprefix("[").removesuffix("]")
+        self.port = parsed.port_or_known_default or 80
+        self.origin = failures.origin_of(url)
+        self.head = _make_head(method, parsed, headers, self.origin)
+        """The head up to its last line: the length of the body and the empty line are missing."""
+        self.pool: weakref.ref[Pool] | None = None
+        """The pool of the event loop that asked last."""
+
+
+def _make_head(method: str, parsed: "Url", headers: Mapping[str, str], origin: str) -> bytes:
+    port = "" if parsed.port is None else f":{parsed.port}"
+    lines = {
+        "host": f"{parsed.host_str}{port}",
+        "user-agent": "treadle",
+        "accept": "*/*",
+        "accept-encoding": "gzip, deflate",
+    }
+    if parsed.username or parsed.password is not None:
+        userinfo = unquote_to_bytes(parsed.username) + b":" + unquote_to_bytes(parsed.password or "")
+        lines["authorization"] = f"Basic {base64.b64encode(userinfo).decode()}"
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise failures.invalid_header(origin, name if name.isascii() and name.isprintable() else None)
+        if name.lower() not in _FRAMING:
+            lines[name.lower()] = value
+    path = parsed.path + (f"?{parsed.query_string}" if parsed.query_string else "")
+    return "".join(
+        [f"{method} {path} HTTP/1.1\r\n", *[f"{name}: {value}\r\n" for name, value in lines.items()]]
+    ).encode()
+
+
+class PlainClient:
+    """Sends requests on the running event loop. Usable from several loops and threads at a time."""
+
+    def __init__(self, timeouts: failures.Timeouts, redirected: Transport) -> None:
+        """Create a client. `redirected` sends a request again that was answered with a redirect."""
+        self._timeouts = timeouts
+        self._redirected = redirected
+
+    async def post(self, route: Route, body: bytes) -> Answer:
+        """See `Transport.post`."""
+        payload, unsent = _frame(route, body)
+        answer: Answer = await self._pool(route).ask(payload, unsent)
+        if answer.status in REDIRECTS and answer.header("location") is not None:
+            return await self._redirected.post(route.url, route.headers, body)
+        return answer
+
+    async def get(self, route: Route) -> Answer:
+        """See `Transport.get`."""
+        answer: Answer = await self._pool(route).ask(route.head + b"\r\n")
+        if answer.status in REDIRECTS and answer.header("location") is not None:
+            return await self._redirected.get(route.url, route.headers)
+        return answer
+
+    def stream(self, route: Route, body: bytes) -> AbstractAsyncContextManager[StreamedAnswer]:
+        """See `Transport.stream`."""
+        return _Stream(self, route, body)
+
+    async def open_stream(self, route: Route, body: bytes) -> StreamedAnswer:
+        """Return a streamed answer; closing it is left to the caller."""
+        payload, unsent = _frame(route, body)
+        answer: StreamedAnswer = await self._pool(route).ask(payload, unsent, is_streamed=True)
+        return answer
+
+    def follow(self, route: Route, body: bytes) -> AbstractAsyncContextManager[StreamedAnswer]:
+        """Return the stream of a request that was answered with a redirect."""
+        return self._redirected.stream(route.url, route.headers, body)
+
+    def _pool(self, route: Route) -> Pool:
+        loop = asyncio.get_running_loop()
+        pool = route.pool() if route.pool is not None else None
+        if pool is None or pool.loop is not loop or pool.is_closed:
+            pool = find_pool(loop, route.host, route.port, route.origin, self._timeouts)
+            route.pool = weakref.ref(pool)
+        return pool
+
+
+def _frame(route: Route, body: bytes) -> tuple[bytes, bytes]:
+    """Return what is written at once, and what is written as the server takes it."""
+    if len(body) <= _WHOLE_BYTES:
+        return b"%bcontent-length: %d\r\n\r\n%b" % (route.head, len(body), body), b""
+    return b"%bcontent-length: %d\r\n\r\n" % (route.head, len(body)), body
+
+
+class _Stream:
+    """The context of a streamed answer."""
+
+    __slots__ = ("_body", "_client", "_content", "_other", "_route")
+
+    def __init__(self, client: PlainClient, route: Route, content: bytes) -> None:
+        self._client = client
+        self._route = route
+        self._content = content
+        self._body: Body | None = None
+        self._other: AbstractAsyncContextManager[StreamedAnswer] | None = None
+
+    async def __aenter__(self) -> StreamedAnswer:
+        answer = await self._client.open_stream(self._route, self._content)
+        self._body = cast(Body, answer.chunks)
+        if answer.status not in REDIRECTS or answer.header("location") is None:
+            return answer
+        self._body.close()
+        self._other = self._client.follow(self._route, self._content)
+        return await self._other.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if self._other is not None:
+            return await self._other.__aexit__(kind, error, trace)
+        if self._body is not None:
+            self._body.close()
+        return None

@@ -1,0 +1,385 @@
+"""One connection: writes a request, parses the answer, and wakes whoever waits for it.
+
+What is fast here, and why:
+
+- a request is one write and one future, made by `ask` and resolved by the parser's callbacks: no task, no stream
+  reader, no queue between the socket and the caller;
+- httptools parses in C and hands over each header by calling `dict.setdefault`, so that no Python runs per header;
+  names are decoded only if somebody asks for a header;
+- there is no timer per request: the pool watches all its connections with one.
+"""
+
+import asyncio
+import os
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from treadle.http import failures
+from treadle.http.plain.inflate import ENCODINGS, Inflater
+from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
+
+if TYPE_CHECKING:
+    from treadle.http.plain.pool import Pool
+
+MAX_HEAD_BYTES = 256 * 1024
+_FRAMING_RATE = 16
+"""Bytes of chunk sizes and extensions that are allowed for each byte of a body."""
+_WRITE_BYTES = 256 * 1024
+_UNREAD_BYTES = 256 * 1024
+"""How much of a streamed body waits for its reader before the socket is no longer read."""
+
+Head: TypeAlias = asyncio.Future[Answer] | asyncio.Future[StreamedAnswer]
+
+
+class StaleConnectionError(Exception):
+    """The server had closed an idle connection, so that the request was lost before any of the answer came."""
+
+
+class Headers:
+    """The headers of an answer; calling it returns the first with a name."""
+
+    __slots__ = ("_by_name", "_raw")
+
+    def __init__(self, raw: dict[bytes, bytes]) -> None:
+        self._raw = raw
+        self._by_name: dict[str, str] | None = None
+
+    def __call__(self, name: str) -> str | None:
+        """Return the first header called `name`, in any case; `None` if there is none."""
+        if self._by_name is None:
+            self._by_name = {}
+            for key, value in self._raw.items():
+                self._by_name.setdefault(key.decode("latin-1").lower(), value.decode("latin-1"))
+        return self._by_name.get(name.lower())
+
+
+class Body:
+    """The body of a streamed answer: an iterator over its pieces as they arrive."""
+
+    __slots__ = ("_connection", "_failure", "_is_ended", "_loop", "_unread", "_unread_bytes", "_waiter")
+
+    def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
+        self._connection: Connection | None = connection
+        self._loop = loop
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: Exception | None = None
+        self._is_ended = False
+
+    def __aiter__(self) -> "Body":
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._unread:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_ended:
+                raise StopAsyncIteration
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        piece = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+        self._unread.clear()
+        self._unread_bytes = 0
+        if self._connection is not None:
+            self._connection.resume()
+        return piece
+
+    def add(self, piece: bytes) -> None:
+        """Append a piece, without waking the reader."""
+        self._unread.append(piece)
+        self._unread_bytes += len(piece)
+
+    def wake(self) -> bool:
+        """Wake the reader if there is something to read. Return whether too much is unread."""
+        if self._unread and self._waiter is not None:
+            if not self._waiter.done():
+                self._waiter.set_result(None)
+            self._waiter = None
+        return self._unread_bytes > _UNREAD_BYTES
+
+    def end(self, failure: Exception | None = None) -> None:
+        """Let the reader read what is unread, and then the end or the failure."""
+        self._connection = None
+        self._is_ended = True
+        self._failure = failure
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._waiter = None
+
+    def close(self) -> None:
+        """Give up the rest of the body, if there is one, and its connection."""
+        if self._connection is not None:
+            self._connection.drop()
+
+
+class Connection(asyncio.Protocol):
+    """A connection of a pool. It carries one request at a time."""
+
+    __slots__ = (
+        "_body",
+        "_fault",
+        "_head",
+        "_headers",
+        "_inflater",
+        "_is_complete",
+        "_is_keepable",
+        "_is_paused",
+        "_is_streamed",
+        "_is_writable",
+        "_parser",
+        "_pieces",
+        "_pool",
+        "_raw",
+        "_received_bytes",
+        "_size",
+        "_status",
+        "_transport",
+        "_unsent",
+        "due",
+        "is_resting",
+        "may_be_stale",
+        "on_header",
+    )
+
+    def __init__(self, pool: "Pool") -> None:
+        self._pool = pool
+        self._transport: Any = None
+        self._headers: dict[bytes, bytes] = {}
+        self._is_writable = True
+        self._is_paused = False
+        self.may_be_stale = False
+        """Whether the server may have closed the connection, as idle, before it read the request."""
+        self.is_resting = False
+        """Whether the pool has seen the connection idle since its last request."""
+        self.due = 0.0
+        """When the request must be answered, by the clock of the loop."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._head: Head | None = None
+        self._body: Body | None = None
+        self._pieces: list[bytes] = []
+        self._size = self._received_bytes = self._status = 0
+        self._inflater: Inflater | None = None
+        self._unsent: memoryview | None = None
+        self._fault: Exception | None = None
+        """What the parser's callbacks found wrong, which may not raise."""
+        self._is_streamed = self._is_complete = self._is_keepable = False
+
+    def ask(self, payload: bytes, unsent: bytes, *, is_streamed: bool) -> Any:
+        """Send a request and return a future for the whole answer, or for its head if it is streamed.
+
+        `payload` is sent at once; `unsent`, the rest of a large request, as fast as the server takes it. The future
+        fails with an error of `treadle.http.failures`, or with `StaleConnectionError`.
+        """
+        self._is_streamed = is_streamed
+        self.is_resting = False
+        head = self._head = self._pool.loop.create_future()
+        self._transport.write(payload)
+        if unsent:
+            self._unsent = memoryview(unsent)
+            self._write_on()
+        return head
+
+    def drop(self) -> None:
+        """Close the connection, whatever it is doing."""
+        if self._head is not None and self._head.done() and not self._head.cancelled():
+            # The asker was cancelled together with a failure, and will not look at it.
+            self._head.exception()
+        self._pool.forget(self)
+        self._reset()
+        self._transport.abort()
+
+    def is_asked_by(self, head: object) -> bool:
+        """Return whether the request that `head` was returned for is still running."""
+        return self._head is head
+
+    def fail(self, failure: Exception) -> None:
+        """Close the connection and hand `failure` to whoever waits for the answer."""
+        head, body = self._head, self._body
+        self.drop()
+        if body is not None:
+            body.end(failure)
+        elif head is not None and not head.done():
+            head.set_exception(failure)
+
+    def resume(self) -> None:
+        """Read the socket again, if that was paused."""
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._transport = transport
+        # A bound method of a dictionary: the parser calls it without entering Python code.
+        self._raw: dict[bytes, bytes] = {}
+        self.on_header: Callable[[bytes, bytes], Any] = self._raw.setdefault
+        parser = HttpResponseParser(self)
+        # As lenient as pyreqwest: lines may end in a bare line feed, and a length may stand beside chunks.
+        parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_chunked_length=True)
+        self._parser: HttpResponseParser | None = parser
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self._head is None or self._parser is None:
+            # Nothing was asked, so this is no answer.
+            self.drop()
+            return
+        self._received_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if not self._is_complete:
+                is_upgrade = isinstance(error, HttpParserUpgrade)
+                detail = "it changes to another protocol" if is_upgrade else str(error).lower()
+                self.fail(failures.not_http(self._pool.origin, detail))
+                return
+            self._is_keepable = False
+        if self._fault is not None:
+            self.fail(self._fault)
+        elif self._is_complete:
+            self._finish()
+        elif self._received_bytes - _FRAMING_RATE * self._size > MAX_HEAD_BYTES:
+            self.fail(failures.not_http(self._pool.origin, f"headers of more than {MAX_HEAD_BYTES} bytes"))
+        elif self._body is not None and self._body.wake() and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._parser = None
+        self._pool.forget(self)
+        if self._head is None:
+            return
+        if error is None and self._status and not self._size_is_known():
+            # A body without a length ends with the connection.
+            self._is_complete = True
+            self._finish()
+        elif self.may_be_stale and not self._received_bytes and not self._head.done():
+            self._head.set_exception(StaleConnectionError())
+            self._head = None
+        else:
+            self.fail(failures.broken(self._pool.origin, self._describe(error)))
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._is_writable = True
+        self._write_on()
+
+    # What the parser calls. Nothing may be raised here.
+
+    def on_message_begin(self) -> None:
+        """Note a second answer to one request."""
+        if self._is_complete:
+            self._is_keepable = False
+
+    def on_headers_complete(self) -> None:
+        """Read the head; interim answers are skipped."""
+        if self._is_complete or self._parser is None:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._raw.clear()
+            return
+        self._status = status
+        headers = self._headers = dict(self._raw)
+        self._raw.clear()
+        for name in headers:
+            if len(name) == 16 and name.lower() == b"content-encoding":
+                encoding = headers[name].strip().lower()
+                self._inflater = Inflater(encoding) if encoding in ENCODINGS else None
+        if self._is_streamed and self._head is not None and not self._head.done():
+            self._body = Body(self, self._pool.loop)
+            self._head.set_result(StreamedAnswer(status, Headers(headers), self._body))  # type: ignore[arg-type]
+
+    def on_body(self, data: bytes) -> None:
+        """Keep a piece of the body, up to the limit."""
+        if self._is_complete or self._fault is not None:
+            return
+        if self._inflater is None:
+            self._keep(data)
+            return
+        try:
+            for piece in self._inflater.feed(data):
+                self._keep(piece)
+                if self._fault is not None:
+                    return
+        except zlib.error as error:
+            self._fault = failures.bad_body(self._pool.origin, str(error).lower())
+
+    def on_message_complete(self) -> None:
+        """Note the end of an answer."""
+        if not self._status or self._is_complete or self._parser is None:
+            return
+        self._is_complete = True
+        self._is_keepable = self._parser.should_keep_alive()
+        self._raw.clear()
+
+    def _keep(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > MAX_ANSWER_BYTES:
+            self._fault = failures.too_long(self._pool.origin)
+        elif self._body is not None:
+            self._body.add(piece)
+        else:
+            self._pieces.append(piece)
+
+    def _finish(self) -> None:
+        """Hand over a complete answer, and give the connection back if it can be used again."""
+        if self._inflater is not None:
+            try:
+                self._inflater.close()
+            except zlib.error as error:
+                self.fail(failures.bad_body(self._pool.origin, str(error)))
+                return
+        head, body, pieces = self._head, self._body, self._pieces
+        answer: Answer | None = None
+        if body is None:
+            content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            answer = Answer(self._status, content, Headers(self._headers))
+        is_reusable = self._is_keepable and self._unsent is None
+        self.resume()
+        self._reset()
+        if is_reusable:
+            self._pool.release(self)
+        else:
+            self._pool.forget(self)
+            self._transport.close()
+        if body is not None:
+            body.end()
+        elif head is not None and not head.done():
+            head.set_result(answer)  # type: ignore[arg-type]
+
+    def _size_is_known(self) -> bool:
+        """Return whether the end of the body can be told without the end of the connection."""
+        headers = {name.lower(): value.lower() for name, value in self._headers.items()}
+        return b"content-length" in headers or b"chunked" in headers.get(b"transfer-encoding", b"")
+
+    def _write_on(self) -> None:
+        """Write as much of a large request as the server takes now."""
+        while self._unsent is not None and self._is_writable:
+            piece, rest = self._unsent[:_WRITE_BYTES], self._unsent[_WRITE_BYTES:]
+            self._unsent = rest if rest else None
+            self._transport.write(piece)
+
+    def _describe(self, error: Exception | None) -> str:
+        """Return why a connection was lost, in the words that pyreqwest has for it."""
+        if isinstance(error, OSError) and error.errno is not None:
+            return os.strerror(error.errno).lower()
+        if error is not None:
+            return type(error).__name__
+        return "end of file before message length reached" if self._status else _CLOSED
+
+
+_CLOSED = "connection closed before message completed"

@@ -1,0 +1,83 @@
+"""Opening a TCP connection to a host that may have several addresses.
+
+The next address is tried when one has failed or has not answered for a moment, and the first connection wins (RFC
+8305, happy eyeballs). It is done here since uvloop's `create_connection` tries one address after the other.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import socket
+from itertools import chain, zip_longest
+from typing import Any
+
+_STAGGER_SECONDS = 0.25
+_KEEPALIVE_SECONDS = 60
+
+
+async def dial(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """Return a connected socket. Raises: `OSError`, and `socket.gaierror` for a name that is not known."""
+    addresses = await _look_up(loop, host, port)
+    if len(addresses) == 1:
+        return await _connect(loop, *addresses[0])
+    return await connect_first(loop, addresses)
+
+
+async def _look_up(
+    loop: asyncio.AbstractEventLoop, host: str, port: int
+) -> list[tuple[int, tuple[Any, ...]]]:
+    """Return family and address pairs, the families alternating."""
+    try:
+        # A number needs no thread to look it up.
+        family = socket.AF_INET if ipaddress.ip_address(host).version == 4 else socket.AF_INET6
+        return [(family, (host, port))]
+    except ValueError:
+        pass
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
+    first = [(item[0], item[4]) for item in found if item[0] == found[0][0]]
+    others = [(item[0], item[4]) for item in found if item[0] != found[0][0]]
+    return [item for item in chain.from_iterable(zip_longest(first, others)) if item is not None]
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, family: int, address: tuple[Any, ...]) -> socket.socket:
+    connected = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connected.setblocking(False)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+        await loop.sock_connect(connected, address)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+async def connect_first(
+    loop: asyncio.AbstractEventLoop, addresses: list[tuple[int, tuple[Any, ...]]]
+) -> socket.socket:
+    """Return a socket connected to the first of the addresses that answers. Raises: `OSError` if none does."""
+    waiting = addresses[::-1]
+    running: set[asyncio.Task[socket.socket]] = set()
+    failure: BaseException | None = None
+    try:
+        while waiting or running:
+            if waiting:
+                running.add(loop.create_task(_connect(loop, *waiting.pop())))
+            pause = _STAGGER_SECONDS if waiting else None
+            done, _ = await asyncio.wait(running, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                running.discard(task)
+                failure = task.exception()
+                if failure is None:
+                    return task.result()
+    finally:
+        for task in running:
+            if not task.done():
+                task.cancel()
+            elif task.exception() is None:
+                task.result().close()
+    raise failure or OSError(errno.EHOSTUNREACH, "no address")

@@ -1,0 +1,188 @@
+"""The connections of one event loop to one server: those at work, those that are idle, and their time-outs.
+
+A pool belongs to its event loop: only its timers and connections, which the loop holds, keep it alive. It closes
+its connections when `asyncio.run` shuts the loop's asynchronous generators down.
+"""
+
+import asyncio
+import contextlib
+import errno
+import math
+import os
+import socket
+import weakref
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from treadle.core.errors import ProviderError
+from treadle.http import failures
+from treadle.http.plain.connection import Connection, StaleConnectionError
+from treadle.http.plain.dial import dial
+
+_STALE_SECONDS = 2.0
+"""How long after its last request began a connection may be closed by the server as idle.
+
+A connection that breaks sooner has met a fault of the server, which the caller is told of.
+"""
+_SWEEP_SECONDS = 45.0
+"""A connection is closed when it was idle for one to two of these."""
+
+
+class Pool:
+    """The connections of one event loop to one server, for requests with the same time-outs."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, host: str, port: int, origin: str, timeouts: failures.Timeouts
+    ) -> None:
+        self.loop = loop
+        self.origin = origin
+        self.is_closed = False
+        self._host = host
+        self._port = port
+        self._timeouts = timeouts
+        self._idle: dict[Connection, None] = {}
+        """The one used last is used next."""
+        self._busy: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = math.inf
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._guard = _close_at_shutdown(weakref.ref(self))
+        # The first step makes the generator known to the loop.
+        with contextlib.suppress(StopIteration):
+            self._guard.asend(None).send(None)
+
+    async def ask(self, payload: bytes, unsent: bytes = b"", *, is_streamed: bool = False) -> Any:
+        """Send a request and return its `Answer`, or its `StreamedAnswer` once the head has come.
+
+        A request is sent once more, over a new connection, if its connection had been idle for some time and the
+        server closed it before anything of an answer came. Raises: the errors of `treadle.http.failures`.
+        """
+        due = self.loop.time() + self._timeouts.total
+        is_first = True
+        while True:
+            if is_first and self._idle:
+                connection = self._idle.popitem()[0]
+                connection.may_be_stale = due - connection.due > _STALE_SECONDS
+            else:
+                connection = await self._connect(due)
+            connection.due = due
+            self._busy.add(connection)
+            if due < self._rings_at:
+                self._set_timer(due)
+            head = connection.ask(payload, unsent, is_streamed=is_streamed)
+            try:
+                return await head
+            except StaleConnectionError:
+                is_first = False
+            except asyncio.CancelledError:
+                if connection.is_asked_by(head):
+                    connection.drop()
+                raise
+
+    def release(self, connection: Connection) -> None:
+        """Take back a connection that can be used again."""
+        self._busy.discard(connection)
+        if self.is_closed:
+            connection.drop()
+            return
+        self._idle[connection] = None
+        if self._sweeper is None:
+            self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self.sweep)
+
+    def forget(self, connection: Connection) -> None:
+        """Remove a connection that is closed."""
+        self._busy.discard(connection)
+        self._idle.pop(connection, None)
+
+    def close(self) -> None:
+        """Close all connections and take no more."""
+        self.is_closed = True
+        for timer in (self._timer, self._sweeper):
+            if timer is not None:
+                timer.cancel()
+        for connection in [*self._idle, *self._busy]:
+            connection.drop()
+
+    async def _connect(self, due: float) -> Connection:
+        in_time = self.loop.time() + self._timeouts.connect
+        connected: socket.socket | None = None
+        try:
+            async with asyncio.timeout_at(min(in_time, due)):
+                connected = await dial(self.loop, self._host, self._port)
+            _, connection = await self.loop.create_connection(lambda: Connection(self), sock=connected)
+        except TimeoutError as error:
+            # An operating system's own time-out is an `OSError` with a number.
+            if error.errno is not None:
+                raise self._explain(error) from None
+            make = failures.connect_timeout if in_time <= due else failures.total_timeout
+            raise make(self.origin, self._timeouts) from None
+        except OSError as error:
+            raise self._explain(error) from None
+        except BaseException:
+            if connected is not None:
+                connected.close()
+            raise
+        return connection
+
+    def _explain(self, error: OSError) -> ProviderError:
+        """Return the typed error for a failure to connect."""
+        if isinstance(error, socket.gaierror):
+            detail = f"failed to lookup address information: {(error.strerror or '').lower()}"
+            return failures.cannot_connect(self.origin, detail, failures.UNKNOWN_HOST)
+        detail = os.strerror(error.errno or errno.EIO).lower()
+        return failures.cannot_connect(self.origin, detail, failures.SERVER_DOWN)
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = at
+        self._timer = self.loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        """Fail the requests whose time is over, and set the timer for the next.
+
+        The timer is not moved when requests end, so that it rings about once in a time-out and not for each.
+        """
+        now = self.loop.time()
+        self._timer, self._rings_at = None, math.inf
+        for connection in [item for item in self._busy if item.due <= now]:
+            connection.fail(failures.total_timeout(self.origin, self._timeouts))
+        if self._busy:
+            # uvloop's timers may ring a little early.
+            self._set_timer(max(min(item.due for item in self._busy), now + 0.001))
+
+    def sweep(self) -> None:
+        """Close what has been idle since the last sweep."""
+        for connection in list(self._idle):
+            if connection.is_resting:
+                connection.drop()
+            connection.is_resting = True
+        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self.sweep) if self._idle else None
+
+
+async def _close_at_shutdown(found: "weakref.ref[Pool]") -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        pool = found()
+        if pool is not None:
+            pool.close()
+
+
+_pools: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, weakref.WeakValueDictionary[tuple[str, int, failures.Timeouts], Pool]
+] = weakref.WeakKeyDictionary()
+
+
+def find_pool(
+    loop: asyncio.AbstractEventLoop, host: str, port: int, origin: str, timeouts: failures.Timeouts
+) -> Pool:
+    """Return the pool of the running `loop` for a server; `origin` is what errors call it."""
+    pools = _pools.get(loop)
+    if pools is None:
+        pools = _pools[loop] = weakref.WeakValueDictionary()
+    key = (host, port, timeouts)
+    pool = pools.get(key)
+    if pool is None or pool.is_closed:
+        pool = pools[key] = Pool(loop, host, port, origin, timeouts)
+    return pool

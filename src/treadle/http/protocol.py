@@ -1,0 +1,59 @@
+"""What a transport is: a POST with a whole or a streamed answer, and a GET.
+
+Whatever fails below HTTP is raised as a `TransportError` that names the server and what to check. A status is for
+the caller to judge. No header enters an error or a repr.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from msgspec import Struct
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""The largest body that is read, after decompression."""
+
+
+class Answer(Struct, frozen=True):
+    """A whole answer, with any status."""
+
+    status: int
+    body: bytes
+    header: Callable[[str], str | None]
+    """Return the first header with a name, whatever its case; `None` if there is none."""
+
+
+class StreamedAnswer(Struct, frozen=True):
+    """An answer, with any status, whose body is still arriving."""
+
+    status: int
+    header: Callable[[str], str | None]
+    """Return the first header with a name, whatever its case; `None` if there is none."""
+    chunks: AsyncIterator[bytes]
+    """The body as it arrives, in pieces of any size."""
+
+
+class Transport(Protocol):
+    """Sends requests to a server and returns its answers."""
+
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Awaitable[Answer]:
+        """Return the whole answer to a POST.
+
+        Raises: `TransportError` if no answer came, or only a part of one; `ConfigError` for an invalid URL or
+        header.
+        """
+        ...
+
+    def get(self, url: str, headers: Mapping[str, str]) -> Awaitable[Answer]:
+        """Return the whole answer to a GET. Raises: as `post`."""
+        ...
+
+    def stream(
+        self, url: str, headers: Mapping[str, str], body: bytes
+    ) -> AbstractAsyncContextManager[StreamedAnswer]:
+        """Send a POST and return its answer piece by piece.
+
+        Leaving the context before the end of the body closes the connection. Raises: as `post`, on entering the
+        context and from `chunks`.
+        """
+        ...

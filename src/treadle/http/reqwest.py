@@ -1,0 +1,264 @@
+"""The one place that wraps pyreqwest: clients, cancellation, limits, and what its errors mean.
+
+It serves https:// URLs and proxies. Source: pyreqwest 0.15, for all that is said of its behaviour here.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from enum import Enum, auto
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError, ProviderError, RequestError
+from treadle.http import failures
+from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
+
+if TYPE_CHECKING:
+    from pyreqwest.client import Client
+    from pyreqwest.exceptions import PyreqwestError
+    from pyreqwest.request import RequestBuilder
+    from pyreqwest.response import Response
+
+
+class CancellationCheck:
+    """A check for cancellations that pyreqwest loses: those that come together with what is waited for.
+
+    Make one before waiting and call `check` after it.
+    """
+
+    __slots__ = ("_count", "_task")
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._count = self._task.cancelling() if self._task is not None else 0
+
+    def check(self) -> None:
+        """Raise `asyncio.CancelledError` if the current task was cancelled meanwhile."""
+        if self._task is not None and self._task.cancelling() > self._count:
+            raise asyncio.CancelledError
+
+
+class ClientSettings(Struct, frozen=True):
+    """What a client is built with. Time-outs are set here and not for each request, which is slower."""
+
+    connect_timeout_seconds: float = 10.0
+    total_timeout_seconds: float | None = None
+    idle_timeout_seconds: float = 90.0
+    pinned: tuple[str, str] | None = None
+    """A host name and the only address it may lead to. Such a client uses no proxy and follows no redirect."""
+
+
+@lru_cache(maxsize=256)
+def client_for(settings: ClientSettings) -> "Client":
+    """Return the process's pooled client with these settings.
+
+    Raises: `ConfigError` in a forked child of a process that has used one.
+    """
+    from pyreqwest.client import ClientBuilder
+
+    builder = ClientBuilder().user_agent("treadle").tcp_keepalive(timedelta(seconds=60))
+    builder = builder.connect_timeout(timedelta(seconds=settings.connect_timeout_seconds))
+    builder = builder.pool_idle_timeout(timedelta(seconds=settings.idle_timeout_seconds))
+    if settings.total_timeout_seconds is not None:
+        builder = builder.timeout(timedelta(seconds=settings.total_timeout_seconds))
+    if settings.pinned is not None:
+        host, address = settings.pinned
+        builder = builder.no_proxy().follow_redirects(False).resolve(host, address, 0)
+    try:
+        client = builder.build()
+    except RuntimeError as error:
+        if _of_parent:
+            raise ConfigError(
+                "this process was forked from one that had sent HTTPS requests already, and the HTTP client does "
+                "not survive that; start processes with 'spawn', or fork before the first request"
+            ) from error
+        raise
+    _forget_in_forks(client)
+    return client
+
+
+_of_parent: list["Client"] = []
+
+
+def _forget_in_forks(client: "Client") -> None:
+    """Keep a forked child, which has none of the client's threads, from waiting for them forever."""
+
+    def forget() -> None:
+        _of_parent.append(client)
+        client_for.cache_clear()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=forget)
+
+
+class Stage(Enum):
+    """What a request was doing when it failed."""
+
+    LOOKING_UP = auto()
+    """Finding the addresses of the host."""
+    CONNECTING = auto()
+    SECURING = auto()
+    """Setting TLS up."""
+    ASKING = auto()
+    """Sending the request or reading the answer."""
+
+
+def stage_of(error: "PyreqwestError", *, is_https: bool) -> Stage:
+    """Return what the request was doing when it failed.
+
+    This reads the texts of the error's causes, since neither its type nor any code tells: `ConnectError` is raised
+    for a reset after the request was sent too, and `ConnectTimeoutError` for any time-out before the answer's head.
+    The texts are constants of hyper-util's client, which names the stage, and of its connector.
+    """
+    causes = _causes_of(error)
+    if "client error (Connect)" not in causes:
+        return Stage.ASKING
+    if "dns error" in causes:
+        return Stage.LOOKING_UP
+    return Stage.SECURING if is_https and "tcp connect error" not in causes else Stage.CONNECTING
+
+
+def describe(error: "PyreqwestError") -> str:
+    """Return the innermost cause of an error, which names no URL."""
+    causes = _causes_of(error)
+    return causes[-1].split(" (os error")[0].lower() if causes else type(error).__name__
+
+
+def _causes_of(error: "PyreqwestError") -> list[str]:
+    details = getattr(error, "details", None) or {}
+    return [str(cause["message"]) for cause in details.get("causes") or ()]
+
+
+async def read_body(response: "Response", max_bytes: int, cancelled: CancellationCheck) -> bytes | None:
+    """Return the whole body of a response, or `None` if it is larger than `max_bytes` after decompression."""
+    # One byte more than allowed tells a body that is too long from one that just fits.
+    content = await response.body_reader.read(max_bytes + 1)
+    cancelled.check()
+    if content is None:
+        return b""
+    return None if len(content) > max_bytes else content.to_bytes()
+
+
+class ReqwestTransport:
+    """HTTP through pyreqwest, over one connection pool per process and time-outs.
+
+    A cancelled task ends at once. Its connection is closed if a streamed answer had begun; before that pyreqwest
+    has no way to break it off, so it lingers until the server answers or the time-out.
+    """
+
+    def __init__(self, timeouts: failures.Timeouts | None = None) -> None:
+        self._timeouts = timeouts or failures.Timeouts()
+        self._settings = ClientSettings(self._timeouts.connect, self._timeouts.total)
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """See `Transport.post`."""
+        return await self._ask(self._request("POST", url, headers).body_bytes(body), url)
+
+    async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
+        """See `Transport.get`."""
+        return await self._ask(self._request("GET", url, headers), url)
+
+    @asynccontextmanager
+    async def stream(
+        self, url: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncIterator[StreamedAnswer]:
+        """See `Transport.stream`."""
+        # With the default limit a piece is held back until the buffer is full.
+        builder = self._request("POST", url, headers).body_bytes(body).streamed_read_buffer_limit(0)
+        request = builder.build_streamed()
+        cancelled = CancellationCheck()
+        try:
+            response = await request.__aenter__()
+        except Exception as error:
+            raise self._explain(url, error) from None
+
+        async def chunks() -> AsyncIterator[bytes]:
+            read_chunk = response.body_reader.read_chunk
+            size = 0
+            try:
+                while (chunk := await read_chunk()) is not None:
+                    cancelled.check()
+                    size += len(chunk)
+                    if size > MAX_ANSWER_BYTES:
+                        raise _too_long(url)
+                    yield chunk.to_bytes()
+            except Exception as error:
+                raise self._explain(url, error) from None
+
+        try:
+            cancelled.check()
+            yield StreamedAnswer(response.status, response.get_header, chunks())
+        finally:
+            await request.__aexit__(None, None, None)
+
+    async def _ask(self, builder: "RequestBuilder", url: str) -> Answer:
+        cancelled = CancellationCheck()
+        try:
+            async with builder.build_streamed() as response:
+                body = await read_body(response, MAX_ANSWER_BYTES, cancelled)
+                status, header = response.status, response.get_header
+        except Exception as error:
+            raise self._explain(url, error) from None
+        cancelled.check()
+        if body is None:
+            raise _too_long(url)
+        return Answer(status, body, header)
+
+    def _request(self, method: str, url: str, headers: Mapping[str, str]) -> "RequestBuilder":
+        client = client_for(self._settings)
+        try:
+            builder = client.request(method, url)
+        except ValueError as error:
+            raise failures.invalid_url(url, str(error)) from None
+        try:
+            return builder.headers(headers)
+        except ValueError:
+            # The text of the error quotes the header's value.
+            raise failures.invalid_header(failures.origin_of(url)) from None
+
+    def _explain(self, url: str, error: Exception) -> Exception:
+        """Return the typed error for one of pyreqwest's, and any other error as it is."""
+        from pyreqwest import exceptions
+
+        if not isinstance(error, exceptions.PyreqwestError):
+            return error
+        if isinstance(error, exceptions.BuilderError):
+            return failures.invalid_url(url, describe(error))
+        stage = stage_of(error, is_https=url.startswith("https:"))
+        origin = failures.origin_of(url)
+        if isinstance(error, exceptions.RequestTimeoutError):
+            is_connecting = stage is not Stage.ASKING and self._timeouts.connect <= self._timeouts.total
+            make = failures.connect_timeout if is_connecting else failures.total_timeout
+            return make(origin, self._timeouts)
+        return _explain_failure(origin, stage, error)
+
+    def __repr__(self) -> str:
+        return f"ReqwestTransport({self._timeouts!r})"
+
+
+_HINTS = {
+    Stage.LOOKING_UP: failures.UNKNOWN_HOST,
+    Stage.CONNECTING: failures.SERVER_DOWN,
+    Stage.SECURING: failures.NO_TLS,
+}
+
+
+def _explain_failure(origin: str, stage: Stage, error: "PyreqwestError") -> ProviderError:
+    from pyreqwest import exceptions
+
+    if stage in _HINTS:
+        return failures.cannot_connect(origin, describe(error), _HINTS[stage])
+    if isinstance(error, exceptions.BodyDecodeError):
+        return failures.bad_body(origin, describe(error))
+    if isinstance(error, exceptions.DecodeError):
+        return failures.not_http(origin, describe(error))
+    return failures.broken(origin, describe(error))
+
+
+def _too_long(url: str) -> RequestError:
+    return failures.too_long(failures.origin_of(url))

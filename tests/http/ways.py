@@ -1,0 +1,41 @@
+"""The ways in which a request to an http:// server may be sent, and how to ask."""
+
+from collections.abc import Callable
+
+import pytest
+
+from treadle.http.failures import Timeouts
+from treadle.http.protocol import Transport
+from treadle.http.reqwest import ReqwestTransport
+from treadle.http.transport import HttpTransport
+
+HEADERS = {"authorization": "Bearer sk-very-secret", "x-mine": "yes"}
+
+
+def on_the_loop(*, timeout_seconds: float = 600.0, connect_timeout_seconds: float = 10.0) -> Transport:
+    """Return a transport that speaks plain HTTP on the event loop."""
+    return HttpTransport(timeout_seconds=timeout_seconds, connect_timeout_seconds=connect_timeout_seconds)
+
+
+def over_pyreqwest(*, timeout_seconds: float = 600.0, connect_timeout_seconds: float = 10.0) -> Transport:
+    """Return a transport that sends everything through pyreqwest."""
+    return ReqwestTransport(Timeouts(timeout_seconds, connect_timeout_seconds))
+
+
+MakeTransport = Callable[..., Transport]
+TRANSPORTS = pytest.mark.parametrize("make", [on_the_loop, over_pyreqwest])
+
+
+async def collect(transport: Transport, url: str) -> tuple[int, bytes]:
+    """Ask for a streamed answer and put it together."""
+    async with transport.stream(url, HEADERS, b"{}") as answer:
+        return answer.status, b"".join([chunk async for chunk in answer.chunks])
+
+
+async def whole(transport: Transport, url: str) -> tuple[int, bytes]:
+    """Ask for a whole answer."""
+    answer = await transport.post(url, HEADERS, b"{}")
+    return answer.status, answer.body
+
+
+WAYS = pytest.mark.parametrize("ask", [whole, collect])
