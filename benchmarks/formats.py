@@ -79,7 +79,7 @@ _SHAPES = (*_SHORT, Message(Role.ASSISTANT, _TEXT, (_FILE,), reasoning=_REASONIN
 
 async def measure() -> list[Figure]:
     """One figure for each format, read whole; and in pieces, told but not asked for."""
-    return [_measure(name) for name in FORMATS]
+    return [_measure(name) for name in FORMATS.names()]
 
 
 def _measure(name: str) -> Figure:

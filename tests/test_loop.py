@@ -30,6 +30,7 @@ from treadle.core.errors import (
     ToolError,
 )
 from treadle.core.state import Status, fold
+from treadle.core.transcript import check_transcript
 from treadle.core.types import (
     Completion,
     Effect,
@@ -53,7 +54,6 @@ from treadle.models.scripted import Answer
 from treadle.teacher import oracle_for
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Attachment, ToolOutput
-from treadle.trajectory.transcript import check_transcript
 
 
 class SlowJournal(MemoryJournal):

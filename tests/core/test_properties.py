@@ -7,8 +7,8 @@ from tests.core.histories import LIMITS, History, histories
 from treadle.core import events as e
 from treadle.core.decide import decide
 from treadle.core.state import State, Status, fold
+from treadle.core.transcript import check_transcript
 from treadle.core.types import StopReason
-from treadle.trajectory.transcript import check_transcript
 
 many = settings(
     max_examples=40,

@@ -13,7 +13,7 @@ import pytest
 from tests.formats.test_properties import TAGS
 
 from treadle import formats
-from treadle.formats import FORMATS, IncrementalParser, parse
+from treadle.formats import FORMATS, IncrementalParser, find_format, parse
 from treadle.formats.engine.base import TaggedFormat
 
 FULL = bool(os.environ.get("TREADLE_FULL"))
@@ -40,8 +40,8 @@ def loops(tree):
 def test_no_regular_expression_tries_again():
     """Two repetitions side by side that may both take a blank take the square of their time for many blanks."""
     seen = 0
-    for module in pkgutil.iter_modules(formats.__path__):
-        found = vars(importlib.import_module(f"treadle.formats.{module.name}")).items()
+    for module in pkgutil.walk_packages(formats.__path__, "treadle.formats."):
+        found = vars(importlib.import_module(module.name)).items()
         for name, pattern in found:
             if isinstance(pattern, re.Pattern):
                 seen += 1
@@ -76,7 +76,7 @@ def no_longer_than(seconds, what):
         signal.signal(signal.SIGVTALRM, before)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 def test_what_is_repeated_without_end_is_read_to_its_end(name):
     """Each mark again and again, behind each mark; in the full form behind each two."""
     units = SWEPT if FULL else SWEPT[::3]
@@ -86,7 +86,7 @@ def test_what_is_repeated_without_end_is_read_to_its_end(name):
             with no_longer_than(BEARABLE, (name, begin, unit)):
                 found = parse(text, name)
             assert all(error.raw for error in found.errors), (begin, unit)
-    for begin in ("", *FORMATS[name].openers) if isinstance(FORMATS[name], TaggedFormat) else ("",):
+    for begin in ("", *find_format(name).openers) if isinstance(find_format(name), TaggedFormat) else ("",):
         for unit in SWEPT:
             with no_longer_than(BEARABLE, (name, begin, unit)):
                 parse(begin + unit * (SIZE // len(unit)), name)
@@ -131,7 +131,7 @@ def test_a_call_of_very_many_arguments_is_read_once(name, head, body, tail):
             parse(broken, name)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 def test_blanks_without_end_are_text(name):
     for text in (" " * 200_000, "\n" * 200_000 + "x", " \n\t" * 60_000 + "<function="):
         with no_longer_than(BEARABLE, name):
@@ -175,7 +175,7 @@ def test_a_number_that_would_be_infinite_is_an_error(name, text):
     assert parse(text.replace("VALUE", "1e300"), name, tools).errors == ()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 def test_a_hundred_thousand_deep_is_an_error_or_text(name):
     for body in ("[" * 100_000, '{"a":' * 100_000):
         for text in (

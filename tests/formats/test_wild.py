@@ -854,7 +854,7 @@ def test_what_was_seen(name, text, calls, content, reasoning, errors):
 
 
 def test_every_format_is_seen():
-    assert {case[0] for case in CASES} == set(FORMATS)
+    assert {case[0] for case in CASES} == set(FORMATS.names())
 
 
 @pytest.mark.parametrize(
@@ -894,7 +894,7 @@ def test_the_text_tells_most_formats():
 def test_what_cannot_be_told_is_an_error():
     with pytest.raises(ConfigError, match="cannot tell which format the model 'gpt-9' writes"):
         detect("gpt-9")
-    with pytest.raises(ConfigError, match=r"there is no format 'hermess'; did you mean 'hermes'\?"):
+    with pytest.raises(ConfigError, match=r"unknown format 'hermess'; did you mean 'hermes'\?"):
         parse("x", "hermess")
     parser = IncrementalParser("hermes")
     parser.close()

@@ -72,7 +72,7 @@ def main() -> None:
     """Runs until the time is over, or something is found, which libFuzzer then writes down."""
     format, seconds = sys.argv[1:3]
     if format not in FORMATS:
-        sys.exit(f"there is no format {format!r}; there are {', '.join(FORMATS)}")
+        sys.exit(f"there is no format {format!r}; there are {', '.join(FORMATS.names())}")
     options = [f"-max_total_time={seconds}", f"-timeout={MAX_SECONDS}", "-max_len=2048", "-verbosity=0"]
     atheris.Setup(
         [sys.argv[0], *options, "-print_final_stats=1", *sys.argv[3:]], lambda data: check(format, data)

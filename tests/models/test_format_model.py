@@ -122,7 +122,7 @@ async def test_a_stream_tells_what_is_read(chunk_chars):
     assert done.output == "It is 3."
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", FORMATS.names())
 async def test_a_run_in_every_format(format):
     from treadle.core.types import Message, ToolCall
 
@@ -215,7 +215,7 @@ async def test_a_broken_call_is_told_of_though_its_text_is_quoted():
 
 def test_formats_are_known():
     inner = ScriptedModel([], name="openai:gpt-x")
-    with pytest.raises(ConfigError, match="there is no format 'hermes2'; did you mean 'hermes'"):
+    with pytest.raises(ConfigError, match="unknown format 'hermes2'; did you mean 'hermes'"):
         FormatModel(inner, "hermes2")
     with pytest.raises(ConfigError, match="cannot tell which format the model 'openai:gpt-x' writes"):
         FormatModel(inner, "auto")

@@ -17,11 +17,11 @@ from treadle import (
     task_set,
     tool,
 )
+from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.teacher import oracle_for
-from treadle.trajectory.transcript import check_transcript
 from treadle.trajectory.verify import verify_run
 
 CALLS = 0
@@ -259,8 +259,8 @@ USER = message(Role.USER)
         ([USER, message(Role.ASSISTANT, "a")], "no result for a"),
         ([USER, message(Role.ASSISTANT, "a"), message(Role.ASSISTANT)], "before the results of a"),
         ([USER, message(Role.ASSISTANT), message(Role.ASSISTANT)], "two assistant messages"),
-        ([USER, message(Role.TOOL, answers="a")], "not awaited"),
-        ([USER, message(Role.TOOL)], "names no call"),
+        ([USER, message(Role.TOOL, answers="a")], "no call is waiting for"),
+        ([USER, message(Role.TOOL)], "without a call id"),
         ([USER, message(Role.SYSTEM)], "a system message after"),
         (
             [
@@ -278,7 +278,7 @@ USER = message(Role.USER)
                 message(Role.TOOL, answers="a"),
                 message(Role.TOOL, answers="a"),
             ],
-            "not awaited",
+            "no call is waiting for",
         ),
         (
             [

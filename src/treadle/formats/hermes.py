@@ -6,7 +6,7 @@ from treadle.core.types import Json, Message
 from treadle.formats.engine.base import TaggedFormat, resync
 from treadle.formats.engine.calls import NoCall, read_call, to_call
 from treadle.formats.engine.elements import CODER, read_function
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, raw_items
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
 from treadle.formats.engine.reader import Found, Reader
 from treadle.formats.engine.rendering import join_parts, write_arguments
 
@@ -115,16 +115,6 @@ class Hermes(TaggedFormat):
             for call in message.tool_calls
         ]
         return join_parts(message, "\n".join(calls))
-
-
-def name_of(raw: str) -> str | None:
-    """The tool that a call which cannot be read seems to mean."""
-    at = raw.find('"name"')
-    if at == -1:
-        return None
-    rest = raw[at + 6 : at + 200].lstrip(" \t\r\n:")
-    name = rest[1:].partition('"')[0] if rest.startswith('"') else ""
-    return name or None
 
 
 def _take_value(reader: Reader, body: str, value: Json, start: int, end: int) -> None:

@@ -7,10 +7,9 @@ from treadle.formats.engine import literals
 from treadle.formats.engine.base import TaggedFormat, resync, skip_space
 from treadle.formats.engine.calls import NoCall, Wanted, to_call
 from treadle.formats.engine.headed import read_headed
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of
 from treadle.formats.engine.reader import Found, Reader, Steps, wait_for_all
 from treadle.formats.engine.rendering import arguments_of, encode, think, write_arguments
-from treadle.formats.hermes import name_of
 
 TAG = "<|python_tag|>"
 ENDS = ("<|eom_id|>", "<|eot_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>")

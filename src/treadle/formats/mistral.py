@@ -7,10 +7,10 @@ from treadle.core.types import Message
 from treadle.formats.engine.base import TaggedFormat, resync
 from treadle.formats.engine.calls import NoCall, to_call
 from treadle.formats.engine.headed import read_headed
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, raw_items
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
 from treadle.formats.engine.reader import Found, Reader
 from treadle.formats.engine.rendering import write_arguments
-from treadle.formats.hermes import name_of
+from treadle.formats.engine.types import to_openai
 
 MARK, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _HEAD = re.compile(
@@ -79,8 +79,6 @@ class Mistral(TaggedFormat):
 
     def render_tools(self, tools):  # type: ignore[no-untyped-def]
         """See `Format.render_tools`."""
-        from treadle.formats.engine.types import to_openai
-
         listed = json.dumps([to_openai(tool) for tool in tools], ensure_ascii=False)
         return f"[AVAILABLE_TOOLS]{listed}[/AVAILABLE_TOOLS]"
 

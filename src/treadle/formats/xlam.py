@@ -5,10 +5,9 @@ import json
 from treadle.core.types import Json, Message
 from treadle.formats.engine.base import THINK, Format
 from treadle.formats.engine.calls import NoCall, to_call, unfence
-from treadle.formats.engine.json_body import decode, raw_fields, raw_items
+from treadle.formats.engine.json_body import decode, name_of, raw_fields, raw_items
 from treadle.formats.engine.reader import Reader, Steps, wait_for_all
 from treadle.formats.engine.rendering import join_parts, think, write_arguments
-from treadle.formats.hermes import name_of
 
 _WRAPS = (("<tool_call>", "</tool_call>"), ("[TOOL_CALLS]", ""), ("<tool_calls>", "</tool_calls>"))
 

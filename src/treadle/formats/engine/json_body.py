@@ -205,3 +205,13 @@ def raw_fields(body: str) -> dict[str, str]:
 def raw_items(body: str) -> list[str]:
     """The same for the items of a list."""
     return [bytes(value).decode() for value in msgspec.json.decode(body.encode(), type=list[msgspec.Raw])]
+
+
+def name_of(raw: str) -> str | None:
+    """Return the tool name in the text of a call that is not valid JSON, or `None` if none is found."""
+    at = raw.find('"name"')
+    if at == -1:
+        return None
+    rest = raw[at + 6 : at + 200].lstrip(" \t\r\n:")
+    name = rest[1:].partition('"')[0] if rest.startswith('"') else ""
+    return name or None
