@@ -145,7 +145,7 @@ def test_after_a_thousand_errors_nothing_is_read_and_that_is_said():
     assert [call.name for call in found.tool_calls] == ["f"]
     assert len(found.errors) == 1001
     last = found.errors[-1]
-    assert "after 1000 other errors" in last.reason
+    assert "1000 errors came before" in last.reason
     assert text[last.position :] == last.raw
     assert "".join(error.raw for error in found.errors) == broken * 1500 + good
     stream = IncrementalParser("hermes")

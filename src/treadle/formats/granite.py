@@ -1,4 +1,5 @@
-"""Granite: lists of calls (3.x), one object in a tag (4.x), or one after another (20b-functioncalling)."""
+"""The formats of Granite: lists of calls (3.x), one object in a tag (4.x), or a series of calls
+(20b-functioncalling)."""
 
 import json
 
@@ -15,7 +16,7 @@ FUNCTION = "<function_call>"
 
 
 class Granite(TaggedFormat):
-    """See the module."""
+    """The formats of Granite."""
 
     name = "granite"
     reasoning = (
@@ -29,7 +30,7 @@ class Granite(TaggedFormat):
     ends = ("<|end_of_text|>", "<|endoftext|>")
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))
         while text.startswith(self.openers, position):
@@ -41,7 +42,7 @@ class Granite(TaggedFormat):
         try:
             if text[position : position + 1] not in ("[", "{"):
                 raise BadJson(
-                    "it is cut off" if position == len(text) else "there is no JSON in it", position
+                    "the call is cut off" if position == len(text) else "the call contains no JSON", position
                 )
             end, value = reader.end_and_value(position)
             body = text[position:end]
@@ -69,7 +70,7 @@ class Granite(TaggedFormat):
         return end
 
     def render(self, message: Message) -> str:
-        """The way of 3.x."""
+        """Return `message` as text in the format of Granite 3.x."""
         calls = [
             f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {write_arguments(call)}}}'
             for call in message.tool_calls
