@@ -1,4 +1,4 @@
-"""`treadle demo`, in a short form."""
+"""`treadle demo` in a short form."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tests.cli.scripted import Script, call_once
 
 
 def _processes_of(folder: Path) -> list[str]:
-    """The processes whose working directory is `folder`."""
+    """Return the processes whose working directory is `folder`."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""The commands that read a journal: runs, show, resume, fork, replay, verify, export, import, tasks."""
+"""The commands on a journal: runs, show, resume, fork, replay, verify, export, import, tasks."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ OTHER = "files:config_fix-0002"
 
 @pytest.fixture(scope="module")
 def journal_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the journal of the finished runs `first` and `second`, which has mistakes in it."""
+    """A folder with the journal of the finished runs `first` and `second`. The second contains mistakes."""
     cli = Cli(tmp_path_factory.mktemp("two"))
     assert cli("run", "--task", TASK, "-m", "oracle", "-q", "--run-id", "first").code == 0
     assert cli("run", "--task", OTHER, "-m", "oracle:0.5", "-q", "--run-id", "second").code == 0
@@ -32,7 +32,7 @@ def journal_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def two_runs(cli: Cli, journal_of_two: Path) -> Cli:
-    """The command beside a copy of that journal."""
+    """The command, in a folder with a copy of that journal."""
     shutil.copytree(journal_of_two, cli.folder / ".treadle")
     return cli
 

@@ -1,4 +1,4 @@
-"""`treadle models` and `treadle init`, and runs with named models."""
+"""`treadle models`, `treadle init`, and runs with named models."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Keys that are planted everywhere they can be given, and looked for in all that a run leaves."""
+"""API keys given in every possible way must not appear in anything that a run leaves behind."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ max_attempts = 1
 
 
 def everything(folder: Path) -> bytes:
-    """All bytes of all files that there are."""
+    """Return the content of all files in the folder, concatenated."""
     return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 

@@ -1,6 +1,6 @@
-"""What every dialect owes, over real sockets, against servers that speak its wire format.
+"""The contract of every dialect, tested over real sockets against servers that speak its wire format.
 
-Each brings a module in `tests/models/wire` that says how a server answers.
+For each dialect, a module in `tests/models/wire` says how a server answers.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ def whole(wire, message, **options):
 
 
 def encode(raw):
-    """Where a wire has arguments as values, `msgspec.Raw` holds their exact text."""
+    """Return the arguments as JSON values. Where a dialect sends them as text, `msgspec.Raw` preserves the text."""
     return msgspec.json.encode(raw)
 
 
@@ -105,7 +105,7 @@ def streamed(wire, message, *, step=None, **options):
 
 
 def plain(message):
-    """What any dialect can carry of a message: arguments as values, calls without ids."""
+    """Return the parts of a message that every dialect can express: arguments as values, calls without ids."""
     calls = [(call.name, json.loads(call.arguments or "{}")) for call in message.tool_calls]
     return message.role, message.content, calls
 

@@ -1,4 +1,4 @@
-"""The vendors' own clients as oracles: of what our servers answer, and of what our models ask."""
+"""Tests with the vendors' own clients: of the responses of Treadle's servers, and the requests of its models."""
 
 import importlib
 import json

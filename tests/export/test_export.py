@@ -1,4 +1,4 @@
-"""Rows: what they hold, what is refused, and that reading them back loses nothing."""
+"""Rows: their content, what is refused, and that reading them back loses nothing."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Texts that are made to hang, crash or confuse a parser."""
+"""Texts that try to make a parser hang, crash or misread."""
 
 import contextlib
 import importlib
@@ -20,7 +20,7 @@ FULL = bool(os.environ.get("TREADLE_FULL"))
 
 
 def loops(tree):
-    """Every repetition of a regular expression that may give back what it took."""
+    """Yield every repetition in a regular expression that may backtrack."""
     for kind, inner in tree:
         if kind in (constants.MAX_REPEAT, constants.MIN_REPEAT):
             if inner[1] == constants.MAXREPEAT:
@@ -38,7 +38,7 @@ def loops(tree):
 
 
 def test_no_regular_expression_tries_again():
-    """Two repetitions side by side that may both take a blank take the square of their time for many blanks."""
+    """Two adjacent repetitions that both match spaces take quadratic time on many spaces."""
     seen = 0
     for module in pkgutil.walk_packages(formats.__path__, "treadle.formats."):
         found = vars(importlib.import_module(module.name)).items()
@@ -55,14 +55,14 @@ SWEPT = sorted(
     {word[:size] for word in TAGS for size in (1, 2, len(word) - 1, len(word)) if size}
     | {"\t", "\xa0", "a", "="}
 )
-"""What hostile texts are made of: marks, whole and cut off."""
+"""The parts of hostile texts: marks, whole and cut off."""
 SIZE, BEARABLE = 30_000, 3
-"""Characters, and seconds of this process: a hundred times of what is needed."""
+"""The length of a text in characters, and the limit in seconds of CPU time, about 100 times what is needed."""
 
 
 @contextlib.contextmanager
 def no_longer_than(seconds, what):
-    """A parser that hangs is told of, with its text."""
+    """Raise an error with `what` if the block takes longer than `seconds` of CPU time."""
 
     def stop(*_):
         raise AssertionError(f"it hangs: {what}")
@@ -78,7 +78,7 @@ def no_longer_than(seconds, what):
 
 @pytest.mark.parametrize("name", FORMATS.names())
 def test_what_is_repeated_without_end_is_read_to_its_end(name):
-    """Each mark again and again, behind each mark; in the full form behind each two."""
+    """Each mark is repeated many times behind each other mark. The full form uses more marks."""
     units = SWEPT if FULL else SWEPT[::3]
     for begin in ["", *SWEPT]:
         for unit in units:

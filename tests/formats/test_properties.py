@@ -1,4 +1,4 @@
-"""What holds for every format: rendering and reading are inverse, and cutting a text changes nothing of it."""
+"""Properties of every format: parsing inverts rendering, and cutting a text into pieces changes nothing."""
 
 import json
 import random
@@ -70,7 +70,7 @@ messages = st.builds(
 
 
 def schema_for(message):
-    """Tools whose parameters are of the types that the message gives them."""
+    """Return tools whose parameters have the types of the arguments in the message."""
     kinds = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
     tools = {}
     for call in message.tool_calls:
@@ -173,7 +173,7 @@ def test_a_value_may_quote_whole_calls_of_its_own_format(name):
 
 
 BARE = ("llama3_json", "llama3_pythonic", "xlam")
-"""Nothing marks where their second call begins."""
+"""Formats in which nothing marks where a second call begins."""
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS.names() if name not in BARE])

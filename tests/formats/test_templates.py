@@ -1,4 +1,4 @@
-"""What is written and read against the models' own templates, where a package holds them."""
+"""Rendering and parsing compared with the models' own templates, where a package contains them."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ MESSAGE = Message(Role.ASSISTANT, "I look.", CALLS)
 
 @pytest.fixture(params=["v3", "v7", "v11", "v13"])
 def mistral(request, tmp_path):
-    """The text of a conversation as the template of one version writes it."""
+    """Return the text of a conversation as one version's template writes it."""
     path = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
     if request.param != "v3":
         # The vocabulary that comes with the package is of v3; the templates of the others need only their marks.

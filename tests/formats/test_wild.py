@@ -1,4 +1,4 @@
-"""What models really write: good calls, and the malformed ones that were seen in the wild."""
+"""Real output of models: correct calls, and malformed ones that were observed."""
 
 import pytest
 

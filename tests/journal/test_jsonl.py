@@ -1,4 +1,4 @@
-"""Journals as JSON lines: export then import is the identity, and what is no journal is refused whole."""
+"""Journals as JSON lines: export and import give the same journal, and an invalid file is refused as a whole."""
 
 import base64
 import hashlib
@@ -38,7 +38,7 @@ TURN = {"type": "turn_started", "at": 2.0, "turn": 1, "message": {"role": "user"
 
 
 def _snapshot(files: dict[str, bytes], **changes: Json) -> dict[str, Json]:
-    """A snapshot of files by name, with their contents."""
+    """Return a snapshot of files, by name, with their contents."""
     return {
         "type": "snapshot_taken",
         "at": 2.0,
@@ -66,7 +66,7 @@ _contents = st.dictionaries(st.sampled_from(["a", "b/c", "ü"]), st.binary(max_s
 
 @st.composite
 def _runs(draw: st.DrawFn) -> list[tuple[list[e.DurableBody], dict[str, bytes]]]:
-    """Runs as bodies with the contents that they name."""
+    """Return a strategy for runs: their events, and the contents that the events name."""
     runs = []
     for _ in range(draw(st.integers(1, 3))):
         bodies: list[e.DurableBody] = [
