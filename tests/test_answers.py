@@ -1,4 +1,4 @@
-"""Answers that must fit a schema: each way of asking, what breaks it, and how often it may."""
+"""Answers that must match a schema: each way to ask for them, what is invalid, and the number of attempts."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What only the dialect `anthropic` has; what all dialects owe is in tests/contract."""
+"""Tests of the dialect `anthropic` alone. Tests for all dialects are in tests/contract."""
 
 import json
 
@@ -106,7 +106,7 @@ def make(server, model="claude-x", **options):
 
 
 async def ask(replies, request=QUESTION, *, is_streamed=False, **options):
-    """The completion, and the bodies that were asked."""
+    """Return the completion, and the bodies of the requests."""
     async with serve(replies) as server:
         completion = await make(server, **options).infer(
             request, Listener().watch if is_streamed else Watch()
@@ -235,7 +235,8 @@ async def test_arguments_that_are_no_object_are_held_by_one(arguments):
 
 
 async def test_tools_that_were_called_are_there_when_none_may_be_called():
-    """As for the last words of a run at its limit: the API refuses calls of tools that it is not told of."""
+    """This happens when a run at its limit writes its last answer: the API refuses calls of tools that the
+    request does not declare."""
     calls = (ToolCall("a", "look_up", "{}"), ToolCall("b", "other", "{}"), ToolCall("c", "look_up", "{}"))
     results = [Message(Role.TOOL, "x", call_id=call.call_id) for call in calls]
     log = Log([USER, Message(Role.ASSISTANT, "", calls), *results])

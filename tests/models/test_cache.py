@@ -1,4 +1,4 @@
-"""Answers that are kept: which requests are equal, and what a hit is."""
+"""Cached responses: which requests are equal, and what a cache hit contains."""
 
 import json
 import subprocess

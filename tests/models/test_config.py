@@ -1,4 +1,4 @@
-"""`model()`: names, the environment, settings and what is refused."""
+"""`model()`: names, environment variables, settings and errors."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`treadle.toml`: what it may say, what wins over it, and what each mistake is told."""
+"""`treadle.toml`: its content, its precedence, and the message for each mistake."""
 
 import json
 import tomllib

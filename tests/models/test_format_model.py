@@ -1,4 +1,4 @@
-"""The loop with a model whose calls are text: what it is told, what is read, and what comes back exactly."""
+"""The loop with a model that writes calls as text: the prompt, the parsed calls, and exact round trips."""
 
 import pytest
 
@@ -138,7 +138,7 @@ async def test_a_run_in_every_format(format):
 
 
 async def test_a_history_of_another_model_is_rendered():
-    """As after a fallback: the messages hold no text of this model."""
+    """This happens after a fallback: the messages contain no text of this model."""
     from treadle.core.log import Log
     from treadle.core.types import Message, Request, ToolCall
     from treadle.models import Watch
@@ -174,7 +174,8 @@ async def test_over_a_completions_server_the_prompt_is_the_transcript():
 
 @pytest.mark.parametrize("format", ["qwen3_coder", "glm45", "minimax", "deepseek_v32"])
 async def test_a_call_that_the_limit_cut_off_is_not_run(format):
-    """The arguments that came are whole, and more might have come. Where the model ended by itself, none would."""
+    """The arguments that arrived are complete, but more could have followed. If the model had ended by
+    itself, the call would be run."""
     from treadle.core.types import Message, ToolCall
 
     whole = render(

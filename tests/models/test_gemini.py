@@ -1,4 +1,4 @@
-"""What only the dialect `gemini` has; what all dialects owe is in tests/contract."""
+"""Tests of the dialect `gemini` alone. Tests for all dialects are in tests/contract."""
 
 import json
 
@@ -56,7 +56,7 @@ def make(server, model="gemini-2.5-pro", **options):
 
 
 async def ask(replies, request=QUESTION, *, is_streamed=False, **options):
-    """The completion, and the bodies that were asked."""
+    """Return the completion, and the bodies of the requests."""
     async with serve(replies) as server:
         watch = Listener().watch if is_streamed else Watch()
         completion = await make(server, **options).infer(request, watch)

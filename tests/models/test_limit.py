@@ -1,4 +1,5 @@
-"""The limiter with real waiting: loops, threads, processes and sockets. Its rules are in test_limit_rules.py."""
+"""The limiter with real waiting: event loops, threads, processes and sockets. Its rules are in
+test_limit_rules.py."""
 
 import asyncio
 import os
@@ -21,7 +22,7 @@ from treadle.models.protocol import RateLimits
 
 
 class Answering:
-    """A model that answers after a while, and counts how many ask it at a time."""
+    """A model that answers after a delay, and counts the concurrent requests."""
 
     name = "answering"
 

@@ -1,4 +1,4 @@
-"""The rules of a limiter, on a clock of their own: minutes of storms in milliseconds."""
+"""The rules of a limiter, on a simulated clock: minutes of heavy load in milliseconds."""
 
 import heapq
 import itertools
@@ -41,14 +41,14 @@ def test_what_is_more_than_a_bucket_holds_is_taken_when_it_is_full():
 
 
 class Server:
-    """A bucket of requests, which says when to come back, or does not."""
+    """A server with a token bucket of requests, which may or may not say when to retry."""
 
     def __init__(self, rate, burst, header):
         self.rate, self.burst, self.header = rate, burst, header
         self.level, self.at = burst, 0.0
 
     def asks_to_wait(self, now):
-        """`False` if it answers; else what it says, which may be `None`."""
+        """Return false if the server answers; otherwise the seconds that it names, or `None` if it names none."""
         self.level = min(self.burst, self.level + (now - self.at) * self.rate)
         self.at = now
         if self.level >= 1:
@@ -61,7 +61,7 @@ class Server:
 
 
 def storm(server, *, seconds=60.0, runs=64, seed=0, latency=0.05, change=None):
-    """Useful requests over the bucket's, wasted calls over all, and the refusals' times."""
+    """Return the useful share of the bucket, the wasted share of the calls, and the times of the refusals."""
     random = Random(seed)
     pace, concurrency = Pace(0.0, random), Concurrency(limit=8, maximum=1000)
     number = itertools.count()
@@ -158,7 +158,7 @@ def test_a_server_that_tells_is_followed_before_it_refuses():
 
 
 def load(latency, *, fixed=None, runs=64, seconds=60.0, noise=0.3, seed=0):
-    """Answers a second, and the limit at the end."""
+    """Return the number of answers per second, and the limit at the end."""
     random = Random(seed)
     concurrency = Concurrency(limit=8, maximum=1000)
     number = itertools.count()

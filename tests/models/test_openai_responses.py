@@ -1,4 +1,4 @@
-"""What only the dialect `openai_responses` has; what all dialects owe is in tests/contract."""
+"""Tests of the dialect `openai_responses` alone. Tests for all dialects are in tests/contract."""
 
 import json
 
@@ -126,7 +126,7 @@ def make(server, **options):
 
 
 async def ask(replies, request=QUESTION, *, is_streamed=False, **options):
-    """The completion, and the bodies that were asked."""
+    """Return the completion, and the bodies of the requests."""
     async with serve(replies) as server:
         watch = Listener().watch if is_streamed else Watch()
         completion = await make(server, **options).infer(request, watch)
@@ -134,7 +134,7 @@ async def ask(replies, request=QUESTION, *, is_streamed=False, **options):
 
 
 def bare(item):
-    """As the server may have it or not: what is not said."""
+    """Return an item without its null fields, which a server may or may not include."""
     return {key: value for key, value in item.items() if value is not None}
 
 

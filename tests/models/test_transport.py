@@ -1,4 +1,4 @@
-"""The transport over real sockets: what arrives, and what each failure says."""
+"""The transport over real sockets: what arrives, and the error for each failure."""
 
 import asyncio
 import gzip
@@ -278,7 +278,7 @@ async def test_in_process_streams_its_chunks():
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_no_cancellation_is_lost_whatever_comes_at_that_moment(is_streamed):
-    """A cancellation that comes together with an answer once let the task go on, as if nothing had been said."""
+    """The transport must not lose a cancellation that comes together with a response."""
     async with serve(lambda _: Reply(b"{}")) as server:
         transport = HttpTransport(timeout_seconds=5.0)
 

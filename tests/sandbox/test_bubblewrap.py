@@ -1,4 +1,5 @@
-"""What a sandbox is made of: the command line, the filter of system calls, and what is told where none can be."""
+"""The parts of a command sandbox: the command line, the system call filter, and the messages where sandboxing
+is impossible."""
 
 import os
 import struct
@@ -24,7 +25,7 @@ X86, ARM = 0xC000003E, 0xC00000B7
 
 
 def judge(program: bytes, number: int, architecture: int, *arguments: int) -> int:
-    """What the filter answers to a system call. Source: linux/filter.h, the instructions that are used."""
+    """Return what the filter answers to a system call. Source: linux/filter.h, the instructions that are used."""
     data = struct.pack("=iIQ6Q", number, architecture, 0, *(list(arguments) + [0] * 6)[:6])
     lines = list(struct.iter_unpack("=HBBI", program))
     accumulator = position = 0

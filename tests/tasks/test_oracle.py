@@ -1,4 +1,4 @@
-"""How the oracle plays: statelessly, with mistakes that it puts right, and to an end whatever happens."""
+"""The oracle keeps no state, makes mistakes and corrects them, and always comes to an end."""
 
 import json
 from itertools import islice
@@ -210,7 +210,7 @@ def test_counts_tokens():
     ],
 )
 def test_a_spoilt_call_can_do_no_harm(call):
-    """Nothing that would run on a file other than the wanted one, or at all."""
+    """A spoilt call either does not run, or does not touch a file other than the intended one."""
     for key in range(200):
         name, arguments = spoil(call, str(key))
         if name != call.name:

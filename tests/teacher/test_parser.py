@@ -1,4 +1,4 @@
-"""The oracle's server reads HTTP strictly, in whatever pieces it comes, and refuses the rest."""
+"""The oracle's server parses HTTP strictly, in whatever pieces it arrives, and refuses everything else."""
 
 import asyncio
 import json
@@ -166,7 +166,7 @@ async def test_a_head_has_no_body(start, connect):
 
 
 class Recorder(asyncio.Transport):
-    """A transport that keeps what is written and whether the server reads."""
+    """A transport that records what is written and whether the server reads."""
 
     def __init__(self) -> None:
         super().__init__()

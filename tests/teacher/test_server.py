@@ -1,4 +1,4 @@
-"""The oracle over HTTP: the same as in the process, whole and streamed, and clear about what it refuses."""
+"""The oracle over HTTP answers as it does in the process, complete or streamed, and explains what it refuses."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Secrets of OpenAPI tools: where they come from, where they go, and that nobody reads them."""
+"""Secrets of OpenAPI tools: their sources, where they are sent, and that nobody else can read them."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Attempts to get out of the Python sandbox, or to take more than it gives. None may succeed."""
+"""Attempts to escape from the Python sandbox or to exceed its limits. All must fail."""
 
 import os
 import time
