@@ -84,7 +84,7 @@ async def test_they_are_journalled_within_the_call_that_makes_them(lab: Lab) -> 
     ]
     assert started[1].arguments == '{"to":"a"}'
     assert run.state.spent.tool_calls == 4
-    # Their files are kept with the call that made them: it is run again as a whole, or not at all.
+    # Files of inner calls are kept with the outer call, which is run again as a whole or not at all.
     kinds_of = [event.type for event in run.events]
     assert kinds_of.count("snapshot_taken") == 2
     assert kinds_of[-6:-3] == ["snapshot_taken", "tool_completed", "inference_started"]

@@ -257,7 +257,7 @@ async def test_a_guess_of_tokens_counts_what_was_said_since_the_inference_before
 
     first = bare("", call("look", {"at": "12345678"}))
     run = await lab.agent(first, bare("1234"), tools=[look]).run("1234")
-    # At 4 characters a token: "1234"; then all of that, the call's 21 and the result's 12.
+    # With 4 characters per token: "1234"; then also 21 characters of the call and 12 of the result.
     assert run.usage == Usage(1 + (1 + 6) + 3, 6 + 1)
 
 
@@ -271,7 +271,7 @@ async def test_costs_add_up(lab: Lab) -> None:
     assert run.usage == Usage(10, 6, 4, 2)
 
 
-# How runs end
+# The ends of runs
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,7 @@ async def test_files_changed_by_a_tool_that_the_deadline_stopped_are_kept(lab: L
     assert run.files == {"half.txt": b"half"}
 
 
-# Calls that are not as they should be
+# Faulty calls
 
 
 async def test_an_unknown_tool_is_answered_with_the_nearest_names(lab: Lab) -> None:
@@ -827,7 +827,7 @@ async def test_calls_without_an_id_or_with_one_that_was_used_get_their_own(lab: 
     assert all(ids)
     assert [content for _, content in results(run)] == ["saw a", "saw b", "saw c", "saw d"]
     assert [item.call_id for item in run.messages if item.role is Role.TOOL] == ids
-    # The model is shown the ids that the results are joined by.
+    # The model sees the ids that join calls and results.
     assert [item.call_id for item in model.requests[2].messages[1].tool_calls] == ids[:2]
 
 
@@ -890,7 +890,7 @@ async def test_files_are_snapshotted_with_the_result_that_changed_them(lab: Lab)
     assert types == ["snapshot_taken", *changed, "tool_completed", *changed]
 
 
-# Attempts that a model's wrapper makes again
+# Attempts repeated by a wrapper of the model
 
 
 class Retrying:
@@ -991,7 +991,7 @@ async def test_cancelling_in_a_tool_leaves_a_call_whose_effect_says_what_becomes
     run = await agent.resume("r")
     assert run.stop_reason is StopReason.COMPLETED
     assert started == ["r/w"] * runs
-    # What was completed before is not run again.
+    # Calls that were completed before are not run again.
     assert [event.body.result.name for event in run.events if isinstance(event.body, e.ToolCompleted)] == [
         "look",
         "work",
@@ -1091,7 +1091,7 @@ async def test_a_resumed_run_that_is_cancelled_at_once_is_resumed_again(lab: Lab
 
 
 async def test_time_that_nobody_worked_counts_for_no_deadline(lab: Lab) -> None:
-    # The journal's clock says 1970, so the pause before it is resumed is longer than any deadline.
+    # The journal's times are in 1970, so the pause before the resume is longer than any deadline.
     interrupted(lab, "r", *started(Policy(deadline_seconds=30.0), calls=(S1,)))
     run = await lab.agent("done", tools=[send]).resume("r")
     assert run.stop_reason is StopReason.COMPLETED
@@ -1754,7 +1754,7 @@ async def test_the_tools_of_one_task_are_not_those_of_the_next_run(lab: Lab) -> 
     assert [len(item.tools) > 0 for item in model.requests] == [True, False]
 
 
-# The same, blocking
+# The blocking methods
 
 
 def test_the_blocking_calls_do_the_same() -> None:

@@ -131,7 +131,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            # SIGINT is what these tests send, so it must not be ignored from the outside.
+            # These tests send SIGINT, so the process must not inherit that it is ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         os.close(slave)

@@ -136,7 +136,7 @@ def test_second_interrupt_does_not_wait(cli: Cli, script: Script) -> None:
     process = cli.start("run", "go", "-m", "m", "--base-url", server.url, "-t", "tools.py", "-q")
     assert process.stdout is not None
     assert process.stdout.readline() == "hogging\n"
-    # Signals that come too close are one, so that it may take a third.
+    # Two signals in quick succession may arrive as one, so a third may be needed.
     for _ in range(30):
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):

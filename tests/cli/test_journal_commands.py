@@ -130,7 +130,7 @@ def test_fork_goes_another_way(cli: Cli, script: Script) -> None:
     assert forked.code == 0, forked
     assert forked.lines[-1]["output"] == "answer 3 of one"
     assert forked.lines[0]["parent"] == {"run_id": "mine", "seq": forked.lines[0]["parent"]["seq"]}
-    # The turn is open at its first event, so that another model answers it.
+    # At its first event the turn is open, so the fork's model answers it.
     seq = next(line["seq"] for line in cli("show", "mine", "--json").lines if line["type"] == "turn_started")
     other = cli("fork", "mine", "--at", str(seq), "-m", "two", "--base-url", server.url, "-q")
     assert other.out == "answer 1 of two\n", other

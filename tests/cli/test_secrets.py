@@ -38,7 +38,7 @@ def test_no_key_is_left_anywhere(cli: Cli, script: Script, status: int) -> None:
     sent_by = {"m": ("MY_KEY", "TEAM_TOKEN"), "n": ("OPENAI_API_KEY",)}
 
     def answer(body: dict[str, str]) -> object:
-        # A server that tells what it was sent, as many do.
+        # The server repeats the request in its error, as many servers do.
         echoed = " and ".join(KEYS[name] for name in sent_by[body["model"]])
         return {"content": "fine"} if status == 200 else (status, f"you sent {echoed}")
 

@@ -305,7 +305,7 @@ class Place:
 
 
 def test_every_registered_toolset_is_tried() -> None:
-    # The same as `shell`, but for the walls around it.
+    # It differs from `shell` only in the sandbox.
     assert set(KINDS) == {*TOOLSETS, *MAKERS} - {"shell-unprotected"}
 
 
@@ -378,7 +378,7 @@ async def test_it_goes_on_after_a_call_was_cancelled(kind: Kind, tools: dict[str
             await asyncio.wait([task], timeout=0.2)
             assert not task.done()
             task.cancel()
-            # Far less than the call takes.
+            # This is much less than the call takes.
             async with asyncio.timeout(30):
                 await asyncio.gather(task, return_exceptions=True)
             assert task.cancelled()

@@ -125,7 +125,7 @@ def test_a_call_of_very_many_arguments_is_read_once(name, head, body, tail):
     with no_longer_than(BEARABLE, name):
         (call,) = parse(text, name).tool_calls
     assert len(call.arguments) >= count
-    # Nor are those whose ends are missing.
+    # Texts whose ends are missing are handled too.
     for broken in (text.replace("</", "<"), text[: -len(tail)], head * 10 + text.replace("1", "\n" + head)):
         with no_longer_than(BEARABLE, name):
             parse(broken, name)

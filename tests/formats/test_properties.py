@@ -167,7 +167,7 @@ def test_a_value_may_quote_whole_calls_of_its_own_format(name):
         f"It is {quoted} here.",
     ):
         for arguments in ({"s": text}, {"a": 1, "s": text}, {"s": text, "a": 1}):
-            # It refuses what does not come back.
+            # `render` refuses what would not be parsed again.
             said = render(one_call("f", arguments), name, TWO_TOOLS)
             assert [call.arguments for call in parse(said, name, TWO_TOOLS).tool_calls] == [arguments]
 

@@ -30,7 +30,7 @@ def mistral(request, tmp_path):
     """Return the text of a conversation as one version's template writes it."""
     path = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
     if request.param != "v3":
-        # The vocabulary that comes with the package is of v3; the templates of the others need only their marks.
+        # The package has only the vocabulary of v3; the other templates need only their marks.
         raw = json.loads(path.read_text())
         marks = [dict(item) for item in Tekkenizer.DEPRECATED_SPECIAL_TOKENS]
         known = {item["token_str"] for item in marks}
@@ -44,7 +44,7 @@ def mistral(request, tmp_path):
         MistralCall(id=call.call_id, function=FunctionCall(name=call.name, arguments=call.arguments))
         for call in CALLS
     ]
-    # Up to v3 there is no place for text beside calls.
+    # Templates up to v3 cannot have text beside calls.
     content = None if request.param == "v3" else MESSAGE.content
     messages = [
         UserMessage(content="Hi"),

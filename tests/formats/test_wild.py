@@ -1,9 +1,12 @@
 """Real output of models: correct calls, and malformed ones that were observed."""
 
+import subprocess
+import sys
+
 import pytest
 
 from treadle.core.errors import ConfigError
-from treadle.formats import FORMATS, IncrementalParser, detect, parse
+from treadle.formats import FORMATS, IncrementalParser, detect, find_format, parse
 
 TOOLS = [
     {
@@ -914,3 +917,23 @@ def test_what_cannot_be_told_is_an_error():
     parser.close()
     with pytest.raises(ValueError, match="closed"):
         parser.feed("x")
+
+
+def test_each_format_has_the_name_that_it_is_registered_under():
+    for name in FORMATS.names():
+        assert find_format(name).name == name
+    assert find_format("hermes") is find_format("hermes")
+
+
+def test_only_the_format_that_is_used_is_loaded():
+    script = (
+        "import sys\nfrom treadle.formats import detect, parse\n"
+        "parse('<tool_call>{}</tool_call>', detect('Qwen3-8B'))\n"
+        "print(*[name for name in sys.modules if name.startswith('treadle.formats.') and 'engine' not in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == [
+        "treadle.formats.hermes",
+        "treadle.formats.parsing",
+        "treadle.formats.registry",
+    ]

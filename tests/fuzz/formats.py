@@ -39,7 +39,7 @@ def make_text(data: atheris.FuzzedDataProvider) -> str:
         if choice < len(TAGS):
             parts.append(tag)
         elif choice < 2 * len(TAGS):
-            # One that is cut off.
+            # A mark that is cut off.
             parts.append(tag[: data.ConsumeIntInRange(0, len(tag))])
         else:
             parts.append(data.ConsumeUnicodeNoSurrogates(data.ConsumeIntInRange(0, 12)))

@@ -92,7 +92,7 @@ async def test_export_import_export_is_the_identity(
 ) -> None:
     first, second = MemoryJournal(), MemoryJournal()
     for number, (bodies, blobs) in enumerate(runs):
-        # As a newer minor version would have written it.
+        # A newer minor version could have written this.
         raws = [json.dumps({**json.loads(e.encode_body(body)), **unknown}).encode() for body in bodies]
         writer = first.create(f"run {number}")
         events = [e.Event("", 0, body, raw) for body, raw in zip(bodies, raws, strict=True)]
@@ -102,7 +102,7 @@ async def test_export_import_export_is_the_identity(
     lines = [line for run_id in run_ids for line in export_run(first, run_id)]
     assert await import_lines(second, lines) == run_ids
     again = [line for run_id in run_ids for line in export_run(second, run_id)]
-    # White space between the fields of a line is not kept the first time; from then on every byte is.
+    # The first import drops white space between fields; after that, every byte is kept.
     assert [json.loads(line) for line in again] == [json.loads(line) for line in lines]
     third = MemoryJournal()
     await import_lines(third, again)

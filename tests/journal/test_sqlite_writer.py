@@ -104,7 +104,7 @@ async def test_what_follows_a_failed_write_is_not_kept(journal: SqliteJournal) -
     waiting = asyncio.ensure_future(writer.sync())
     await asyncio.sleep(0)
     gate.set()
-    # Both were tried before this loop hears of the first.
+    # Both writes were tried before this event loop learns about the first.
     journal._committer.submit(lambda db: None).result(PATIENCE_SECONDS)
     with pytest.raises(JournalError, match="broken"):
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)

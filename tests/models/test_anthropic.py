@@ -134,7 +134,7 @@ async def test_blocks_are_sent_back_as_they_came(name, is_streamed):
     raw = answer(*SHAPES[name])
     reply = stream(raw) if is_streamed else Reply(raw)
     completion, _ = await ask([reply], is_streamed=is_streamed)
-    # What was kept goes through a journal.
+    # The opaque data survives a journal.
     message = msgspec.json.decode(msgspec.json.encode(completion.message), type=Message)
     results = [Message(Role.TOOL, "", call_id=call.call_id, name=call.name) for call in message.tool_calls]
     log = Log([USER, message, *(results or [USER])])
@@ -269,7 +269,7 @@ async def test_the_prefix_is_marked_for_the_cache():
     assert (body["system"][0]["cache_control"], body["cache_control"]) == (mark, mark)
     _, (body,) = await ask([Reply(answer(TEXT))], Request(log, (SPEC,)), cache=False)
     assert "cache_control" not in json.dumps(body)
-    # Nobody would read it.
+    # No later request would read this from the cache.
     _, (body,) = await ask([Reply(answer(TEXT))], Request(log))
     assert "cache_control" not in json.dumps(body)
     extra = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}

@@ -52,7 +52,7 @@ async def test_the_hermes_loop():
     assert system.content.startswith("Be brief.\n\n# Tools")
     assert '<tools>\n{"type": "function", "function": {"name": "add"' in system.content
     said, results = second.messages[2], second.messages[3]
-    # What the model wrote, to the letter; and both results in one message, in order.
+    # The prompt has the exact text that the model wrote, and both results in one message, in order.
     assert said.content == f"{THOUGHT}{CALL}\n{CALL}"
     assert (results.role, results.content) == (
         Role.USER,
@@ -165,7 +165,7 @@ async def test_over_a_completions_server_the_prompt_is_the_transcript():
     assert done.output == "3"
     first, second = [request.json() for request in transport.requests]
     assert first["stop"] == ["<tool_response>", "<|im_end|>"]
-    # The second prompt goes on from the first, and from what was sampled.
+    # The second prompt continues the first prompt and the sampled tokens.
     assert second["prompt"].startswith(first["prompt"] + f"{THOUGHT}{CALL}<|im_end|>\n")
     assert second["prompt"].endswith(
         "<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"

@@ -19,7 +19,7 @@ from treadle.models.wrappers.limit_rules import Bucket, Concurrency, Pace
 def test_no_minute_has_more_than_its_count(count, steps):
     bucket, now, taken = Bucket.per_minute(count, 0.0), 0.0, []
     for pause, wanted in steps:
-        # Of a few a minute, each is one.
+        # With few requests per minute, each takes one token.
         wanted = 1.0 if count < 60 else min(wanted, bucket.capacity)
         now += max(pause, bucket.wait(wanted, now + pause) + pause)
         assert bucket.wait(wanted, now) == pytest.approx(0.0, abs=1e-6)
@@ -36,7 +36,7 @@ def test_what_is_more_than_a_bucket_holds_is_taken_when_it_is_full():
     assert bucket.wait(100, 0.0) == pytest.approx(5.0)
     bucket.fill(5.0)
     bucket.take(100)
-    # And paid back.
+    # The debt is paid back first.
     assert bucket.wait(1, 5.0) == pytest.approx(91.0)
 
 
@@ -122,7 +122,7 @@ def test_nobody_is_sent_before_the_server_said():
         pace.refuse(0.0, 0.1, 30.0)
     assert 30.0 <= pace.wait(0.1) <= 30.0 * 1.05
     now = 0.1 + pace.wait(0.1)
-    # And then one after another, not all at once.
+    # Then they start one after another, not all at once.
     sent = 0
     while pace.wait(now) == 0.0:
         pace.admit(now)
@@ -151,7 +151,7 @@ def test_a_server_that_tells_is_followed_before_it_refuses():
     assert pace.rate == pytest.approx(1.0)
     pace.admit(0.0)
     assert pace.wait(0.0) == pytest.approx(1.0)
-    # All are there: nothing is known of how fast they come back.
+    # The bucket is full, so nothing is known about how fast it refills.
     pace = Pace(0.0)
     pace.hear(60, 60, 0.0, 0, 0.0)
     assert pace.rate is None

@@ -583,6 +583,6 @@ async def test_whatever_a_server_sends_is_a_completion_or_a_provider_error(chang
         completion = await ask(raw)
     except ProviderError:
         return
-    # A completion that is not what its types say could not be read back from a journal.
+    # A completion with wrong types could not be read back from a journal.
     assert msgspec.json.decode(msgspec.json.encode(completion), type=Completion) == completion
     encode_message(completion.message)

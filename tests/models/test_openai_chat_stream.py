@@ -359,7 +359,7 @@ async def test_streams_use_their_connection_again():
         model = OpenAIChatModel("m", base_url=server.base_url)
         for _ in range(10):
             await model.infer(REQUEST, Listener().watch)
-        # A request may come before the last connection is back in the pool, but not every one does.
+        # Some requests may start before the last connection is back in the pool.
         assert server.connections <= 5
 
 

@@ -81,7 +81,7 @@ async def test_connections_are_used_again(ask):
         for _ in range(5):
             await ask(transport, server.origin)
             await ask(other, server.origin)
-        # A request may come before the last connection is back in the pool, but not every one does.
+        # Some requests may start before the last connection is back in the pool.
         assert server.connections <= 5
         assert len(server.requests) == 10
 
@@ -181,7 +181,7 @@ async def test_an_answer_to_a_cancelled_request_goes_to_nobody(ask):
 async def test_chunks_arrive_before_the_stream_ends():
     async with serve([stream(b"first", end=End.STALL)]) as server:
         async with HttpTransport().stream(server.origin, {}, b"") as answer:
-            # The server never sends more, so this comes now or never.
+            # The server sends nothing more, so the chunk must arrive without waiting for the end.
             assert await asyncio.wait_for(anext(answer.chunks), 5) == b"first"
         await asyncio.wait_for(server.gone.wait(), 5)
 

@@ -79,7 +79,7 @@ class TestFilter:
             assert judge(program, socket, architecture, family, 1) == answer
         assert judge(program, ioctl, architecture, 0, 0x5401) == ALLOW
         assert judge(program, ioctl, architecture, 0, 0x5412) == FAIL | 1
-        # The kernel looks at the lower half alone, so the filter must too.
+        # The kernel uses only the lower half of the number, so the filter must do the same.
         assert judge(program, ioctl, architecture, 0, 0x5412 | 1 << 32) == FAIL | 1
 
     def test_calls_of_the_other_abi_of_x86_are_not_a_way_around_it(self) -> None:

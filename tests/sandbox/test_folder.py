@@ -103,7 +103,7 @@ def test_after_each_command_all_three_are_the_same(
                     change(root, sandbox, kind, *rest)
             assert folder.pull(sandbox, 1000, 10**6) == []
             assert files_on(root) == {path: sandbox.read(path) for path in sandbox.paths()}
-            # A run that is resumed finds the same as one that goes on.
+            # A resumed run must see the same files as one that was not interrupted.
             clear_folder(Path(other_name))
             Folder(Path(other_name)).push(sandbox)
             assert everything_on(Path(other_name)) == everything_on(root)

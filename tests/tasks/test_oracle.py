@@ -109,7 +109,7 @@ async def test_without_tools_it_answers_from_what_it_has(play):
             assert completion.finish_reason is FinishReason.STOP
             assert completion.message.content
             assert not completion.message.tool_calls
-        # Before the last step nearly every solver knows what it will say.
+        # Before the last step, almost every solver knows its answer.
         done += task.check(completion.message.content, files).reward == 1.0
     assert done >= 40
 

@@ -169,7 +169,7 @@ async def test_calls_that_run_when_a_session_is_replaced_end_in_peace(service: S
         assert (service.calls, service.begun) == (["once", "look"], 2)
 
 
-# Answers that are none
+# Faulty answers
 
 
 @pytest.mark.parametrize(

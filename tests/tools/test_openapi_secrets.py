@@ -51,7 +51,7 @@ async def test_secrets_go_where_they_belong_and_come_back_to_nobody(
     output = await tool.call({}, WHERE)
     (asked,) = web.asked
     assert (asked.path.partition("?")[2] if where == "query" else asked.headers[where]) == sent
-    # The server repeats all that it was asked.
+    # The server repeats the whole request.
     told = f"{output} {tool!r} {tool.spec} {tool._api!r}"
     assert "***" in output.content
     for form in (secret, sent.rpartition(" ")[2], sent.rpartition("=")[2] or sent, secret.rpartition(":")[2]):

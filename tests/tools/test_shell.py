@@ -375,7 +375,7 @@ def start(command: str, *more: str) -> "subprocess.Popen[str]":
         [sys.executable, "-c", textwrap.dedent(SCRIPT), command, *more],
         stdout=subprocess.PIPE,
         text=True,
-        # SIGINT is what these tests send, so it must not be ignored from the outside.
+        # These tests send SIGINT, so the process must not inherit that it is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 

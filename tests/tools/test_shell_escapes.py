@@ -48,7 +48,7 @@ class World:
         self.secret = f"secret-{token_hex(8)}"
         self.mark = token_hex(8)
         self.heard: list[bytes] = []
-        # Others may read it, so that nothing but the sandbox keeps it from being read.
+        # The file is world-readable, so that only the sandbox can prevent reading it.
         self.folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="treadle-outside-", dir="/tmp"))
         )

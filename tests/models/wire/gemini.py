@@ -62,7 +62,7 @@ def events(raw):
     chunks = [{**head, "candidates": [{"content": {"role": "model", "parts": [part]}}]} for part in split]
     chunks = chunks or [{**head, "candidates": [{}]}]
     rest = {key: value for key, value in candidate.items() if key != "content"}
-    # Google says why it stopped along with the last part.
+    # Gemini sends the finish reason together with the last part.
     chunks[-1]["candidates"][0] |= rest
     if "usageMetadata" in raw:
         chunks[0]["usageMetadata"] = {"promptTokenCount": raw["usageMetadata"]["promptTokenCount"]}
