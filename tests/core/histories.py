@@ -77,7 +77,7 @@ class History:
         )
 
     def is_interrupted(self) -> bool:
-        """Return true sometimes, but only a limited number of times."""
+        """Return True sometimes, but only a limited number of times."""
         if self.interruptions and self.draw(st.integers(0, 5)) == 5:
             self.interruptions -= 1
             return True

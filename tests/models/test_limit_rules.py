@@ -48,7 +48,7 @@ class Server:
         self.level, self.at = burst, 0.0
 
     def asks_to_wait(self, now):
-        """Return false if the server answers; otherwise the seconds that it names, or `None` if it names none."""
+        """Return False if the server answers; otherwise the seconds that it names, or `None` if it names none."""
         self.level = min(self.burst, self.level + (now - self.at) * self.rate)
         self.at = now
         if self.level >= 1:

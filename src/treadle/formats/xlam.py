@@ -35,7 +35,7 @@ class Xlam(Format):
             reader.content.add(text[start:])
 
     def _take(self, reader: Reader, start: int) -> bool:
-        """Read all text from `start` on as calls. Return true if it was calls or errors, and false if it is
+        """Read all text from `start` on as calls. Return True if it was calls or errors, and False if it is
         ordinary text."""
         text = reader.text
         whole = text[start:].strip()

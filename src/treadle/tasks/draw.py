@@ -38,7 +38,7 @@ class Draw:
         return low + self.below(high - low + 1)
 
     def chance(self, probability: float) -> bool:
-        """Return true with this probability."""
+        """Return True with this probability."""
         return self._random() < probability
 
     def pick(self, options: Sequence[T]) -> T:

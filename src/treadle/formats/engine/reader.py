@@ -136,7 +136,7 @@ class Reader:
         return Parsed("".join(self.reasoning) or None, text, tuple(self.calls), tuple(self.errors))
 
     def attempt(self, read: Callable[[], Wanted], start: int, end: int) -> bool:
-        """Add the call that `read` returns, or an error if it raises `NoCall`. Return true if a call was added."""
+        """Add the call that `read` returns, or an error if it raises `NoCall`. Return True if a call was added."""
         try:
             wanted = read()
         except NoCall as error:

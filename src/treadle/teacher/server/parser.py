@@ -70,7 +70,7 @@ class Parser:
         self._buffer += data
 
     def take_continue(self) -> bool:
-        """Return true if the client waits for permission to send its body. It is true only once for each
+        """Return True if the client waits for permission to send its body. It is true only once for each
         request."""
         head = self._head
         if head is None or self._buffer or self._body or "expect" not in head.headers:
@@ -124,7 +124,7 @@ class Parser:
         return Head(method, target, headers, is_http_11, _read_length(headers, is_http_11))
 
     def _read_chunks(self) -> bool:
-        """Read the part of a chunked body that has arrived. Return true at its end."""
+        """Read the part of a chunked body that has arrived. Return True at its end."""
         while not self._is_in_trailer:
             if self._chunk_left is None:
                 line = self._take_line()
