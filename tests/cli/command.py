@@ -49,7 +49,7 @@ class Cli:
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            # These tests send SIGINT, so the process must not inherit that it is ignored.
+            # SIGINT is what these tests send, so it must not be ignored from the outside.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             **options,
         )

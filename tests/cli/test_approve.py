@@ -1,4 +1,4 @@
-"""Calls that need approval: asked for on a real terminal, or decided later with `treadle approve`."""
+"""Calls that wait for a yes: asked on a real terminal, or decided later by `treadle approve`."""
 
 import os
 import pty
@@ -119,7 +119,7 @@ def test_a_limit_of_a_tool_is_kept(cli: Cli, script: Script) -> None:
 
 
 class Terminal:
-    """A command on a terminal of its own, into which a test types."""
+    """A command on a terminal of its own, which a test types into."""
 
     def __init__(self, cli: Cli, *arguments: str) -> None:
         self._master, slave = pty.openpty()
@@ -131,7 +131,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            # These tests send SIGINT, so the process must not inherit that it is ignored.
+            # SIGINT is what these tests send, so it must not be ignored from the outside.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         os.close(slave)

@@ -1,4 +1,4 @@
-"""The contract between toolsets and the loop, tested on every registered toolset."""
+"""What every toolset owes the loop, over all that are registered, each with what it needs."""
 
 import asyncio
 import json
@@ -45,23 +45,23 @@ Call = tuple[str, dict[str, Any]]
 
 
 class Kind(Struct, frozen=True):
-    """One toolset, with example calls."""
+    """One toolset, and calls of it."""
 
     text: str
     good: Call
     says: str
-    """A text that the result of `good` contains."""
+    """What the result of the good call holds."""
     bad: Call
-    """A call with invalid arguments; `at_fault` is the name of the invalid one."""
+    """Breaks the schema, with the argument of this name."""
     at_fault: str
     fails: Call
-    """A call with valid arguments that fails."""
+    """Fits the schema, and cannot be done."""
     why: str
-    """A text that the result of `fails` contains."""
+    """What the result of that holds."""
     own: Callable[[str], tuple[Call, Call]] | None = None
-    """Two calls; the second must return the text that the first left in the run."""
+    """Two calls, of which the second says the text that the first left in the run."""
     slow: Call | None = None
-    """A call that takes minutes unless it is cancelled."""
+    """Takes minutes, if nobody cancels it."""
 
 
 def _files(folder: Path, urls: dict[str, str]) -> Kind:
@@ -196,7 +196,7 @@ DOCUMENT = {
 
 @pytest.fixture(scope="module")
 def urls() -> Iterator[dict[str, str]]:
-    """The addresses of the services that some toolsets need, by name."""
+    """A service of each kind that needs one."""
     is_over = threading.Event()
     sessions: dict[str, dict[str, str]] = {}
 
@@ -236,7 +236,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, urls: dict[str, str]) -
 
 @pytest.fixture
 def make(kind: Kind) -> Iterator[Callable[[], Any]]:
-    """A function that makes the toolset, as a new object if possible. All objects are closed after the test."""
+    """Gives the toolset, another object each time as far as it is one; what was made is closed in the end."""
     made = []
 
     def make() -> Any:
@@ -254,7 +254,7 @@ def make(kind: Kind) -> Iterator[Callable[[], Any]]:
 
 
 def _children(*names: str) -> list[str]:
-    """Return the commands of this process's descendants that contain one of `names`."""
+    """The commands of this process's descendants that hold one of `names`."""
     parents: dict[str, str] = {}
     commands: dict[str, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -279,7 +279,7 @@ def _tools_of(toolset: Any) -> dict[str, Tool]:
 
 
 class Place:
-    """One run's files and scope, in which calls can be made."""
+    """One run's files and scope, and calls in it."""
 
     def __init__(self, tools: dict[str, Tool], run_id: str = "r") -> None:
         self.tools = tools
@@ -305,7 +305,7 @@ class Place:
 
 
 def test_every_registered_toolset_is_tried() -> None:
-    # It differs from `shell` only in the sandbox.
+    # The same as `shell`, but for the walls around it.
     assert set(KINDS) == {*TOOLSETS, *MAKERS} - {"shell-unprotected"}
 
 
@@ -378,7 +378,7 @@ async def test_it_goes_on_after_a_call_was_cancelled(kind: Kind, tools: dict[str
             await asyncio.wait([task], timeout=0.2)
             assert not task.done()
             task.cancel()
-            # This is much less than the call takes.
+            # Far less than the call takes.
             async with asyncio.timeout(30):
                 await asyncio.gather(task, return_exceptions=True)
             assert task.cancelled()

@@ -1,8 +1,7 @@
-"""A run with numbered boundaries at which its process can be killed.
+"""A run whose every boundary can be the one at which its process is killed.
 
-There are boundaries before and after each append and each sync, around each answer of the model, and around
-each effect of a tool. What the outside world saw is written to a file beside the journal, which survives the
-kill.
+`Boundary` counts: before and after each append and each sync, around each answer of the model, and around
+each effect of a tool. What the world saw is written to a file beside the journal, which outlives the kill.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ RUN_ID = "run"
 
 
 class Boundary:
-    """A counter that kills the process at call number `crash_at`, counted from 0. `None` means never."""
+    """Kills the process at the `crash_at`-th call, counted from 0; `None` never does."""
 
     def __init__(self, crash_at: int | None, witness: Path) -> None:
         self.count = 0
@@ -38,12 +37,12 @@ class Boundary:
         self.count += 1
 
     def witness(self, what: str) -> None:
-        """Record something that the outside world saw. The record survives a kill at the next instant."""
+        """Write down what the world saw; it is there even if the next instant kills."""
         os.write(self._file, f"{what}\n".encode())
 
 
 class CrashingWriter:
-    """The journal's own writer, with a boundary before and after each of its operations."""
+    """The journal's own writer, with a boundary on both sides of what it does."""
 
     def __init__(self, inner: RunWriter, boundary: Boundary) -> None:
         self._inner = inner
@@ -82,7 +81,7 @@ class CrashingJournal:
 
 
 class Script:
-    """A model that answers by the number of results so far, and records every answer that is paid for."""
+    """A model that answers by how many results it sees, and witnesses every answer that is paid for."""
 
     name = "script"
 
@@ -108,7 +107,7 @@ class Script:
 
 
 def make_tools(boundary: Boundary) -> list[Any]:
-    """Return one sync and one async tool for each effect."""
+    """One sync and one async tool of each effect."""
 
     def act(effect: str, context: ToolContext, text: str) -> str:
         boundary()
@@ -149,7 +148,7 @@ def make_tools(boundary: Boundary) -> list[Any]:
 
 
 def tools_of(scenario: str, boundary: Boundary, witness: Path) -> list[Any]:
-    """Return the tools of a scenario. Only some scenarios need tools with processes of their own."""
+    """The tools of a scenario; those that need a process of their own only where it is about them."""
     if scenario in ("python", "shell"):
         return [*make_tools(boundary), scenario]
     if scenario == "mcp":
@@ -158,7 +157,7 @@ def tools_of(scenario: str, boundary: Boundary, witness: Path) -> list[Any]:
 
 
 def _servers(witness: Path) -> Any:
-    """Return an MCP server that records its calls and their idempotency keys."""
+    """A server that writes down its calls, with their keys, in the witness."""
     from treadle.tools.mcp import MCPServer
 
     return MCPServer(
@@ -210,13 +209,13 @@ SCENARIOS |= {
     ],
 }
 APPROVE = {"approved": {"once": Approval.ASK}}
-"""The approvals that a scenario's policy asks for. Every request is approved."""
+"""Scenario to what the policy asks about; somebody always says yes."""
 
 
 async def drive(
     path: Path, scenario: str, level: str, crash_at: int | None, *, listens: bool, in_doubt: InDoubt
 ) -> tuple[Run, int]:
-    """Resume the run, or begin it if nothing was kept. Return the run and the number of boundaries."""
+    """Resume the run, or begin it if nothing of it was kept; the run and the number of boundaries."""
     boundary = Boundary(crash_at, path.with_suffix(".witness"))
     journal = CrashingJournal(path, level, boundary)
 

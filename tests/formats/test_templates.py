@@ -1,4 +1,4 @@
-"""Rendering and parsing compared with the models' own templates, where a package contains them."""
+"""What is written and read against the models' own templates, where a package holds them."""
 
 import json
 from pathlib import Path
@@ -27,10 +27,10 @@ MESSAGE = Message(Role.ASSISTANT, "I look.", CALLS)
 
 @pytest.fixture(params=["v3", "v7", "v11", "v13"])
 def mistral(request, tmp_path):
-    """Return the text of a conversation as one version's template writes it."""
+    """The text of a conversation as the template of one version writes it."""
     path = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
     if request.param != "v3":
-        # The package has only the vocabulary of v3; the other templates need only their marks.
+        # The vocabulary that comes with the package is of v3; the templates of the others need only their marks.
         raw = json.loads(path.read_text())
         marks = [dict(item) for item in Tekkenizer.DEPRECATED_SPECIAL_TOKENS]
         known = {item["token_str"] for item in marks}
@@ -44,7 +44,7 @@ def mistral(request, tmp_path):
         MistralCall(id=call.call_id, function=FunctionCall(name=call.name, arguments=call.arguments))
         for call in CALLS
     ]
-    # Templates up to v3 cannot have text beside calls.
+    # Up to v3 there is no place for text beside calls.
     content = None if request.param == "v3" else MESSAGE.content
     messages = [
         UserMessage(content="Hi"),

@@ -1,4 +1,4 @@
-"""The whole stack, from a model's name to a real socket, with the faults that servers have."""
+"""The whole stack, from the model's name to a real socket, under the faults that servers have."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ from treadle.models import HttpTransport, OpenAIChatModel, RetryModel, Watch, mo
 
 
 def connect(base_url: str, *, timeout_seconds: float = 5.0, max_attempts: int = 6, **options) -> RetryModel:
-    """Return what `model()` makes, with short delays."""
+    """What `model()` makes, with delays that are short."""
     transport = HttpTransport(timeout_seconds=timeout_seconds)
     inner = OpenAIChatModel("m", base_url=base_url, transport=transport, **options)
     return RetryModel(inner, max_attempts=max_attempts, min_delay_seconds=0.001)

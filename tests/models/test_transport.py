@@ -1,4 +1,4 @@
-"""The transport over real sockets: what arrives, and the error for each failure."""
+"""The transport over real sockets: what arrives, and what each failure says."""
 
 import asyncio
 import gzip
@@ -81,7 +81,7 @@ async def test_connections_are_used_again(ask):
         for _ in range(5):
             await ask(transport, server.origin)
             await ask(other, server.origin)
-        # Some requests may start before the last connection is back in the pool.
+        # A request may come before the last connection is back in the pool, but not every one does.
         assert server.connections <= 5
         assert len(server.requests) == 10
 
@@ -181,7 +181,7 @@ async def test_an_answer_to_a_cancelled_request_goes_to_nobody(ask):
 async def test_chunks_arrive_before_the_stream_ends():
     async with serve([stream(b"first", end=End.STALL)]) as server:
         async with HttpTransport().stream(server.origin, {}, b"") as answer:
-            # The server sends nothing more, so the chunk must arrive without waiting for the end.
+            # The server never sends more, so this comes now or never.
             assert await asyncio.wait_for(anext(answer.chunks), 5) == b"first"
         await asyncio.wait_for(server.gone.wait(), 5)
 
@@ -278,7 +278,7 @@ async def test_in_process_streams_its_chunks():
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_no_cancellation_is_lost_whatever_comes_at_that_moment(is_streamed):
-    """The transport must not lose a cancellation that comes together with a response."""
+    """A cancellation that comes together with an answer once let the task go on, as if nothing had been said."""
     async with serve(lambda _: Reply(b"{}")) as server:
         transport = HttpTransport(timeout_seconds=5.0)
 
