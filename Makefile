@@ -34,7 +34,7 @@ SECONDS ?= 600
 fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
 	@mkdir -p .fuzz
-	@for format in $$($(BIN)/python -c 'from treadle.formats import FORMATS; print(*FORMATS)'); do \
+	@for format in $$($(BIN)/python -c 'from treadle.formats import FORMATS; print(*FORMATS.names())'); do \
 		echo "fuzzing $$format for $(SECONDS) s"; \
 		$(BIN)/python -m tests.fuzz.formats $$format $(SECONDS) -artifact_prefix=.fuzz/ 2>.fuzz/$$format.log || \
 		{ tail -40 .fuzz/$$format.log; exit 1; }; \

@@ -1,1 +1,1 @@
-"""Benchmarks: each one command, `python -m benchmarks NAME`, a ratio against a baseline in the same run."""
+"""Benchmarks. `python -m benchmarks NAME` runs one and prints its ratios against a baseline in the same run."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: run benchmarks, each in a process of its own, pinned to one core."""
+"""`python -m benchmarks [NAME ...]`: run benchmarks, each in its own process, pinned to one core."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ BENCHMARKS = {
 
 
 def main(names: list[str]) -> int:
-    """Exit status 0 if every figure is met."""
+    """Run the benchmarks, and return exit status 0 if every figure is met."""
     unknown = set(names) - set(BENCHMARKS)
     if unknown:
         print(f"no benchmark {sorted(unknown)}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The baseline: a tool loop written by hand over the same HTTP client, with no journal, checks or limits."""
+"""The baseline: a tool loop written by hand over the same HTTP client, without journal, checks or limits."""
 
 import msgspec
 from pyreqwest.client import Client
@@ -13,7 +13,7 @@ HEADERS = {"content-type": "application/json", "authorization": "Bearer none"}
 
 
 async def run(client: Client, url: str) -> int:
-    """One run; the number of its steps."""
+    """Make one run, and return the number of its steps."""
     messages: list[dict[str, object]] = [{"role": "user", "content": "Add 1 and 2."}]
     steps = 0
     while True:
@@ -28,7 +28,7 @@ async def run(client: Client, url: str) -> int:
 
 
 async def run_streaming(client: Client, url: str) -> int:
-    """One run whose answers are streamed; the number of its steps."""
+    """Make one run with streamed answers, and return the number of its steps."""
     messages: list[dict[str, object]] = [{"role": "user", "content": "Add 1 and 2."}]
     steps = 0
     while True:

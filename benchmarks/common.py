@@ -1,4 +1,4 @@
-"""What the benchmarks share: the server in a process of its own, pinning, rounds in turn, and the report."""
+"""Code that benchmarks share: the server process, pinning to a core, alternating rounds, and the report."""
 
 import asyncio
 import contextlib
@@ -26,12 +26,12 @@ class Figure(Struct):
     name: str
     value: float
     wanted: str
-    """As `>= 0.5`."""
+    """The condition on the value, such as `>= 0.5`."""
     detail: str
 
     @property
     def is_met(self) -> bool:
-        """Whether the value is as wanted."""
+        """Whether the value meets the condition."""
         sign, limit = self.wanted.split()
         return self.value >= float(limit) if sign == ">=" else self.value <= float(limit)
 
@@ -41,30 +41,30 @@ class Figure(Struct):
 
 
 class Timing(NamedTuple):
-    """What some steps cost."""
+    """The cost of a number of steps."""
 
     wall_us: float
-    """Microseconds of wall clock a step."""
+    """The wall-clock time of a step in microseconds."""
     cpu_us: float
-    """Microseconds of processor time a step, all threads of this process."""
+    """The processor time of a step in microseconds, over all threads of this process."""
 
 
 def pin(core: int = 0) -> None:
-    """Keep this process on one core, if the system can."""
+    """Pin this process to one core, if the system allows it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
 
 
 @contextlib.contextmanager
 def server(steps: int, chunks: int = 50, dialect: str = "openai_chat") -> Iterator[str]:
-    """The base URL of a model server on another core."""
+    """Start a model server on another core, and yield its base URL."""
     with serving("benchmarks.server", str(steps), str(chunks), dialect) as base_url:
         yield base_url
 
 
 @contextlib.contextmanager
 def serving(module: str, *arguments: str) -> Iterator[str]:
-    """The base URL of a server on another core; the module prints its port."""
+    """Start a server on another core, and yield its base URL. The module must print its port."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         stdout=subprocess.PIPE,
@@ -83,7 +83,7 @@ def serving(module: str, *arguments: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def journal_path() -> Iterator[Path]:
-    """Where a journal may be made, on the disk and not in memory if that can be had."""
+    """Yield the path of a temporary journal, on a disk rather than in memory."""
     with tempfile.TemporaryDirectory(prefix="treadle-bench-", dir=".") as folder:
         yield Path(folder) / "runs.db"
 
@@ -95,7 +95,7 @@ async def add(a: int, b: int) -> str:
 
 
 async def timed(one: Callable[[], Awaitable[int]], runs: int, in_flight: int) -> Timing:
-    """Run `one`, which gives its number of steps, `runs` times, `in_flight` at a time."""
+    """Call `one` `runs` times, `in_flight` at a time, and add up the numbers of steps that it returns."""
     left, steps = runs, 0
 
     async def worker() -> None:
@@ -114,7 +114,7 @@ async def timed(one: Callable[[], Awaitable[int]], runs: int, in_flight: int) ->
 async def in_turn(
     ours: Callable[[], Awaitable[Timing]], baseline: Callable[[], Awaitable[Timing]], rounds: int
 ) -> AsyncIterator[tuple[Timing, Timing]]:
-    """Both after a warm-up, in turn, so that a machine that speeds up or slows down does it to both."""
+    """Measure both in alternating rounds after a warm-up, so that changes in the machine's speed affect both."""
     await ours()
     await baseline()
     for _ in range(rounds):
@@ -122,7 +122,7 @@ async def in_turn(
 
 
 def compare(pairs: list[tuple[Timing, Timing]]) -> tuple[float, str]:
-    """The median over the pairs of baseline over ours by wall clock, and what was seen."""
+    """Return the median ratio of the baseline's wall-clock time to ours, and a text with the measured values."""
     ratio = median(theirs.wall_us / ours.wall_us for ours, theirs in pairs)
     ours_us, theirs_us = (median(pair[i].wall_us for pair in pairs) for i in (0, 1))
     cpu = median(theirs.cpu_us / ours.cpu_us for ours, theirs in pairs)
@@ -135,7 +135,7 @@ def compare(pairs: list[tuple[Timing, Timing]]) -> tuple[float, str]:
 def make_agent(
     base_url: str, journal: object, name: str = "openai:bench", *, has_tools: bool = True, **options: Any
 ) -> Agent:
-    """An agent on the benchmark's server; `options` are those of `treadle.model`."""
+    """Return an agent that uses the benchmark's server. `options` are those of `treadle.model`."""
     from treadle import model
 
     return Agent(
@@ -152,7 +152,7 @@ def run(main: Callable[[], Awaitable[list[Figure]]]) -> list[Figure]:
 
 
 def versions() -> str:
-    """What was measured, and on what."""
+    """Print the figures, and the machine on which they were measured."""
     names = ("treadle", "pyreqwest", "msgspec", "uvloop", "pydantic", "jsonschema-rs")
     parts = [f"{name} {version(name)}" for name in names]
     import sqlite3

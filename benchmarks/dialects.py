@@ -1,4 +1,4 @@
-"""Steps a second of each dialect against those of `openai_chat`: whole and streamed answers, 64 runs in flight."""
+"""Steps per second of each dialect relative to `openai_chat`: complete and streamed answers, 64 runs in flight."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -12,7 +12,8 @@ IN_FLIGHT = 64
 
 
 async def measure() -> list[Figure]:
-    """Two figures for each dialect; `completions` alone, and with calls that a format reads from its text."""
+    """Return two figures for each dialect. `completions` is measured alone, and with calls that a format
+    reads from text."""
     figures = [
         await _measure(dialect, dialect, is_streamed=is_streamed)
         for dialect in DIALECTS.names()
@@ -20,7 +21,7 @@ async def measure() -> list[Figure]:
         for is_streamed in (False, True)
     ]
     for is_streamed in (False, True):
-        # It knows no tools, so a run is one step.
+        # This dialect has no tools, so each run has one step.
         figures.append(
             await _measure("completions", "completions", is_streamed=is_streamed, steps=1, has_tools=False)
         )

@@ -1,4 +1,4 @@
-"""How fast text formats of tool calls are read, on one core, against `json.loads` of the same messages as JSON."""
+"""The speed of parsing each text format on one core, relative to `json.loads` of the same messages as JSON."""
 
 import json
 import time
@@ -11,7 +11,7 @@ from treadle.formats import FORMATS, IncrementalParser, parse, render
 
 ROUNDS = 7
 CHUNK = 24
-"""Characters of a streamed piece: a handful of tokens."""
+"""The length of a streamed piece in characters, which is a few tokens."""
 
 _TEXT = (
     "I will look at the file first, then write the change and run the tests again. The error is about `count`, "
@@ -72,14 +72,14 @@ _SHORT = (
     Message(Role.ASSISTANT, _TEXT, _CALLS[1:2]),
     Message(Role.ASSISTANT, _TEXT * 4),
 )
-"""Of 0.7 kB each."""
+"""Messages of 0.7 kB each."""
 _SHAPES = (*_SHORT, Message(Role.ASSISTANT, _TEXT, (_FILE,), reasoning=_REASONING * 4))
-"""With one that writes a file of 6 kB after thinking for 1 kB."""
+"""The same messages, and one that writes a file of 6 kB after 1 kB of reasoning."""
 
 
 async def measure() -> list[Figure]:
-    """One figure for each format, read whole; and in pieces, told but not asked for."""
-    return [_measure(name) for name in FORMATS]
+    """Return one figure for each format, read as a whole. Reading in pieces is reported without a condition."""
+    return [_measure(name) for name in FORMATS.names()]
 
 
 def _measure(name: str) -> Figure:
@@ -89,7 +89,7 @@ def _measure(name: str) -> Figure:
         try:
             text = render(message, name, _TOOLS)
         except ValueError:
-            # Some carry no text beside a call, or no reasoning, or one call alone.
+            # Some formats cannot express text beside a call, or reasoning, or several calls.
             message = Message(Role.ASSISTANT, "", shape.tool_calls[:1])
             text = render(message, name, _TOOLS)
         assert parse(text, name, _TOOLS).errors == ()
@@ -118,7 +118,7 @@ def _measure(name: str) -> Figure:
                 json.loads(text)
 
     def speed(texts: list[str], work: Callable[[], None], times: int) -> float:
-        """MB/s."""
+        """Return the speed in MB/s."""
         return sum(len(text.encode()) for text in texts) * times / 1e6 / _timed(work)
 
     found = []

@@ -1,4 +1,4 @@
-"""What a step costs in a run of 200 steps, against one in a run of 10."""
+"""The cost of a step in a run of 200 steps, relative to a run of 10 steps."""
 
 from benchmarks.common import Figure, Timing, add, in_turn, journal_path, timed
 from treadle import Agent, Policy, ScriptedModel, open_journal
@@ -7,7 +7,7 @@ from treadle.models.protocol import Model
 
 
 def scripted(steps: int) -> Model:
-    """A model that takes `steps` steps, and keeps nothing of what it was asked."""
+    """A model that takes `steps` steps, and keeps nothing of the requests."""
     call = ToolCall("", "add", '{"a":1,"b":2}')
 
     def answer(request: Request) -> Message:
@@ -19,7 +19,7 @@ def scripted(steps: int) -> Model:
 
 
 async def measure() -> list[Figure]:
-    """The loop and its journal alone: over HTTP the request itself is longer with every step."""
+    """Measure the loop and its journal without HTTP, because HTTP requests grow with every step."""
     with journal_path() as path, open_journal(path) as journal:
 
         async def once(steps: int) -> Timing:

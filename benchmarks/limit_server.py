@@ -1,4 +1,4 @@
-"""A chat server with limits: a bucket of requests, or answers that take twice as long when it is asked too much."""
+"""A chat server with limits: a token bucket of requests, or a latency that doubles above a number of requests."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ LATENCY_SECONDS = 0.05
 
 
 class Limited:
-    """Answers, or refuses. `GET /stats` tells what it did."""
+    """A server that answers or refuses requests. `GET /stats` returns the counts."""
 
     def __init__(self, rate: float, burst: float, header: str, knee: int) -> None:
         self._rate, self._burst, self._header, self._knee = rate, burst, header, knee
@@ -25,7 +25,7 @@ class Limited:
         self._answer = _http(200, WIRES["openai_chat"].make(None, ["3"], 0).whole)
 
     def respond(self, request: bytes, write: Write) -> None:
-        """See `Connection`."""
+        """Answer one request; see `Connection`."""
         loop = asyncio.get_running_loop()
         if request.startswith(b"GET"):
             write(_http(200, json.dumps([self._answered, self._refused]).encode()))
@@ -45,7 +45,7 @@ class Limited:
         self._in_flight -= 1
         self._answered += 1
         with contextlib.suppress(RuntimeError):
-            # Whoever asked may be gone.
+            # The client may have closed the connection.
             write(self._answer)
 
     def _when(self) -> str:

@@ -1,4 +1,4 @@
-"""Limits: a storm of 64 runs on a server with a bucket of requests; one that is slow when it is asked too much."""
+"""Rate limits: 64 runs on a server with a token bucket, and 64 runs on a server that slows down under load."""
 
 import asyncio
 import json
@@ -20,13 +20,13 @@ _ASKED = Request(Log([Message(Role.USER, "Add 1 and 2.")]))
 
 
 async def measure_storm() -> list[Figure]:
-    """64 runs that ask as fast as they can, for a minute and a half, each way of saying when to come back."""
+    """Measure 64 runs that ask as fast as they can for 90 seconds, for each form of `Retry-After`."""
     figures = []
     for header in ("seconds", "date", "none"):
         with serving("benchmarks.limit_server", str(RATE), str(BURST), header, "1000000") as base_url:
             _, seconds = await _ask(base_url, STORM_SECONDS, Limiter)
             answered, refused = await _stats(base_url)
-        # What the bucket holds at first comes on top.
+        # The tokens that are in the bucket at the start come on top.
         useful = answered / (RATE * seconds + BURST)
         detail = f"{answered:,} answers in {seconds:.0f} s, {refused} refused; {RATE}/s and {BURST} at once"
         name = {"none": "no header", "date": "Retry-After as a date", "seconds": "Retry-After in seconds"}[
@@ -41,7 +41,7 @@ async def measure_storm() -> list[Figure]:
 
 
 async def measure_concurrency() -> list[Figure]:
-    """Against the best of the fixed settings, which are tried on the same server."""
+    """Compare with the best of the fixed settings, measured on the same server."""
     fixed: dict[int, float] = {}
     for count in (10, 20, 30, 36, 40, 44, 50, 64):
         fixed[count] = await _rate(partial(Limiter, max_concurrency=count, is_adaptive=False), 3)
@@ -63,7 +63,7 @@ async def _rate(make: Callable[[], Limiter], seconds: float, warm_up: float = 0.
 async def _ask(
     base_url: str, seconds: float, make: Callable[[], Limiter], warm_up: float = 0.0
 ) -> tuple[int, float]:
-    """Answers after the warm-up, and in how many seconds."""
+    """Return the number of answers after the warm-up, and the seconds that they took."""
     limiter = make()
     model = OpenAIChatModel("bench", base_url=base_url, transport=HttpTransport())
     asked = RetryModel(LimitModel(model, limiter=limiter), max_attempts=100)

@@ -1,4 +1,4 @@
-"""A server of one tool, made with the official SDK."""
+"""A server with one tool, made with the official SDK."""
 
 from mcp.server.mcpserver import MCPServer
 

@@ -1,4 +1,4 @@
-"""Events a second at the level `power`, 64 writers, against one sync of the file for each event."""
+"""Events per second at the level `power` with 64 writers, relative to one sync of the file for each event."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ EVENTS = 200
 
 
 async def measure() -> list[Figure]:
-    """Each writer waits for its event to be kept before it appends the next."""
+    """Measure writers that wait until each event is kept before they append the next."""
     ratios = []
     with journal_path() as path, open_journal(path, level="power") as journal:
         body: DurableBody = Rewarded(at=0.0, reward=1.0, detail="x" * 200)

@@ -1,4 +1,4 @@
-"""From an interrupted run of 200 steps to its next action, in milliseconds."""
+"""The time from opening the journal of an interrupted run of 200 steps to its next action, in milliseconds."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from treadle.models.protocol import Watch
 
 
 class _Stalls:
-    """Answers like a scripted model, then not at all; notes when it was asked."""
+    """A model that answers a number of times, then waits for ever, and notes when it was asked."""
 
     name = "stalls"
 
@@ -23,7 +23,7 @@ class _Stalls:
         self.is_asked = asyncio.Event()
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """See `Model.infer`."""
+        """Answer or wait; see `Model.infer`."""
         if len(request.messages) >= 2 * self._steps:
             self.asked_at = time.perf_counter()
             self.is_asked.set()
@@ -32,7 +32,7 @@ class _Stalls:
 
 
 async def measure() -> list[Figure]:
-    """The journal is opened anew each time, as another process would."""
+    """Open the journal anew for each measurement, as another process would."""
     times = []
     with journal_path() as path:
         for _ in range(15):

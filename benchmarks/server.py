@@ -1,7 +1,7 @@
-"""A model server that costs next to nothing, so that the client is what is measured.
+"""A model server that costs almost nothing, so that only the client is measured.
 
-It knows no HTTP but what the clients here send. A request whose messages hold fewer than `steps - 1` tool
-results is answered with a tool call, any other with the final answer.
+It understands only the HTTP that the clients here send. It answers a request whose messages contain fewer
+than `steps - 1` tool results with a tool call, and any other with the final answer.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class _Answers:
         words = [f"word{i} " for i in range(chunks)]
         calls = [self._wire.make(f"call_{i}", [], i) for i in range(steps - 1)]
         self._whole = [_whole(answer.whole) for answer in [*calls, self._wire.make(None, ["3"], steps)]]
-        # A call comes after text, so that every streamed answer has as many chunks.
+        # Text comes before each call, so that all streamed answers have the same number of chunks.
         calls = [self._wire.make(f"call_{i}", words[1:], i) for i in range(steps - 1)]
         self._streamed = [
             _streamed(answer.events, is_sse=self._wire.is_sse)
@@ -46,7 +46,8 @@ class _Answers:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: requests come one after another, and each is given to `respond` with a way to answer it."""
+    """A connection that passes its requests to `respond` one after another, with a function that sends the
+    answer."""
 
     def __init__(self, respond: Callable[[bytes, Write], None]) -> None:
         self._respond = respond
@@ -84,7 +85,10 @@ async def _serve(port: int, steps: int, chunks: int, dialect: str) -> None:
 
 
 def main() -> None:
-    """`python -m benchmarks.server STEPS CHUNKS DIALECT`: prints its port and serves until it is killed."""
+    """Run the server: `python -m benchmarks.server STEPS CHUNKS DIALECT`.
+
+    It prints its port and serves until it is killed.
+    """
     import uvloop
 
     uvloop.run(_serve(0, int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

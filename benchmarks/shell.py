@@ -1,4 +1,4 @@
-"""What a command in a sandbox costs more than one without, and what a thousand runs with files keep in memory."""
+"""The cost of running a command in a sandbox, and the memory of a thousand runs with files."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ FILE_BYTES = 10_000
 
 
 async def measure() -> list[Figure]:
-    """`true` through the tool, warm, in turn with `sh -c true`."""
+    """Measure a warm `true` through the tool `shell`, alternating with `sh -c true`."""
     (tool,) = Shell().tools()
     sandbox, scope = MemorySandbox({f"f{index}": b"x" * 1000 for index in range(20)}), Scope()
 
@@ -44,7 +44,7 @@ async def measure() -> list[Figure]:
 
 
 async def measure_memory() -> list[Figure]:
-    """A thousand runs at once, each with files of its own, changed and kept in snapshots."""
+    """Measure a thousand concurrent runs, each of which changes files of its own and keeps them in snapshots."""
 
     def answer(request: Request) -> Message:
         steps = sum(message.role is Role.TOOL for message in request.messages)

@@ -1,4 +1,4 @@
-"""Steps a second against the bare loop, at 64 and at 1,024 runs in flight; with it, memory at 1,024."""
+"""Steps per second relative to the bare loop, with 64 and 1,024 runs in flight, and the memory with 1,024."""
 
 import resource
 
@@ -12,7 +12,7 @@ STEPS = 5
 
 
 async def measure() -> list[Figure]:
-    """Whole answers, the journal at `process`."""
+    """Measure complete answers, with the journal at the level `process`."""
     return [await _measure(64), await _measure(1024)]
 
 
@@ -41,7 +41,7 @@ async def _measure(in_flight: int) -> Figure:
 
 
 async def measure_memory() -> list[Figure]:
-    """The largest resident set of a process that runs 1,024 at a time and nothing else."""
+    """Return the largest resident set of a process that does nothing but 1,024 concurrent runs."""
     with server(STEPS) as base_url, journal_path() as path, open_journal(path) as journal:
         agent = make_agent(base_url, journal)
 

@@ -1,4 +1,4 @@
-"""Streaming: answers of 50 chunks, 64 in flight, against a bare loop that reads the same chunks."""
+"""Streaming: answers of 50 chunks, 64 in flight, relative to a bare loop that reads the same chunks."""
 
 from pyreqwest.client import ClientBuilder
 
@@ -8,7 +8,7 @@ from treadle import open_journal
 
 
 async def measure() -> list[Figure]:
-    """Every delta and every event is given to a listener."""
+    """Measure runs that pass every delta and every event to a listener."""
     with server(5, 50) as base_url, journal_path() as path, open_journal(path) as journal:
         agent = make_agent(base_url, journal)
         client = ClientBuilder().build()

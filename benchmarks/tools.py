@@ -1,4 +1,4 @@
-"""What a call of a tool costs: Python code, an MCP server, and several calls of one step."""
+"""The cost of tool calls: Python code, an MCP server, and several calls in one step."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ CALLS = 30 * (ROUNDS - 1)
 
 
 async def measure_python() -> list[Figure]:
-    """`1 + 1` in a session that has variables; two hundred runs at once."""
+    """Measure `1 + 1` in a session that has variables, and two hundred concurrent runs."""
     from treadle.tools.python import python
 
     scope, sandbox = Scope(), MemorySandbox()
@@ -46,7 +46,8 @@ async def measure_python() -> list[Figure]:
 
 
 async def measure_mcp() -> list[Figure]:
-    """The same tool of the same kind of server through Treadle and through the SDK's client alone, in turn."""
+    """Measure the same tool on the same kind of server through Treadle and through the SDK's client,
+    alternating."""
     from mcp import Client, StdioServerParameters
 
     from treadle.tools.mcp import MCPServer
@@ -70,7 +71,7 @@ async def measure_mcp() -> list[Figure]:
 
 
 async def measure_parallel() -> list[Figure]:
-    """Five tools of 100 ms that do not depend on each other, in one step of a run that is kept in a file."""
+    """Measure five independent tools of 100 ms in one step of a run that is kept in a file."""
 
     @tool(effect="pure")
     async def work(number: int) -> int:
@@ -91,7 +92,7 @@ async def measure_parallel() -> list[Figure]:
 
 
 async def _in_turn(*works: Callable[[], Awaitable[None]]) -> list[float]:
-    """The median milliseconds of each, in rounds of 30 calls in turn; the first round warms up."""
+    """Return the median milliseconds of each, in alternating rounds of 30 calls; the first round is a warm-up."""
     times: list[list[float]] = [[] for _ in works]
     for _ in range(ROUNDS):
         for own, work in zip(times, works, strict=True):

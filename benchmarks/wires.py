@@ -1,4 +1,4 @@
-"""What a server of each dialect answers: a tool call after some words, or words alone; whole and as events."""
+"""The responses of a server of each dialect: a text with a tool call, or a text alone; complete and streamed."""
 
 import json
 from collections.abc import Callable
@@ -11,21 +11,21 @@ _TEXT = json.dumps(ARGUMENTS, separators=(",", ":"))
 
 
 class Answer(Struct):
-    """One answer: the whole one's body, and the bodies of the events of the streamed one."""
+    """One answer: the body of the complete response, and the bodies of the events of the streamed one."""
 
     whole: bytes
     events: list[bytes]
 
 
 class Wire(Struct):
-    """A dialect."""
+    """A dialect's responses."""
 
     make: Callable[[str | None, list[str], int], Answer]
-    """Of the id of a call, or `None` for none, the words, and the number of the answer."""
+    """A function of a call's id (or `None` for no call), the text, and the number of the answer."""
     result: bytes
-    """What each tool result in a request holds, and nothing else."""
+    """A string that occurs once for each tool result in a request, and nowhere else."""
     is_streamed: bytes = b'"stream":true'
-    """What the head or the body of a request for a stream holds."""
+    """A string that occurs in the head or the body of a request only if it asks for a stream."""
     is_sse: bool = True
 
 

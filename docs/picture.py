@@ -1,4 +1,4 @@
-"""Draws docs/demo.svg, the README's picture, from a real run of the demonstration: `python docs/picture.py`."""
+"""Draw docs/demo.svg, the README's picture, from a real run of the demonstration: `python docs/picture.py`."""
 
 import io
 import os
@@ -15,7 +15,7 @@ LINES = 27
 
 
 def main() -> None:
-    """Run the demonstration in a folder of its own, and keep what it prints first."""
+    """Run the demonstration in a temporary folder, and draw the first lines of its output."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", "treadle", "demo"],

@@ -1,4 +1,4 @@
-"""Answers that must fit a schema: each way of asking, what breaks it, and how often it may."""
+"""Answers that must match a schema: each way to ask for them, what is invalid, and the number of attempts."""
 
 import json
 
@@ -71,7 +71,7 @@ async def test_without_other_tools_the_answer_tool_is_forced():
     assert (run.stop_reason, run.output) == (StopReason.COMPLETED, GOOD)
     assert (model.requests[0].required_tool, model.requests[0].output_schema) == ("final_answer", None)
     assert [spec.name for spec in model.requests[0].tools] == ["final_answer"]
-    # The transcript is whole: the call has its result.
+    # The transcript is valid: the call has its result.
     assert [m.role for m in run.state.messages] == ["user", "assistant", "tool"]
     await replays(agent, run)
 
@@ -199,7 +199,7 @@ async def test_what_is_no_object_is_asked_for_in_the_text():
 async def test_a_session_answers_in_the_schema_every_turn():
     agent, _ = make(["no", GOOD, [call("final_answer", GOOD)]], "tool")
     async with agent.session() as session:
-        # A text that is no answer, then a text that is one.
+        # The first text does not match the schema, the second does.
         assert (await session.send("one")).output == GOOD
         assert (await session.send("two")).output == GOOD
     replay = await agent.replay(session.run_id)

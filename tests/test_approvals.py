@@ -1,4 +1,4 @@
-"""Calls that somebody must say yes to: the policy, the one who is asked, and deciding later."""
+"""Calls that need approval: the policy, the approver, and decisions made later."""
 
 import asyncio
 from typing import Any

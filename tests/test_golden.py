@@ -1,4 +1,4 @@
-"""Journals of the past are decided again, exactly; a decision that changed is told with its seq."""
+"""Replays of old journals are exact. A decision that differs is reported with its sequence number."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ async def test_a_golden_journal_replays_exactly(path: Path) -> None:
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 async def test_every_prefix_replays_exactly(path: Path) -> None:
-    """As the journal of a run whose process was killed there."""
+    """A prefix is the journal of a run whose process was killed at that point."""
     events = load(path)
     for size in range(1, len(events)):
         found = await replay(events[:size])
@@ -62,7 +62,7 @@ async def test_a_smaller_limit_diverges_at_the_inference_that_it_forbids(name: s
 
 
 def tamper(events: list[e.Event], kind: type, **changes: object) -> tuple[list[e.Event], int]:
-    """The events with the first of a kind changed, or left out without `changes`; and its seq."""
+    """Change the first event of a type, or remove it if no changes are given. Return the events and its number."""
     index = next(i for i, event in enumerate(events) if isinstance(event.body, kind))
     if changes:
         body = replace(events[index].body, **changes)

@@ -1,4 +1,4 @@
-"""Imports go one way, `core` is pure, and importing Treadle loads next to nothing."""
+"""Imports go one way, `core` is pure, and `import treadle` loads almost nothing."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ ORDER = (
     ("server",),
     ("cli",),
 )
-"""A room imports what stands above it; of a room in its own line, only `protocol.py`."""
+"""The order of the rooms. A room imports rooms in earlier lines; of a room in its own line, only `protocol.py`."""
 PURE = frozenset(
     (
         "base64",
@@ -57,7 +57,8 @@ def rank_of(room: str) -> int:
 
 
 def imports_of(path: Path) -> list[str]:
-    """The modules that a file imports: at its top, within functions, for its types, and by name in a table."""
+    """Return the modules that a file imports: at its top, within functions, for its types, and by name in a
+    table."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -88,7 +89,7 @@ def test_a_room_imports_what_stands_before_it(path: Path) -> None:
 
 
 def test_no_imports_go_round() -> None:
-    """Modules import each other in one direction, late imports and imports for types left out."""
+    """Modules do not import each other in a circle. Late imports and imports for types are left out."""
     names = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in FILES}
     graph = {name: [item for item in top_imports_of(path) if item in names] for name, path in names.items()}
     done: set[str] = set()
@@ -106,7 +107,7 @@ def test_no_imports_go_round() -> None:
 
 
 def top_imports_of(path: Path) -> list[str]:
-    """The modules that are loaded when a file's own module is."""
+    """Return the modules that are imported when a file's own module is."""
     found = []
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import):

@@ -1,4 +1,5 @@
-"""Calls that a tool makes of the run's other tools: journalled as calls of their own, and safe to make again."""
+"""Calls that a tool makes of the run's other tools: they are journalled as calls of their own, and safe to
+repeat."""
 
 import asyncio
 from typing import Any
@@ -17,7 +18,7 @@ __all__ = ["lab"]
 
 
 class World:
-    """What the tools did, and where they are held."""
+    """What the tools did, and the point at which one of them waits."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -58,7 +59,7 @@ def program(*steps: tuple[str, str]) -> Any:
 
 
 async def interrupted(world: World, agent: Agent, hold: str) -> None:
-    """Begin run `r` and cut it off where it is held."""
+    """Begin the run `r`, and cancel it where a tool waits."""
     world.hold = hold
     task = asyncio.ensure_future(agent.run("go", run_id="r"))
     await world.held.wait()
@@ -83,7 +84,7 @@ async def test_they_are_journalled_within_the_call_that_makes_them(lab: Lab) -> 
     ]
     assert started[1].arguments == '{"to":"a"}'
     assert run.state.spent.tool_calls == 4
-    # Their files are kept with the call that made them: it is run again as a whole, or not at all.
+    # Files of inner calls are kept with the outer call, which is run again as a whole or not at all.
     kinds_of = [event.type for event in run.events]
     assert kinds_of.count("snapshot_taken") == 2
     assert kinds_of[-6:-3] == ["snapshot_taken", "tool_completed", "inference_started"]
@@ -213,7 +214,7 @@ async def test_verifying_makes_them_again_but_for_those_that_are_once(lab: Lab) 
 
 
 class Liar:
-    """A tool that answers otherwise than the one that it stands for."""
+    """A tool that takes the place of another and answers differently."""
 
     def __init__(self, inner: Any) -> None:
         self.spec = inner.spec

@@ -1,7 +1,7 @@
-"""What the loop does, told through agents with real tools: the one file that pins its semantics.
+"""The semantics of the loop, tested through agents with real tools.
 
-Every run that a test makes is replayed when the test is over, and must come out the same; every transcript
-must be whole. A journal whose `sync` lets others run in between stands in for a slow store.
+After each test, every run is replayed and must come out the same, and every transcript must be valid. A
+journal whose `sync` lets other tasks run first simulates a slow store.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from treadle.core.errors import (
     ToolError,
 )
 from treadle.core.state import Status, fold
+from treadle.core.transcript import check_transcript
 from treadle.core.types import (
     Completion,
     Effect,
@@ -53,11 +54,10 @@ from treadle.models.scripted import Answer
 from treadle.teacher import oracle_for
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Attachment, ToolOutput
-from treadle.trajectory.transcript import check_transcript
 
 
 class SlowJournal(MemoryJournal):
-    """Lets whatever else is ready run before a `sync` returns, and knows what is kept by then."""
+    """A journal whose `sync` lets other tasks run before it returns, and that knows what was kept by then."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class SlowWriter(MemoryWriter):
 
 
 class Lab:
-    """Makes agents that share a journal, and checks at the end all that was written to it."""
+    """A factory for agents that share a journal. At the end it checks everything in the journal."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self.journal = journal
@@ -97,7 +97,7 @@ class Lab:
         return [event.type for event in self.journal.read(run_id)]
 
     def kept(self, run_id: str) -> list[str]:
-        """The types of the events that would survive now."""
+        """Return the types of the events that would survive a crash now."""
         types = self.types(run_id)
         return types[: self.journal.kept[run_id]] if isinstance(self.journal, SlowJournal) else types
 
@@ -123,14 +123,14 @@ async def lab(request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
 
 @pytest.fixture
 async def slow_lab() -> AsyncIterator[Lab]:
-    """For what can only happen while a store takes its time."""
+    """A lab for behaviour that occurs only while a store is slow."""
     lab = Lab(SlowJournal())
     yield lab
     await lab.check()
 
 
 class Gate:
-    """A place where a test holds a tool or a model, until it lets it go on."""
+    """A point at which a test makes a tool or a model wait."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -142,7 +142,7 @@ class Gate:
 
 
 class GatedModel:
-    """A scripted model that waits at a gate before the answers of some positions."""
+    """A scripted model that waits at a gate before some of its answers."""
 
     name = "gated"
 
@@ -182,12 +182,12 @@ def cut(*answers: str, reason: FinishReason, calls: tuple[ToolCall, ...] = ()) -
 
 
 def results(run: Run) -> list[tuple[str, str]]:
-    """Name and content of each tool message, in the order that the model sees."""
+    """Return the name and the content of each tool message, in the order that the model sees."""
     return [(item.name or "", item.content) for item in run.messages if item.role is Role.TOOL]
 
 
 def kinds(run: Run) -> list[ToolErrorKind | None]:
-    """The error kind of each result, in the order of the events."""
+    """Return the error kind of each result, in the order of the events."""
     return [event.body.result.error_kind for event in run.events if isinstance(event.body, e.ToolCompleted)]
 
 
@@ -263,7 +263,7 @@ async def test_a_guess_of_tokens_counts_what_was_said_since_the_inference_before
 
     first = bare("", call("look", {"at": "12345678"}))
     run = await lab.agent(first, bare("1234"), tools=[look]).run("1234")
-    # At 4 characters a token: "1234"; then all of that, the call's 21 and the result's 12.
+    # With 4 characters per token: "1234"; then also 21 characters of the call and 12 of the result.
     assert run.usage == Usage(1 + (1 + 6) + 3, 6 + 1)
 
 
@@ -277,7 +277,7 @@ async def test_costs_add_up(lab: Lab) -> None:
     assert run.usage == Usage(10, 6, 4, 2)
 
 
-# How runs end
+# The ends of runs
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ async def test_calls_that_could_not_be_run_count_as_calls(lab: Lab) -> None:
 
 
 def costing(tokens: int, cost: float | None, *calls: ToolCall) -> Completion:
-    """An answer after which the next inference is expected to cost as much again."""
+    """Return an answer with this cost. The next inference is then expected to cost the same."""
     reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
     message = Message(Role.ASSISTANT, "" if calls else "ok", calls)
     return Completion(message, reason, Usage(tokens, 0), cost)
@@ -478,7 +478,7 @@ REACHED = [
 
 @pytest.mark.parametrize("first", range(len(REACHED)))
 async def test_the_first_of_the_order_wins_where_several_are_reached(lab: Lab, first: int) -> None:
-    """The journal ends after a step with calls; each policy then decides about it in a fork."""
+    """The journal ends after a step with calls. A fork with each policy then decides about it."""
     origin = await lab.agent(costing(0, 0.0, call("hush")), ServerError("down"), tools=[hush]).run("")
     after_inference = lab.types(origin.run_id).index("inference_completed") + 1
     limits: dict[str, Any] = {}
@@ -489,7 +489,7 @@ async def test_the_first_of_the_order_wins_where_several_are_reached(lab: Lab, f
 
 
 async def test_past_its_deadline_a_run_starts_nothing_more(lab: Lab) -> None:
-    """Not even a call that would take no time."""
+    """Past the deadline, not even a call that would take no time is started."""
     interrupted(lab, "r", *started(Policy(deadline_seconds=0.5), calls=(S1,)))
     run = await lab.agent(tools=[send]).resume("r")
     assert (run.stop_reason, kinds(run)) == ("deadline", [ToolErrorKind.NOT_RUN])
@@ -539,7 +539,7 @@ async def test_files_changed_by_a_tool_that_the_deadline_stopped_are_kept(lab: L
     assert run.files == {"half.txt": b"half"}
 
 
-# Calls that are not as they should be
+# Faulty calls
 
 
 async def test_an_unknown_tool_is_answered_with_the_nearest_names(lab: Lab) -> None:
@@ -614,7 +614,7 @@ async def test_what_a_tool_raises_is_its_result(lab: Lab) -> None:
 
 
 async def test_a_tool_that_is_cancelled_from_within_has_failed(lab: Lab) -> None:
-    """As when a library that it uses gives up a task of its own. Nobody cancelled the run."""
+    """This happens when a library that the tool uses cancels its own task. Nobody cancelled the run."""
 
     @tool(effect="pure")
     async def given_up() -> str:
@@ -628,7 +628,7 @@ async def test_a_tool_that_is_cancelled_from_within_has_failed(lab: Lab) -> None
 
 
 class Odd:
-    """A tool of somebody else's making, which keeps to no promise."""
+    """A tool from elsewhere that breaks the rules of the protocol."""
 
     spec = ToolSpec("odd", "Odd.", {"type": "object"})
 
@@ -833,7 +833,7 @@ async def test_calls_without_an_id_or_with_one_that_was_used_get_their_own(lab: 
     assert all(ids)
     assert [content for _, content in results(run)] == ["saw a", "saw b", "saw c", "saw d"]
     assert [item.call_id for item in run.messages if item.role is Role.TOOL] == ids
-    # The model is shown the ids that the results are joined by.
+    # The model sees the ids that join calls and results.
     assert [item.call_id for item in model.requests[2].messages[1].tool_calls] == ids[:2]
 
 
@@ -896,11 +896,11 @@ async def test_files_are_snapshotted_with_the_result_that_changed_them(lab: Lab)
     assert types == ["snapshot_taken", *changed, "tool_completed", *changed]
 
 
-# Attempts that a model's wrapper makes again
+# Attempts repeated by a wrapper of the model
 
 
 class Retrying:
-    """Fails some attempts before it answers, as a wrapper that retries does."""
+    """A model whose first attempts fail, as with a wrapper that retries."""
 
     name = "retrying"
 
@@ -997,7 +997,7 @@ async def test_cancelling_in_a_tool_leaves_a_call_whose_effect_says_what_becomes
     run = await agent.resume("r")
     assert run.stop_reason is StopReason.COMPLETED
     assert started == ["r/w"] * runs
-    # What was completed before is not run again.
+    # Calls that were completed before are not run again.
     assert [event.body.result.name for event in run.events if isinstance(event.body, e.ToolCompleted)] == [
         "look",
         "work",
@@ -1026,7 +1026,7 @@ async def test_cancelling_stops_all_tools_of_the_step(lab: Lab) -> None:
 
 
 async def test_cancelling_when_all_is_decided_changes_nothing(lab: Lab) -> None:
-    """Whoever hears of the run's end and cancels at once finds a finished run."""
+    """A caller that cancels when it hears of the run's end finds a finished run."""
     running: asyncio.Future[Run]
 
     def on_event(event: e.Event | e.Ephemeral) -> None:
@@ -1044,7 +1044,7 @@ async def test_cancelling_when_all_is_decided_changes_nothing(lab: Lab) -> None:
 
 @pytest.mark.parametrize("count", range(12))
 async def test_cancelling_anywhere_leaves_a_run_that_completes(lab: Lab, count: int) -> None:
-    """The run is cancelled when its `count`-th event is told."""
+    """The run is cancelled when its `count`-th event is reported."""
     told = 0
     running: asyncio.Future[Run]
 
@@ -1097,7 +1097,7 @@ async def test_a_resumed_run_that_is_cancelled_at_once_is_resumed_again(lab: Lab
 
 
 async def test_time_that_nobody_worked_counts_for_no_deadline(lab: Lab) -> None:
-    # The journal's clock says 1970, so the pause before it is resumed is longer than any deadline.
+    # The journal's times are in 1970, so the pause before the resume is longer than any deadline.
     interrupted(lab, "r", *started(Policy(deadline_seconds=30.0), calls=(S1,)))
     run = await lab.agent("done", tools=[send]).resume("r")
     assert run.stop_reason is StopReason.COMPLETED
@@ -1120,14 +1120,14 @@ async def test_runs_of_one_agent_do_not_mix(lab: Lab) -> None:
 
 
 def interrupted(lab: Lab, run_id: str, *bodies: e.DurableBody) -> None:
-    """A journal as a process leaves it that was killed."""
+    """Write a journal in the state that a killed process leaves."""
     writer = lab.journal.create(run_id)
     writer.append(list(bodies))
     lab.journal._driven.discard(run_id)
 
 
 def started(policy: Policy, *, calls: tuple[ToolCall, ...]) -> list[e.DurableBody]:
-    """A run up to an answer with calls."""
+    """Return the events of a run up to an answer with calls."""
     answer = Message(Role.ASSISTANT, "", calls)
     completion = Completion(answer, FinishReason.TOOL_CALLS, Usage(1, 1), 0.0)
     return [
@@ -1396,7 +1396,7 @@ async def test_a_cancelled_turn_is_over_and_the_next_one_begins(lab: Lab) -> Non
 
 @pytest.mark.parametrize("limit", [0, 1])
 async def test_a_turn_cancelled_between_its_steps_is_over(slow_lab: Lab, limit: int) -> None:
-    """The calls are there, and what the limit makes of them is not decided yet."""
+    """The calls are recorded, but the limit has not been applied yet."""
     sending: asyncio.Future[Run]
 
     def on_event(event: e.Event | e.Ephemeral) -> None:
@@ -1589,7 +1589,7 @@ def rich_steps() -> list[Answer]:
 
 
 async def test_every_event_of_a_run_can_be_forked_with_the_files_of_that_moment(lab: Lab) -> None:
-    """The model reuses its call ids, and begins in a fork where the prefix stops."""
+    """The model uses the same call ids again, and in a fork it begins where the prefix ends."""
     steps = rich_steps()
 
     def answer(request: Request) -> Answer:
@@ -1760,7 +1760,7 @@ async def test_the_tools_of_one_task_are_not_those_of_the_next_run(lab: Lab) -> 
     assert [len(item.tools) > 0 for item in model.requests] == [True, False]
 
 
-# The same, blocking
+# The blocking methods
 
 
 def test_the_blocking_calls_do_the_same() -> None:

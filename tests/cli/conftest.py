@@ -1,4 +1,4 @@
-"""The command, and the servers it talks to."""
+"""Fixtures: the command, and the servers that it talks to."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model's server that answers by a function, on a real socket."""
+"""A model server on a real socket whose answers come from a function."""
 
 import json
 import threading
@@ -11,11 +11,12 @@ Json = Any
 USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 
 Answer = Callable[[dict[str, Json]], Json]
-"""From a request's body to a message, to a status, or to a status and what the error says."""
+"""A function that takes a request's body and returns a message, an error status, or a status with its error
+text."""
 
 
 class Scripted:
-    """A server that answers by a function, and notes what it was asked."""
+    """A server that answers with a function, and records the requests."""
 
     def __init__(self, answer: Answer) -> None:
         self.requests: list[dict[str, Json]] = []
@@ -55,7 +56,7 @@ class Scripted:
             daemon_threads = True
 
             def handle_error(self, *_: Any) -> None:
-                """A client that is gone is what some tests are about."""
+                """Ignore errors of connections, because some tests close them early."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -90,18 +91,18 @@ def _stream(message: dict[str, Json]) -> bytes:
 
 
 def say(text: str) -> Json:
-    """An answer."""
+    """Return an answer with this text."""
     return {"content": text}
 
 
 def call(name: str, call_id: str = "call_1", **arguments: Json) -> Json:
-    """A tool call."""
+    """Return a tool call."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     return {"content": None, "tool_calls": [{"id": call_id, "type": "function", "function": function}]}
 
 
 def call_once(name: str, **arguments: Json) -> Answer:
-    """Calls a tool, and says its result once it has it."""
+    """Answer with a tool call, and then with its result."""
 
     def answer(body: dict[str, Json]) -> Json:
         last = body["messages"][-1]
@@ -111,4 +112,4 @@ def call_once(name: str, **arguments: Json) -> Answer:
 
 
 Script = Callable[[Answer], Scripted]
-"""Starts a server, which is stopped after the test."""
+"""A function that starts a server; the server is stopped after the test."""

@@ -1,4 +1,4 @@
-"""`treadle chat`, with its lines from a pipe and from a terminal."""
+"""`treadle chat`, with input from a pipe and from a terminal."""
 
 import os
 import pty
@@ -73,13 +73,16 @@ class Terminal:
                 self._more.notify_all()
 
     def wait_for(self, text: str) -> None:
-        """Until it has printed `text` once more."""
+        """Wait until the command has printed `text` again."""
         with self._more:
             assert self._more.wait_for(lambda: text in self.out[self._seen :], 60), self.out
             self._seen = self.out.index(text, self._seen) + len(text)
 
     def interrupt_for(self, text: str) -> None:
-        """Ctrl-C until it has printed `text` once more: one that comes just before it reads is not seen."""
+        """Send Ctrl-C until the command has printed `text` again.
+
+        One Ctrl-C may not be enough, because one that comes just before the command reads is lost.
+        """
         with self._more:
             for _ in range(60):
                 self.process.send_signal(signal.SIGINT)
@@ -88,7 +91,7 @@ class Terminal:
         raise AssertionError(self.out)
 
     def type(self, text: str) -> None:
-        """Keys; Ctrl-D is \\x04."""
+        r"""Send keys. Ctrl-D is \x04."""
         os.write(self._main, text.encode())
 
 

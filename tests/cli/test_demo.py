@@ -1,4 +1,4 @@
-"""`treadle demo`, in a short form."""
+"""`treadle demo` in a short form."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tests.cli.scripted import Script, call_once
 
 
 def _processes_of(folder: Path) -> list[str]:
-    """The processes whose working directory is `folder`."""
+    """Return the processes whose working directory is `folder`."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -35,7 +35,7 @@ def test_runs_are_killed_resumed_replayed_exported_and_verified(cli: Cli) -> Non
     assert [run["stop_reason"] for run in runs] == ["completed"] * 12
     assert all(run["reward"] == 1.0 for run in runs)
     rows = [json.loads(line) for line in (cli.folder / "demo/rows.jsonl").read_text().splitlines()]
-    # A call that is no JSON is a mistake which this format cannot carry.
+    # This format cannot express a call whose arguments are not JSON.
     left_out = 12 - len(rows)
     assert left_out < 6
     assert ("left out" in result.out) is bool(left_out)

@@ -9,7 +9,7 @@ from tests.sandbox.here import needs_sandbox
 
 
 def checks_of(cli: Cli, *arguments: str, **env: str) -> dict[str, dict[str, object]]:
-    """What was seen, by name."""
+    """Return the findings of the command, by name."""
     result = cli("doctor", "--json", *arguments, env=env)
     return {line["name"]: line for line in result.lines} | {"": {"code": result.code}}
 

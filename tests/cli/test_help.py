@@ -1,4 +1,4 @@
-"""Help, pipes, and what the command loads."""
+"""Help texts, output into pipes, and the modules that a command loads."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The commands that read a journal: runs, show, resume, fork, replay, verify, export, import, tasks."""
+"""The commands on a journal: runs, show, resume, fork, replay, verify, export, import, tasks."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ OTHER = "files:config_fix-0002"
 
 @pytest.fixture(scope="module")
 def journal_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the journal of the finished runs `first` and `second`, which has mistakes in it."""
+    """A folder with the journal of the finished runs `first` and `second`. The second contains mistakes."""
     cli = Cli(tmp_path_factory.mktemp("two"))
     assert cli("run", "--task", TASK, "-m", "oracle", "-q", "--run-id", "first").code == 0
     assert cli("run", "--task", OTHER, "-m", "oracle:0.5", "-q", "--run-id", "second").code == 0
@@ -32,7 +32,7 @@ def journal_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def two_runs(cli: Cli, journal_of_two: Path) -> Cli:
-    """The command beside a copy of that journal."""
+    """The command, in a folder with a copy of that journal."""
     shutil.copytree(journal_of_two, cli.folder / ".treadle")
     return cli
 
@@ -130,7 +130,7 @@ def test_fork_goes_another_way(cli: Cli, script: Script) -> None:
     assert forked.code == 0, forked
     assert forked.lines[-1]["output"] == "answer 3 of one"
     assert forked.lines[0]["parent"] == {"run_id": "mine", "seq": forked.lines[0]["parent"]["seq"]}
-    # The turn is open at its first event, so that another model answers it.
+    # At its first event the turn is open, so the fork's model answers it.
     seq = next(line["seq"] for line in cli("show", "mine", "--json").lines if line["type"] == "turn_started")
     other = cli("fork", "mine", "--at", str(seq), "-m", "two", "--base-url", server.url, "-q")
     assert other.out == "answer 1 of two\n", other

@@ -1,4 +1,4 @@
-"""`treadle models` and `treadle init`, and runs with named models."""
+"""`treadle models`, `treadle init`, and runs with named models."""
 
 import json
 
@@ -27,11 +27,11 @@ def test_init_list_and_run_with_a_named_model(cli: Cli, script: Script) -> None:
         "TREADLE_MODELS__LOCAL__BASE_URL": server.url,
         "OPENAI_BASE_URL": server.url,
     }
-    # The file's default, and one by name.
+    # The default model of the file, and a named one.
     assert cli("run", "Who are you?", "-q").out.strip() == "I am gpt-5-mini"
     done = cli("run", "Who are you?", "-m", "local", "-q", "--run-id", "r")
     assert done.out.strip() == "I am Qwen/Qwen3-8B", done
-    # The name is resolved again in another process.
+    # Another process resolves the name again.
     forked = cli("fork", "r", "--at", "2", "-q")
     assert forked.out.strip() == "I am Qwen/Qwen3-8B", forked
 

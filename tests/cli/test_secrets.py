@@ -1,4 +1,4 @@
-"""Keys that are planted everywhere they can be given, and looked for in all that a run leaves."""
+"""API keys given in every possible way must not appear in anything that a run leaves behind."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ max_attempts = 1
 
 
 def everything(folder: Path) -> bytes:
-    """All bytes of all files that there are."""
+    """Return the content of all files in the folder, concatenated."""
     return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
@@ -38,7 +38,7 @@ def test_no_key_is_left_anywhere(cli: Cli, script: Script, status: int) -> None:
     sent_by = {"m": ("MY_KEY", "TEAM_TOKEN"), "n": ("OPENAI_API_KEY",)}
 
     def answer(body: dict[str, str]) -> object:
-        # A server that tells what it was sent, as many do.
+        # The server repeats the request in its error, as many servers do.
         echoed = " and ".join(KEYS[name] for name in sent_by[body["model"]])
         return {"content": "fine"} if status == 200 else (status, f"you sent {echoed}")
 

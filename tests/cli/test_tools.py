@@ -1,4 +1,4 @@
-"""`treadle tools list`, `call` and `import`, and runs over the new toolsets, as processes."""
+"""`treadle tools list`, `call` and `import`, and runs with several toolsets, as processes."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
-"""What every dialect owes, over real sockets, against servers that speak its wire format.
+"""The contract of every dialect, tested over real sockets against servers that speak its wire format.
 
-Each brings a module in `tests/models/wire` that says how a server answers.
+For each dialect, a module in `tests/models/wire` says how a server answers.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ def whole(wire, message, **options):
 
 
 def encode(raw):
-    """Where a wire has arguments as values, `msgspec.Raw` holds their exact text."""
+    """Return the arguments as JSON values. Where a dialect sends them as text, `msgspec.Raw` preserves the text."""
     return msgspec.json.encode(raw)
 
 
@@ -105,7 +105,7 @@ def streamed(wire, message, *, step=None, **options):
 
 
 def plain(message):
-    """What any dialect can carry of a message: arguments as values, calls without ids."""
+    """Return the parts of a message that every dialect can express: arguments as values, calls without ids."""
     calls = [(call.name, json.loads(call.arguments or "{}")) for call in message.tool_calls]
     return message.role, message.content, calls
 
@@ -184,7 +184,7 @@ async def test_arguments_are_the_exact_text(speaking):
         for watch in (Watch(), Listener().watch):
             completion = await model.infer(QUESTION, watch)
             for call, wanted in zip(completion.message.tool_calls, CALLS, strict=True):
-                # Where the wire has an object and no text, its server chose the white space.
+                # If the wire format has an object instead of text, the white space is the server's.
                 assert json.loads(call.arguments) == json.loads(wanted.arguments)
                 assert "1.50" in call.arguments or call.name != wanted.name or "1.50" not in wanted.arguments
 
@@ -281,7 +281,7 @@ async def test_every_fault_is_survived_by_trying_again(wire, name, is_streamed):
         completion = await model.infer(QUESTION, listener.watch)
         assert completion.message.content == said().content
         assert len(listener.failures) == 2
-        # The same request each time.
+        # The request is the same each time.
         assert len({request.body for request in server.requests}) == 1
 
 
@@ -352,7 +352,7 @@ async def test_a_run_with_parallel_calls_and_faults(speaking, is_streamed):
         assert replay.is_exact, replay.divergence
         for event in run.events:
             assert KEY.encode() not in event.to_json()
-            # What is kept opaque survives the journal.
+            # Opaque data survives the journal.
             assert decode_body(encode_body(event.body)) == event.body
 
 
@@ -416,6 +416,6 @@ async def test_a_schema_and_a_tool_that_must_be_called_reach_the_server(speaking
         await model.infer(Request(QUESTION.messages, tools), Watch())
         bodies = [request.body for request in server.requests]
     assert b"unusual_name" in bodies[0]
-    # It is named once more, or is the only one that is offered.
+    # The tool is named again, or is the only one that is offered.
     named = [(body.count(b"look_up"), b'"other"' in body) for body in bodies[1:]]
     assert named in ([(2, True), (1, True)], [(1, False), (1, True)])

@@ -1,4 +1,4 @@
-"""What every journal does."""
+"""The contract of every journal."""
 
 import asyncio
 import hashlib
@@ -30,7 +30,7 @@ STARTED = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())
 
 @pytest.fixture(params=KINDS)
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journal]:
-    """Gives the journal, and again the same: another object on the same file, or the one in memory."""
+    """A function that opens the journal; another call opens the same journal again."""
     if request.param == "memory":
         journal = open_journal("memory:")
         return lambda: journal

@@ -18,6 +18,7 @@ from tests.workbench import make_call
 
 from treadle import Agent, Policy, RunNotFoundError, ScriptedModel
 from treadle.core.errors import ServerError
+from treadle.core.transcript import check_transcript
 from treadle.core.types import (
     Effect,
     Request,
@@ -37,7 +38,6 @@ from treadle.tools.protocol import Tool
 from treadle.tools.resolve import TOOLSETS, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
-from treadle.trajectory.transcript import check_transcript
 
 MCP_SERVER = Path(__file__).parents[1] / "tools" / "mcp" / "sdk_server.py"
 Call = tuple[str, dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The vendors' own clients as oracles: of what our servers answer, and of what our models ask."""
+"""Tests with the vendors' own clients: of the responses of Treadle's servers, and the requests of its models."""
 
 import importlib
 import json
@@ -51,7 +51,7 @@ async def test_the_vendors_client_reads_the_same(wire, name, is_streamed):
         usage.input_tokens,
         usage.output_tokens,
     )
-    # Both ask at the same place.
+    # Both send their requests to the same path.
     assert first.path.partition("?")[0] == second.path.partition("?")[0]
 
 

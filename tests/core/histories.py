@@ -1,4 +1,4 @@
-"""Histories that could have happened: `decide` is asked, and what comes of it is drawn."""
+"""Random histories of runs: `decide` says what comes next, and hypothesis draws the outcome."""
 
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -39,7 +39,7 @@ texts = st.sampled_from(["", "a", "some words of text", 'é\n"{'])
 
 
 class History:
-    """A run as it goes."""
+    """A run in progress."""
 
     def __init__(self, draw: st.DrawFn, policy: Policy, *, is_session: bool) -> None:
         self.draw = draw
@@ -77,20 +77,20 @@ class History:
         )
 
     def is_interrupted(self) -> bool:
-        """Now and then, and not for ever."""
+        """Return True sometimes, but only a limited number of times."""
         if self.interruptions and self.draw(st.integers(0, 5)) == 5:
             self.interruptions -= 1
             return True
         return False
 
     def interrupt(self) -> None:
-        """The process is killed, or the caller cancels and resumes."""
+        """Add what follows when the process is killed, or when the caller cancels and resumes."""
         if self.draw(st.booleans()):
             self.add(e.RunPaused(at=0.0, reason="cancelled"))
         self.add(e.RunResumed(at=0.0))
 
     def go(self) -> None:
-        """Go on until nothing is left to do; from some step on the model calls nothing more."""
+        """Continue until nothing is left to do. After some steps the model makes no more calls."""
         while (action := decide(self.state)) is not None or self.state.status is Status.PAUSED:
             assert len(self.bodies) < 400, "it never ends"
             if action is None:
@@ -206,7 +206,7 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """A run of one turn, or a session of up to three, from its first event to its last."""
+    """Return the events of a run of one turn, or of a session of up to three turns."""
     is_session = draw(st.booleans())
     history = History(draw, draw(policies), is_session=is_session)
     history.go()

@@ -1,4 +1,4 @@
-"""Every event of the vocabulary, drawn from its own annotations, is read as it was written."""
+"""Every event type, drawn from its annotations, is read as it was written."""
 
 import types
 import typing
@@ -37,7 +37,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Values of an annotation of the vocabulary."""
+    """Return a strategy for values of an annotation."""
     if kind in PLAIN:
         return PLAIN[kind]
     origin, args = typing.get_origin(kind), typing.get_args(kind)
@@ -54,7 +54,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def structs_of(kind: type[Struct]) -> st.SearchStrategy[Any]:
-    """Values of a struct, each of its fields drawn."""
+    """Return a strategy for values of a struct."""
     hints = typing.get_type_hints(kind)
     return st.builds(kind, **{name: values_of(hints[name]) for name in kind.__struct_fields__})
 
@@ -77,7 +77,7 @@ def test_an_event_is_read_as_it_was_written(kind: type[Struct], data: st.DataObj
 
 
 def as_of_this_version(body: Any) -> Any:
-    """A run's beginning says which version wrote it, which is not to be a newer one."""
+    """Return `body` with the present version, because events of a newer version are refused."""
     if not isinstance(body, e.RunStarted):
         return body
     return e.RunStarted(
@@ -97,7 +97,7 @@ def test_a_line_is_kept_byte_for_byte() -> None:
 
 
 def test_a_newer_version_is_refused_wherever_the_line_says_so() -> None:
-    """As in a file whose keys a tool has sorted."""
+    """The keys may come in another order, for example if a tool has sorted them."""
     raw = b'{"at":1.0,"instructions":"%b","policy":{},"type":"run_started","version":"3.0"}' % (b"x" * 100)
     with pytest.raises(e.JournalError, match="newer Treadle"):
         e.decode_body(raw)

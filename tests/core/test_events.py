@@ -1,4 +1,4 @@
-"""The codec: what is written is read, what is unknown is kept, and what is newer or damaged is refused."""
+"""The codec of events: round trips, unknown fields and types, newer versions, and damaged lines."""
 
 import json
 import pickle

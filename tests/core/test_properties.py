@@ -1,4 +1,4 @@
-"""What holds for every history: folding, deciding, ending, and whole transcripts."""
+"""Properties of every history: of the fold, of the decisions, of the end, and of the transcript."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -7,8 +7,8 @@ from tests.core.histories import LIMITS, History, histories
 from treadle.core import events as e
 from treadle.core.decide import decide
 from treadle.core.state import State, Status, fold
+from treadle.core.transcript import check_transcript
 from treadle.core.types import StopReason
-from treadle.trajectory.transcript import check_transcript
 
 many = settings(
     max_examples=40,
@@ -28,7 +28,7 @@ def test_a_prefix_and_then_the_rest_is_the_whole(history: History, data: st.Data
 @many
 @given(histories())
 def test_old_states_stay_what_they_were(history: History) -> None:
-    """They share the storage of their messages with the newer ones."""
+    """Older states share the storage of their messages with newer ones."""
     for index, state in enumerate(history.states):
         assert state == fold(history.bodies[:index])
         assert state.seq == index

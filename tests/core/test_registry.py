@@ -1,4 +1,4 @@
-"""One registry for all that has a name: built-in names from a table, others from entry points."""
+"""Registries: built-in names come from a table, others from entry points."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A small MCP server, written from the protocol, whose tools write down that they acted."""
+"""A small MCP server, written from the protocol, whose tools record each of their effects."""
 
 import json
 import os

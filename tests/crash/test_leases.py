@@ -1,4 +1,4 @@
-"""Two processes and one run: one drives, the other is refused, and a stopped one cannot write behind its back."""
+"""Two processes and one run: one drives it, the other is refused, and a suspended one cannot write later."""
 
 import asyncio
 import os

@@ -1,4 +1,7 @@
-"""Makes the golden journals anew: `python tests/data/regenerate.py [NAME ...]`. Only if a change was meant."""
+"""Regenerate the golden journals: `python tests/data/regenerate.py [NAME ...]`.
+
+Do this only if the change in their content is intended.
+"""
 
 import asyncio
 import sys
@@ -45,13 +48,13 @@ JOURNAL = open_journal("memory:")
 
 
 def agent(*answers: Answer, model: Any = None, **options: Any) -> Agent:
-    """An agent with all that the journals need."""
+    """Return an agent with all that the journals need."""
     options.setdefault("tools", [echo, charge, "files"])
     return Agent(model or ScriptedModel(answers), journal=JOURNAL, **options)
 
 
 def say(text: str) -> Any:
-    """A call of `echo`."""
+    """Return a call of `echo`."""
     return call("echo", {"text": text})
 
 
@@ -197,7 +200,7 @@ ALL: list[Callable[[], Awaitable[None]]] = [
 
 
 async def main() -> None:
-    """Write one file a run: all, or those that are named."""
+    """Write one file for each run, or only for those that are named."""
     for make in ALL:
         name = make.__name__
         if sys.argv[1:] and name not in sys.argv[1:]:

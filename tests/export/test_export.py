@@ -1,4 +1,4 @@
-"""Rows: what they hold, what is refused, and that reading them back loses nothing."""
+"""Rows: their content, what is refused, and that reading them back loses nothing."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from treadle import (
 from treadle.core.errors import ServerError
 from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall, ToolSpec
 from treadle.export import FORMATS, Lineage, Row, export_rows, load_row, read_rows
-from treadle.export.formats import encode_row, find_format
+from treadle.export.exporter import encode_row
 from treadle.models import call
 from treadle.models.scripted import Answer
 from treadle.teacher import oracle_for
@@ -173,7 +173,7 @@ async def test_a_session_is_a_row_with_all_its_turns() -> None:
 
 def test_an_unknown_format_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'trl'"):
-        find_format("tlr")
+        FORMATS.load("tlr")
 
 
 @pytest.mark.parametrize("line", [b"{", b"{}", b'{"messages":[{}],"tools":[],"lineage":{}}', b"[]"])
@@ -208,13 +208,13 @@ def transcripts(draw: st.DrawFn) -> tuple[Message, ...]:
     return (*messages, Message(Role.ASSISTANT, draw(texts)))
 
 
-@pytest.mark.parametrize("name", sorted(FORMATS))
+@pytest.mark.parametrize("name", FORMATS.names())
 @given(messages=transcripts())
 def test_reading_a_row_gives_what_was_written(name: str, messages: tuple[Message, ...]) -> None:
     tools = (ToolSpec("read", "Reads.", {"type": "object"}),)
     errors = tuple(item.call_id for item in messages if item.is_error and item.call_id)
     row = Row(messages, tools, Lineage("r", "m", "completed", "h", tool_errors=errors))
-    line = encode_row(row, find_format(name), with_reasoning=True)
+    line = encode_row(row, FORMATS.load(name), with_reasoning=True)
     (back,) = read_rows([line], name)
     assert back == row
 
@@ -238,7 +238,7 @@ async def test_a_row_says_which_results_were_made_up() -> None:
             return ToolOutput("made up", is_simulated=True)
 
     journal, run_id = await record([call("pretend")], "done", tools=[Pretend()])
-    for name in FORMATS:
+    for name in FORMATS.names():
         (row,) = rows_of(journal, run_id, name)
         assert row["lineage"]["simulated"] == ["call_1_0"]
     assert (await verify_run(journal, run_id, [Pretend()])).skips == (

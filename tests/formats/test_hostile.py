@@ -1,4 +1,4 @@
-"""Texts that are made to hang, crash or confuse a parser."""
+"""Texts that try to make a parser hang, crash or misread."""
 
 import contextlib
 import importlib
@@ -13,14 +13,14 @@ import pytest
 from tests.formats.test_properties import TAGS
 
 from treadle import formats
-from treadle.formats import FORMATS, IncrementalParser, parse
+from treadle.formats import FORMATS, IncrementalParser, find_format, parse
 from treadle.formats.engine.base import TaggedFormat
 
 FULL = bool(os.environ.get("TREADLE_FULL"))
 
 
 def loops(tree):
-    """Every repetition of a regular expression that may give back what it took."""
+    """Yield every repetition in a regular expression that may backtrack."""
     for kind, inner in tree:
         if kind in (constants.MAX_REPEAT, constants.MIN_REPEAT):
             if inner[1] == constants.MAXREPEAT:
@@ -38,10 +38,10 @@ def loops(tree):
 
 
 def test_no_regular_expression_tries_again():
-    """Two repetitions side by side that may both take a blank take the square of their time for many blanks."""
+    """Two adjacent repetitions that both match spaces take quadratic time on many spaces."""
     seen = 0
-    for module in pkgutil.iter_modules(formats.__path__):
-        found = vars(importlib.import_module(f"treadle.formats.{module.name}")).items()
+    for module in pkgutil.walk_packages(formats.__path__, "treadle.formats."):
+        found = vars(importlib.import_module(module.name)).items()
         for name, pattern in found:
             if isinstance(pattern, re.Pattern):
                 seen += 1
@@ -55,14 +55,14 @@ SWEPT = sorted(
     {word[:size] for word in TAGS for size in (1, 2, len(word) - 1, len(word)) if size}
     | {"\t", "\xa0", "a", "="}
 )
-"""What hostile texts are made of: marks, whole and cut off."""
+"""The parts of hostile texts: marks, whole and cut off."""
 SIZE, BEARABLE = 30_000, 3
-"""Characters, and seconds of this process: a hundred times of what is needed."""
+"""The length of a text in characters, and the limit in seconds of CPU time, about 100 times what is needed."""
 
 
 @contextlib.contextmanager
 def no_longer_than(seconds, what):
-    """A parser that hangs is told of, with its text."""
+    """Raise an error with `what` if the block takes longer than `seconds` of CPU time."""
 
     def stop(*_):
         raise AssertionError(f"it hangs: {what}")
@@ -76,9 +76,9 @@ def no_longer_than(seconds, what):
         signal.signal(signal.SIGVTALRM, before)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 def test_what_is_repeated_without_end_is_read_to_its_end(name):
-    """Each mark again and again, behind each mark; in the full form behind each two."""
+    """Each mark is repeated many times behind each other mark. The full form uses more marks."""
     units = SWEPT if FULL else SWEPT[::3]
     for begin in ["", *SWEPT]:
         for unit in units:
@@ -86,7 +86,7 @@ def test_what_is_repeated_without_end_is_read_to_its_end(name):
             with no_longer_than(BEARABLE, (name, begin, unit)):
                 found = parse(text, name)
             assert all(error.raw for error in found.errors), (begin, unit)
-    for begin in ("", *FORMATS[name].openers) if isinstance(FORMATS[name], TaggedFormat) else ("",):
+    for begin in ("", *find_format(name).openers) if isinstance(find_format(name), TaggedFormat) else ("",):
         for unit in SWEPT:
             with no_longer_than(BEARABLE, (name, begin, unit)):
                 parse(begin + unit * (SIZE // len(unit)), name)
@@ -125,13 +125,13 @@ def test_a_call_of_very_many_arguments_is_read_once(name, head, body, tail):
     with no_longer_than(BEARABLE, name):
         (call,) = parse(text, name).tool_calls
     assert len(call.arguments) >= count
-    # Nor are those whose ends are missing.
+    # Texts whose ends are missing are handled too.
     for broken in (text.replace("</", "<"), text[: -len(tail)], head * 10 + text.replace("1", "\n" + head)):
         with no_longer_than(BEARABLE, name):
             parse(broken, name)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 def test_blanks_without_end_are_text(name):
     for text in (" " * 200_000, "\n" * 200_000 + "x", " \n\t" * 60_000 + "<function="):
         with no_longer_than(BEARABLE, name):
@@ -145,7 +145,7 @@ def test_after_a_thousand_errors_nothing_is_read_and_that_is_said():
     assert [call.name for call in found.tool_calls] == ["f"]
     assert len(found.errors) == 1001
     last = found.errors[-1]
-    assert "after 1000 other errors" in last.reason
+    assert "1000 errors came before" in last.reason
     assert text[last.position :] == last.raw
     assert "".join(error.raw for error in found.errors) == broken * 1500 + good
     stream = IncrementalParser("hermes")
@@ -175,7 +175,7 @@ def test_a_number_that_would_be_infinite_is_an_error(name, text):
     assert parse(text.replace("VALUE", "1e300"), name, tools).errors == ()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 def test_a_hundred_thousand_deep_is_an_error_or_text(name):
     for body in ("[" * 100_000, '{"a":' * 100_000):
         for text in (

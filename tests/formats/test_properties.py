@@ -1,4 +1,4 @@
-"""What holds for every format: rendering and reading are inverse, and cutting a text changes nothing of it."""
+"""Properties of every format: parsing inverts rendering, and cutting a text into pieces changes nothing."""
 
 import json
 import random
@@ -70,7 +70,7 @@ messages = st.builds(
 
 
 def schema_for(message):
-    """Tools whose parameters are of the types that the message gives them."""
+    """Return tools whose parameters have the types of the arguments in the message."""
     kinds = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
     tools = {}
     for call in message.tool_calls:
@@ -86,7 +86,7 @@ def schema_for(message):
     ]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 @QUICK
 @given(message=messages)
 def test_what_is_rendered_is_read_again(name, message):
@@ -117,7 +117,7 @@ SIMPLE = Message(
 )
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 def test_every_format_carries_an_ordinary_message(name):
     tools = schema_for(SIMPLE)
     text = render(SIMPLE, name, tools)
@@ -156,7 +156,7 @@ def one_call(name, arguments):
     return Message(Role.ASSISTANT, "", (ToolCall("", name, json.dumps(arguments)),))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 def test_a_value_may_quote_whole_calls_of_its_own_format(name):
     quoted = render(one_call("g", {"b": 2, "t": "z"}), name, TWO_TOOLS)
     for text in (
@@ -167,16 +167,16 @@ def test_a_value_may_quote_whole_calls_of_its_own_format(name):
         f"It is {quoted} here.",
     ):
         for arguments in ({"s": text}, {"a": 1, "s": text}, {"s": text, "a": 1}):
-            # It refuses what does not come back.
+            # `render` refuses what would not be parsed again.
             said = render(one_call("f", arguments), name, TWO_TOOLS)
             assert [call.arguments for call in parse(said, name, TWO_TOOLS).tool_calls] == [arguments]
 
 
 BARE = ("llama3_json", "llama3_pythonic", "xlam")
-"""Nothing marks where their second call begins."""
+"""Formats in which nothing marks where a second call begins."""
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name not in BARE])
+@pytest.mark.parametrize("name", [name for name in FORMATS.names() if name not in BARE])
 def test_a_call_that_breaks_off_anywhere_takes_no_other_with_it(name):
     first = render(one_call("f", {"a": 1, "s": "x y"}), name, TWO_TOOLS)
     second = render(one_call("g", {"b": 2, "t": "z"}), name, TWO_TOOLS)
@@ -201,13 +201,13 @@ def test_a_message_may_be_as_openai_has_it():
         {"tool_calls": [1]},
         {"tool_calls": [{"name": "f"}]},
     ):
-        with pytest.raises(FormatError, match="no message of an assistant"):
+        with pytest.raises(FormatError, match="not an assistant message"):
             render(bad, "hermes")
     with pytest.raises(FormatError, match="give `tools`"):
         render(flat, "glm45")
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 @QUICK
 @given(text=texts, number=st.integers(0, 1000))
 def test_however_a_text_is_cut_it_says_the_same(name, text, number):
@@ -222,7 +222,7 @@ def test_however_a_text_is_cut_it_says_the_same(name, text, number):
         assert [piece for piece in pieces if isinstance(piece, ParseError)] == list(whole.errors)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 @QUICK
 @given(text=texts)
 def test_no_call_is_made_up(name, text):
@@ -238,7 +238,7 @@ def test_no_call_is_made_up(name, text):
         assert error.raw
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS.names())
 @QUICK
 @given(message=messages, number=st.integers(0, 1000))
 def test_a_rendered_message_cut_anywhere_says_the_same(name, message, number):

@@ -1,9 +1,12 @@
-"""What models really write: good calls, and the malformed ones that were seen in the wild."""
+"""Real output of models: correct calls, and malformed ones that were observed."""
+
+import subprocess
+import sys
 
 import pytest
 
 from treadle.core.errors import ConfigError
-from treadle.formats import FORMATS, IncrementalParser, detect, parse
+from treadle.formats import FORMATS, IncrementalParser, detect, find_format, parse
 
 TOOLS = [
     {
@@ -36,7 +39,7 @@ CASES = [
         None,
         [],
     ),
-    ("hermes", '<tool_call>{"name": "f"}</tool_call>', [], "", None, ["there are no arguments"]),
+    ("hermes", '<tool_call>{"name": "f"}</tool_call>', [], "", None, ["the call has no arguments"]),
     (
         "hermes",
         '<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call><tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>',
@@ -59,7 +62,7 @@ CASES = [
         [],
         "",
         None,
-        ['not valid JSON: "\'" cannot stand there'],
+        ['not valid JSON: "\'" is not allowed there'],
     ),
     (
         "hermes",
@@ -67,7 +70,7 @@ CASES = [
         [],
         "",
         None,
-        ["not valid JSON: 'T' cannot stand there"],
+        ["not valid JSON: 'T' is not allowed there"],
     ),
     (
         "hermes",
@@ -75,7 +78,7 @@ CASES = [
         [],
         "",
         None,
-        ["there is more than JSON in it"],
+        ["the call contains more than JSON"],
     ),
     (
         "hermes",
@@ -83,7 +86,7 @@ CASES = [
         [],
         "",
         None,
-        ["not valid JSON: '<' cannot stand there"],
+        ["not valid JSON: '<' is not allowed there"],
     ),
     (
         "hermes",
@@ -191,7 +194,14 @@ CASES = [
         [],
     ),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}}', [("f", {"a": 1})], "", None, []),
-    ("hermes", '<tool_call>{"name": "f", "argum', [], "", None, ["not valid JSON: it ends within a string"]),
+    (
+        "hermes",
+        '<tool_call>{"name": "f", "argum',
+        [],
+        "",
+        None,
+        ["not valid JSON: the text ends within a string"],
+    ),
     (
         "hermes",
         'a<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>b<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>c',
@@ -214,17 +224,24 @@ CASES = [
         [],
         "",
         None,
-        ["not valid JSON: 'N' cannot stand there"],
+        ["not valid JSON: 'N' is not allowed there"],
     ),
-    ("hermes", '<tool_call>{"name": "", "arguments": {}}</tool_call>', [], "", None, ["there is no name"]),
-    ("hermes", "<tool_call></tool_call>", [], "", None, ["there is no JSON object in it"]),
+    (
+        "hermes",
+        '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+        [],
+        "",
+        None,
+        ["the call has no name"],
+    ),
+    ("hermes", "<tool_call></tool_call>", [], "", None, ["the call contains no JSON object"]),
     (
         "hermes",
         '<tool_call>{"name": "f", "arguments": null}</tool_call>',
         [],
         "",
         None,
-        ["the arguments are no object, but null"],
+        ["the arguments are not an object but null"],
     ),
     (
         "hermes",
@@ -232,7 +249,7 @@ CASES = [
         [],
         "",
         None,
-        ["not valid JSON: the key 'a' is there twice"],
+        ["not valid JSON: the key 'a' occurs twice"],
     ),
     (
         "hermes",
@@ -296,7 +313,7 @@ CASES = [
         [],
         "",
         None,
-        ["the value of 'a' is to be integer and is not valid JSON: expecting value at character 1"],
+        ["the value of 'a' must be integer, but is not valid JSON: expecting value at character 1"],
     ),
     (
         "qwen3_coder",
@@ -304,7 +321,7 @@ CASES = [
         [],
         "",
         None,
-        ["the value of 'b' is to be boolean and is not valid JSON: expecting value at character 0"],
+        ["the value of 'b' must be boolean, but is not valid JSON: expecting value at character 0"],
     ),
     (
         "qwen3_coder",
@@ -320,7 +337,7 @@ CASES = [
         [],
         "",
         None,
-        ["the parameter 'a' is there twice"],
+        ["the parameter 'a' occurs twice"],
     ),
     (
         "qwen3_coder",
@@ -377,7 +394,7 @@ CASES = [
         [],
         "",
         None,
-        ["there is something other than a key in it"],
+        ["the call contains something other than a key"],
     ),
     (
         "glm45",
@@ -448,7 +465,7 @@ CASES = [
         [],
         "",
         None,
-        ["the arguments are not valid JSON: it ends in the middle"],
+        ["the arguments are not valid JSON: the value is cut off"],
     ),
     ("mistral", "[THINK]hm[/THINK]Hi", [], "Hi", "hm", []),
     ("mistral", "[TOOL_CALLS][]", [], "", None, ["an empty list of calls"]),
@@ -479,7 +496,7 @@ CASES = [
         None,
         [],
     ),
-    ("llama3_json", "<|python_tag|>print(1)", [], "", None, ["code for an interpreter, and no call"]),
+    ("llama3_json", "<|python_tag|>print(1)", [], "", None, ["code for an interpreter, not a call"]),
     (
         "llama3_json",
         '{"type":"function","function":{"name":"f","parameters":{"a":1}}}',
@@ -494,7 +511,7 @@ CASES = [
         [],
         "",
         None,
-        ['not valid JSON: "\'" cannot stand there'],
+        ['not valid JSON: "\'" is not allowed there'],
     ),
     (
         "llama3_json",
@@ -502,7 +519,7 @@ CASES = [
         [],
         "",
         None,
-        ["not valid JSON: 'T' cannot stand there"],
+        ["not valid JSON: 'T' is not allowed there"],
     ),
     ("llama3_json", '<function=f>{"a":1}</function>', [("f", {"a": 1})], "", None, []),
     ("llama3_json", 'Sure. {"name":"f","parameters":{}}', [], 'Sure. {"name":"f","parameters":{}}', None, []),
@@ -516,14 +533,14 @@ CASES = [
         [],
     ),
     ("llama3_pythonic", "[f(1)]", [], "", None, ["an argument without a name"]),
-    ("llama3_pythonic", "[f(a=9**9**9)]", [], "", None, ["'*' cannot stand there"]),
-    ("llama3_pythonic", "[f(a='O'Brien')]", [], "", None, ["'B' cannot stand there"]),
-    ("llama3_pythonic", "[f(a=1,a=2)]", [], "", None, ["the argument 'a' is there twice"]),
+    ("llama3_pythonic", "[f(a=9**9**9)]", [], "", None, ["'*' is not allowed there"]),
+    ("llama3_pythonic", "[f(a='O'Brien')]", [], "", None, ["'B' is not allowed there"]),
+    ("llama3_pythonic", "[f(a=1,a=2)]", [], "", None, ["the argument 'a' occurs twice"]),
     ("llama3_pythonic", "<|python_start|>[f(a=1)]<|python_end|>", [("f", {"a": 1})], "", None, []),
     ("llama3_pythonic", "[1, 2]", [], "[1, 2]", None, []),
     ("llama3_pythonic", "hello", [], "hello", None, []),
-    ("llama3_pythonic", "[f(a=g())]", [], "", None, ["'g())]' is no literal"]),
-    ("llama3_pythonic", "[f(a=1), g(b=]", [("f", {"a": 1})], "", None, ["']' is no literal"]),
+    ("llama3_pythonic", "[f(a=g())]", [], "", None, ["'g())]' is not a literal"]),
+    ("llama3_pythonic", "[f(a=1), g(b=]", [("f", {"a": 1})], "", None, ["']' is not a literal"]),
     ("llama3_pythonic", '[f(a="x\\n\\u00e9")]', [("f", {"a": "x\né"})], "", None, []),
     ("llama3_pythonic", "[f(a=true)]", [("f", {"a": True})], "", None, []),
     (
@@ -622,7 +639,7 @@ CASES = [
         [],
         "",
         None,
-        ["there is no name of a function"],
+        ["the call has no function name"],
     ),
     ("kimi_k2", '<|tool_call_begin|>f:0<|tool_call_argument_begin|>{"a":1}', [("f", {"a": 1})], "", None, []),
     (
@@ -656,7 +673,7 @@ CASES = [
         [],
         "",
         None,
-        ["the arguments are not valid JSON: it ends in the middle"],
+        ["the arguments are not valid JSON: the value is cut off"],
     ),
     (
         "harmony",
@@ -700,7 +717,7 @@ CASES = [
         [],
         '{"a":1}',
         None,
-        ["it is cut off"],
+        ["the call is cut off"],
     ),
     (
         "functionary",
@@ -719,7 +736,7 @@ CASES = [
         [],
     ),
     ("functionary", 'all\n```\nopen>>>f\n{"a":1}', [("f", {"a": 1})], "```\nopen", None, []),
-    ("functionary", ">>>g\nnothing", [], "", None, ["the arguments are no JSON object"]),
+    ("functionary", ">>>g\nnothing", [], "", None, ["the arguments are not a JSON object"]),
     (
         "harmony",
         "<|channel|>commentary to=functions.f json<|channel|>commentary to=functions.f"
@@ -727,7 +744,7 @@ CASES = [
         [("f", {"a": 1})],
         "",
         None,
-        ["it is cut off"],
+        ["the call is cut off"],
     ),
     (
         "harmony",
@@ -759,7 +776,7 @@ CASES = [
         [("f", {"a": 3})],
         "",
         None,
-        ["')\\nf(a=1) f(a=2)\\nf(a=' is no literal", "'f' cannot stand there"],
+        ["')\\nf(a=1) f(a=2)\\nf(a=' is not a literal", "'f' is not allowed there"],
     ),
     (
         "llama3_pythonic",
@@ -767,7 +784,7 @@ CASES = [
         [],
         "",
         None,
-        ["there is no list of calls in it"],
+        ["there is no list of calls between the tags"],
     ),
     ("hermes", '<think>\0<tool_call>{"name":"f","arguments":{}}', [("f", {})], "", "\0", []),
     ("llama3_pythonic", "[f(a=1), ", [("f", {"a": 1})], "", None, []),
@@ -815,7 +832,7 @@ CASES = [
         [("f", {"a": 1}), ("g", {})],
         "",
         None,
-        ["not valid JSON: '}' begins no call"],
+        ["not valid JSON: '}' does not begin a call"],
     ),
     (
         "minimax",
@@ -854,7 +871,7 @@ def test_what_was_seen(name, text, calls, content, reasoning, errors):
 
 
 def test_every_format_is_seen():
-    assert {case[0] for case in CASES} == set(FORMATS)
+    assert {case[0] for case in CASES} == set(FORMATS.names())
 
 
 @pytest.mark.parametrize(
@@ -894,9 +911,29 @@ def test_the_text_tells_most_formats():
 def test_what_cannot_be_told_is_an_error():
     with pytest.raises(ConfigError, match="cannot tell which format the model 'gpt-9' writes"):
         detect("gpt-9")
-    with pytest.raises(ConfigError, match=r"there is no format 'hermess'; did you mean 'hermes'\?"):
+    with pytest.raises(ConfigError, match=r"unknown format 'hermess'; did you mean 'hermes'\?"):
         parse("x", "hermess")
     parser = IncrementalParser("hermes")
     parser.close()
     with pytest.raises(ValueError, match="closed"):
         parser.feed("x")
+
+
+def test_each_format_has_the_name_that_it_is_registered_under():
+    for name in FORMATS.names():
+        assert find_format(name).name == name
+    assert find_format("hermes") is find_format("hermes")
+
+
+def test_only_the_format_that_is_used_is_loaded():
+    script = (
+        "import sys\nfrom treadle.formats import detect, parse\n"
+        "parse('<tool_call>{}</tool_call>', detect('Qwen3-8B'))\n"
+        "print(*[name for name in sys.modules if name.startswith('treadle.formats.') and 'engine' not in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == [
+        "treadle.formats.hermes",
+        "treadle.formats.parsing",
+        "treadle.formats.registry",
+    ]

@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the text formats: `python -m tests.fuzz.formats FORMAT SECONDS`, or `make fuzz`.
 
-No text may crash a parser or hold it up; cutting the text in pieces changes nothing; and no call, no error and no
-piece of content says what the text does not hold.
+No text may crash or slow down a parser; cutting a text into pieces must change nothing; and every call, error
+and piece of content must come from the text.
 """
 
 import sys
@@ -27,11 +27,11 @@ TOOLS = (
     },
 )
 MAX_SECONDS = 5
-"""For one text of some kilobytes, on a busy machine."""
+"""The limit for one text of some kilobytes, on a busy machine."""
 
 
 def make_text(data: atheris.FuzzedDataProvider) -> str:
-    """Marks of the formats, and anything between them."""
+    """Return a text of marks with random text between them."""
     parts = []
     while data.remaining_bytes() > 0 and len(parts) < 400:
         choice = data.ConsumeIntInRange(0, 2 * len(TAGS) + 8)
@@ -39,7 +39,7 @@ def make_text(data: atheris.FuzzedDataProvider) -> str:
         if choice < len(TAGS):
             parts.append(tag)
         elif choice < 2 * len(TAGS):
-            # One that is cut off.
+            # A mark that is cut off.
             parts.append(tag[: data.ConsumeIntInRange(0, len(tag))])
         else:
             parts.append(data.ConsumeUnicodeNoSurrogates(data.ConsumeIntInRange(0, 12)))
@@ -47,7 +47,7 @@ def make_text(data: atheris.FuzzedDataProvider) -> str:
 
 
 def check(format: str, data: bytes) -> None:
-    """All that must hold of one text."""
+    """Check one text."""
     provider = atheris.FuzzedDataProvider(data)
     tools = TOOLS if provider.ConsumeBool() else None
     begins = (None, True, False)[provider.ConsumeIntInRange(0, 2)]
@@ -69,10 +69,10 @@ def check(format: str, data: bytes) -> None:
 
 
 def main() -> None:
-    """Runs until the time is over, or something is found, which libFuzzer then writes down."""
+    """Run until the time is over or an error is found, which libFuzzer then saves."""
     format, seconds = sys.argv[1:3]
     if format not in FORMATS:
-        sys.exit(f"there is no format {format!r}; there are {', '.join(FORMATS)}")
+        sys.exit(f"there is no format {format!r}; there are {', '.join(FORMATS.names())}")
     options = [f"-max_total_time={seconds}", f"-timeout={MAX_SECONDS}", "-max_len=2048", "-verbosity=0"]
     atheris.Setup(
         [sys.argv[0], *options, "-print_final_stats=1", *sys.argv[3:]], lambda data: check(format, data)

@@ -1,4 +1,4 @@
-"""Requests go where they may, over real sockets, and nowhere else."""
+"""Requests, over real sockets, reach only the hosts and addresses that are allowed."""
 
 import asyncio
 import gzip
@@ -134,7 +134,7 @@ async def test_spellings_of_a_name_are_one_name() -> None:
 
 @pytest.mark.parametrize("name", ["rebind.example", "rebind.example.", "REBIND.example"])
 async def test_the_connection_goes_to_the_address_that_was_checked(name: str) -> None:
-    """A name that answers otherwise the second time gets nowhere: each answer is checked, and then pinned."""
+    """A name whose address changes between two look-ups gains nothing: each address is checked and then pinned."""
     answers = iter([["127.0.0.99", "127.0.0.1"], ["127.0.0.99"]])
 
     async def changing(host: str, port: int) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Server-sent events in any pieces."""
+"""Server-sent events that arrive in any pieces."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Files that are not journals, disks that are full, and a log that was torn: clear errors, and nothing lost."""
+"""Files that are not journals, full disks, and damaged logs give clear errors, and nothing is lost."""
 
 import asyncio
 import os
@@ -67,7 +67,7 @@ def test_an_empty_file_becomes_a_journal(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs another user's rights in a forked process")
 def test_a_read_only_journal_is_told() -> None:
-    """As another user where this one is root, who may write anywhere."""
+    """The journal is opened as another user, because root may write anywhere."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "runs.db"
@@ -96,7 +96,7 @@ def test_a_read_only_journal_is_told() -> None:
 
 
 async def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the disk; lifted, the run goes on."""
+    """A limit on the size of files simulates a full disk. Without the limit the run can continue."""
     path = tmp_path / "runs.db"
     script = textwrap.dedent("""
         import asyncio, resource, signal, sys

@@ -1,4 +1,4 @@
-"""Journals as JSON lines: export then import is the identity, and what is no journal is refused whole."""
+"""Journals as JSON lines: export and import give the same journal, and an invalid file is refused as a whole."""
 
 import base64
 import hashlib
@@ -38,7 +38,7 @@ TURN = {"type": "turn_started", "at": 2.0, "turn": 1, "message": {"role": "user"
 
 
 def _snapshot(files: dict[str, bytes], **changes: Json) -> dict[str, Json]:
-    """A snapshot of files by name, with their contents."""
+    """Return a snapshot of files, by name, with their contents."""
     return {
         "type": "snapshot_taken",
         "at": 2.0,
@@ -66,7 +66,7 @@ _contents = st.dictionaries(st.sampled_from(["a", "b/c", "ü"]), st.binary(max_s
 
 @st.composite
 def _runs(draw: st.DrawFn) -> list[tuple[list[e.DurableBody], dict[str, bytes]]]:
-    """Runs as bodies with the contents that they name."""
+    """Return a strategy for runs: their events, and the contents that the events name."""
     runs = []
     for _ in range(draw(st.integers(1, 3))):
         bodies: list[e.DurableBody] = [
@@ -92,7 +92,7 @@ async def test_export_import_export_is_the_identity(
 ) -> None:
     first, second = MemoryJournal(), MemoryJournal()
     for number, (bodies, blobs) in enumerate(runs):
-        # As a newer minor version would have written it.
+        # A newer minor version could have written this.
         raws = [json.dumps({**json.loads(e.encode_body(body)), **unknown}).encode() for body in bodies]
         writer = first.create(f"run {number}")
         events = [e.Event("", 0, body, raw) for body, raw in zip(bodies, raws, strict=True)]
@@ -102,7 +102,7 @@ async def test_export_import_export_is_the_identity(
     lines = [line for run_id in run_ids for line in export_run(first, run_id)]
     assert await import_lines(second, lines) == run_ids
     again = [line for run_id in run_ids for line in export_run(second, run_id)]
-    # White space between the fields of a line is not kept the first time; from then on every byte is.
+    # The first import drops white space between fields; after that, every byte is kept.
     assert [json.loads(line) for line in again] == [json.loads(line) for line in lines]
     third = MemoryJournal()
     await import_lines(third, again)

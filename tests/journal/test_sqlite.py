@@ -16,7 +16,7 @@ from treadle.core.types import StopReason
 from treadle.journal.sqlite.journal import SqliteJournal
 
 PATIENCE_SECONDS = 60
-"""After so long a wait counts as one for ever."""
+"""The time after which a wait counts as endless."""
 
 PREAMBLE = """
 import asyncio, os, sys

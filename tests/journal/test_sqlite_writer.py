@@ -1,4 +1,4 @@
-"""The thread that writes a SQLite journal: nothing that fails in it leaves anybody waiting, or loses an event."""
+"""The writer thread of a SQLite journal: after any failure in it, nobody waits for ever and no event is lost."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ from treadle.core.policy import Policy
 from treadle.journal.sqlite.journal import SqliteJournal
 
 PATIENCE_SECONDS = 60
-"""After so long a wait counts as one for ever."""
+"""The time after which a wait counts as endless."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def note(text: str) -> e.Rewarded:
 
 
 def details(journal: SqliteJournal, run_id: str) -> list[str | None]:
-    """What the notes of a run say, which is all it has, numbered without a gap."""
+    """Return the texts of a run's notes, and check that its events are numbered without a gap."""
     events = journal.read(run_id)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     return [event.body.detail for event in events if isinstance(event.body, e.Rewarded)]
@@ -45,7 +45,7 @@ async def keep(journal: SqliteJournal, run_id: str, body: e.DurableBody | None =
 
 
 def hold(journal: SqliteJournal) -> threading.Event:
-    """The writer thread waits from here on until the event is set."""
+    """Make the writer thread wait until the returned event is set."""
     gate = threading.Event()
     journal._committer.submit(lambda db: gate.wait(PATIENCE_SECONDS) and None)
     return gate
@@ -88,7 +88,7 @@ async def test_any_error_of_a_commit_is_told(journal: SqliteJournal) -> None:
 
 
 async def test_what_follows_a_failed_write_is_not_kept(journal: SqliteJournal) -> None:
-    """Though it is queued before the failure, and the store works again by then."""
+    """The event is queued before the failure, and the store works again before it is written."""
     await keep(journal, "other")
     gate = hold(journal)
     journal._committer.submit(
@@ -104,7 +104,7 @@ async def test_what_follows_a_failed_write_is_not_kept(journal: SqliteJournal) -
     waiting = asyncio.ensure_future(writer.sync())
     await asyncio.sleep(0)
     gate.set()
-    # Both were tried before this loop hears of the first.
+    # Both writes were tried before this event loop learns about the first.
     journal._committer.submit(lambda db: None).result(PATIENCE_SECONDS)
     with pytest.raises(JournalError, match="broken"):
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)
@@ -209,7 +209,7 @@ async def test_closing_in_the_turn_of_an_append_keeps_it_and_ends_the_wait(tmp_p
 
 @pytest.mark.parametrize("attempt", range(10))
 def test_closing_beside_a_loop_of_another_thread(attempt: int, tmp_path: Path) -> None:
-    """Whoever's `sync` returned finds all in the file, and nobody waits for ever."""
+    """When `sync` returns, the event is in the file, and nobody waits for ever."""
     journal = SqliteJournal(tmp_path / "runs.db")
     has_begun = threading.Event()
     acknowledged: dict[str, int] = {}

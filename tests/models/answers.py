@@ -1,4 +1,4 @@
-"""Chat-completions answers for tests, whole and as the chunks of a stream."""
+"""Chat-completions responses for tests, complete and as the chunks of a stream."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}
 
 
 def answer(content: str | None = "Sunny.", *, finish: str | None = "stop", **message: Any) -> dict[str, Any]:
-    """A whole answer; `message` holds further fields of the message."""
+    """Return a complete response; `message` holds further fields of the message."""
     raw = {"role": "assistant", "content": content, **message}
     choice = {"index": 0, "message": raw, "finish_reason": finish}
     return {
@@ -31,13 +31,13 @@ def answer(content: str | None = "Sunny.", *, finish: str | None = "stop", **mes
 
 
 def chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:
-    """A chunk of a stream."""
+    """Return a chunk of a stream."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "m-1", "choices": [choice]}
 
 
 def usage_chunk() -> dict[str, Any]:
-    """The last chunk of a stream, which has no choice."""
+    """Return the last chunk of a stream, which has no choice."""
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
@@ -48,12 +48,12 @@ def usage_chunk() -> dict[str, Any]:
 
 
 def error(message: str = "boom", **fields: Any) -> dict[str, Any]:
-    """An error's body."""
+    """Return the body of an error."""
     return {"error": {"message": message, "type": "some_error", **fields}}
 
 
 class Listener:
-    """A watch that keeps what it is told."""
+    """Return a watch that records what it is called with."""
 
     def __init__(self) -> None:
         self.deltas: list[Delta] = []

@@ -1,7 +1,7 @@
-"""A scriptable HTTP server on a real socket, for the faults that no in-process transport can show.
+"""A scriptable HTTP server on a real socket, for faults that an in-process transport cannot show.
 
-A handler says what to answer to each request: a whole answer, pieces, or one that is cut off, reset or never
-ends. The server counts what was asked and how often was connected.
+A handler chooses the reply to each request: complete, in pieces, cut off, reset, or without end. The server
+counts the requests and the connections.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ class End(Enum):
     KEEP = "keep"
     """The connection waits for the next request."""
     CLOSE = "close"
-    """It is closed, as it must be for a body without a length."""
+    """The connection is closed, which ends a body without a length."""
     RESET = "reset"
-    """It is reset."""
+    """The connection is reset."""
     STALL = "stall"
-    """Nothing more comes until the client goes away."""
+    """Nothing more is sent until the client closes the connection."""
 
 
 @dataclass
@@ -34,43 +34,43 @@ class Received:
 
     path: str
     headers: dict[str, str]
-    """Names in lower case."""
+    """The headers, with names in lower case."""
     body: bytes
 
     def json(self) -> Any:
-        """The body decoded."""
+        """The decoded body."""
         return json.loads(self.body)
 
 
 @dataclass
 class Reply:
-    """What to answer."""
+    """The reply to one request."""
 
     body: Any = b""
-    """Bytes, or a value sent as JSON."""
+    """The body: bytes, or a value that is sent as JSON."""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     pieces: Iterable[bytes] | None = None
-    """Instead of `body`: chunks of a chunked body, each sent on its own."""
+    """The chunks of a chunked body, each sent on its own, instead of `body`."""
     cut_at: int | None = None
-    """Only so many bytes of the body are sent; the length in the head stays."""
+    """The number of bytes of the body that are sent. The length in the head is not changed."""
     end: End = End.KEEP
     tail_seconds: float = 0.0
-    """How long after the last piece the end of a chunked body is sent."""
+    """The time between the last chunk and the end of a chunked body."""
     before: asyncio.Event | None = None
-    """Waited for before anything is sent."""
+    """An event to wait for before anything is sent."""
     raw: bytes | None = None
-    """Instead of everything: these bytes and no head."""
+    """Raw bytes to send instead of a response."""
 
 
 def sse(*events: Any, is_done: bool = True) -> bytes:
-    """Events as a stream's bytes; a value is sent as JSON, bytes as they are."""
+    """Return events as the bytes of a stream. Values are sent as JSON, and bytes unchanged."""
     texts = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
     return b"".join(b"data: " + text + b"\n\n" for text in [*texts, *([b"[DONE]"] if is_done else [])])
 
 
 def stream(body: bytes, *, step: int = 1 << 20, end: End = End.KEEP) -> Reply:
-    """A streamed reply in pieces of `step` bytes."""
+    """Return a streamed reply in pieces of `step` bytes."""
     pieces = [body[start : start + step] for start in range(0, len(body), step)]
     return Reply(headers={"content-type": "text/event-stream"}, pieces=pieces, end=end)
 
@@ -86,13 +86,13 @@ class Server:
 
     def __init__(self, handler: Handler | Iterable[Reply]) -> None:
         self.requests: list[Received] = []
-        """What was asked, in order."""
+        """The requests, in order."""
         self.connections = 0
-        """How many were opened."""
+        """The number of connections that were opened."""
         self.asked = asyncio.Event()
-        """Set once a request has come."""
+        """Set when a request has arrived."""
         self.gone = asyncio.Event()
-        """Set once a client has closed a connection that was stalled."""
+        """Set when a client has closed a connection that was stalled."""
         self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         if callable(handler):
@@ -103,16 +103,16 @@ class Server:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port."""
+        """The scheme, host and port."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def base_url(self) -> str:
-        """What a model takes."""
+        """The base URL for a model."""
         return f"{self.origin}/v1"
 
     async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers the requests of one connection."""
+        """Answer the requests of one connection."""
         self.connections += 1
         self._writers.add(writer)
         try:
@@ -125,7 +125,7 @@ class Server:
             writer.close()
 
     async def stop(self) -> None:
-        """Breaks off what is still open."""
+        """Abort all open connections."""
         while self._writers:
             for writer in self._writers:
                 writer.transport.abort()
@@ -182,7 +182,10 @@ async def _write(writer: asyncio.StreamWriter, reply: Reply) -> None:
 
 @asynccontextmanager
 async def serve(handler: Handler | Iterable[Reply]) -> AsyncIterator[Server]:
-    """A server on a free port. A list answers the n-th request with its n-th reply, and the rest with its last."""
+    """Run a server on a free port.
+
+    A list gives the n-th request its n-th reply, and all further requests its last.
+    """
     server = Server(handler)
     listener = await asyncio.start_server(server.serve_connection, "127.0.0.1", 0)
     server.port = listener.sockets[0].getsockname()[1]
@@ -194,7 +197,7 @@ async def serve(handler: Handler | Iterable[Reply]) -> AsyncIterator[Server]:
 
 
 def free_port() -> int:
-    """A port on which nobody listens."""
+    """Return a port on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What only the dialect `anthropic` has; what all dialects owe is in tests/contract."""
+"""Tests of the dialect `anthropic` alone. Tests for all dialects are in tests/contract."""
 
 import json
 
@@ -106,7 +106,7 @@ def make(server, model="claude-x", **options):
 
 
 async def ask(replies, request=QUESTION, *, is_streamed=False, **options):
-    """The completion, and the bodies that were asked."""
+    """Return the completion, and the bodies of the requests."""
     async with serve(replies) as server:
         completion = await make(server, **options).infer(
             request, Listener().watch if is_streamed else Watch()
@@ -134,7 +134,7 @@ async def test_blocks_are_sent_back_as_they_came(name, is_streamed):
     raw = answer(*SHAPES[name])
     reply = stream(raw) if is_streamed else Reply(raw)
     completion, _ = await ask([reply], is_streamed=is_streamed)
-    # What was kept goes through a journal.
+    # The opaque data survives a journal.
     message = msgspec.json.decode(msgspec.json.encode(completion.message), type=Message)
     results = [Message(Role.TOOL, "", call_id=call.call_id, name=call.name) for call in message.tool_calls]
     log = Log([USER, message, *(results or [USER])])
@@ -235,7 +235,8 @@ async def test_arguments_that_are_no_object_are_held_by_one(arguments):
 
 
 async def test_tools_that_were_called_are_there_when_none_may_be_called():
-    """As for the last words of a run at its limit: the API refuses calls of tools that it is not told of."""
+    """This happens when a run at its limit writes its last answer: the API refuses calls of tools that the
+    request does not declare."""
     calls = (ToolCall("a", "look_up", "{}"), ToolCall("b", "other", "{}"), ToolCall("c", "look_up", "{}"))
     results = [Message(Role.TOOL, "x", call_id=call.call_id) for call in calls]
     log = Log([USER, Message(Role.ASSISTANT, "", calls), *results])
@@ -268,7 +269,7 @@ async def test_the_prefix_is_marked_for_the_cache():
     assert (body["system"][0]["cache_control"], body["cache_control"]) == (mark, mark)
     _, (body,) = await ask([Reply(answer(TEXT))], Request(log, (SPEC,)), cache=False)
     assert "cache_control" not in json.dumps(body)
-    # Nobody would read it.
+    # No later request would read this from the cache.
     _, (body,) = await ask([Reply(answer(TEXT))], Request(log))
     assert "cache_control" not in json.dumps(body)
     extra = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}

@@ -1,4 +1,4 @@
-"""Answers that are kept: which requests are equal, and what a hit is."""
+"""Cached responses: which requests are equal, and what a cache hit contains."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ async def test_an_equal_request_is_not_asked_again(tmp_path):
     first, again = await ask(model), await ask(model)
     assert (first.message, first.is_cached) == (again.message, False)
     assert (again.is_cached, again.cost_usd, again.usage) == (True, 0.0, Usage())
-    # Another process with the same folder.
+    # This simulates another process with the same folder.
     assert (await ask(CacheModel(ScriptedModel([]), tmp_path / "cache"))).message.content == "one"
     assert len(inner.requests) == 1
 
@@ -91,7 +91,7 @@ async def test_models_and_settings_that_differ_do_not_share(tmp_path):
         make(extra={"k": 1}),
     ):
         assert not (await ask(model)).is_cached
-    # A key changes no answer.
+    # The API key does not change the response.
     assert (await ask(make(key="k"))).is_cached
     assert b"h/v1" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*.json"))
 
@@ -174,5 +174,5 @@ def test_processes_share_a_folder(tmp_path):
     assert all(process.returncode == 0 for process in started)
     (kept,) = tmp_path.rglob("*.json")
     assert json.loads(kept.read_bytes())["message"]["content"] in said
-    # Nothing half written is left.
+    # No partly written file is left.
     assert list(tmp_path.rglob(".*")) == []

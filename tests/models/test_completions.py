@@ -1,4 +1,4 @@
-"""The dialect `completions`: the prompt byte by byte, answers, streams, tokens."""
+"""The dialect `completions`: the exact prompt, responses, streams and tokens."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`model()`: names, the environment, settings and what is refused."""
+"""`model()`: names, environment variables, settings and errors."""
 
 import subprocess
 import sys
@@ -256,6 +256,6 @@ def test_a_schema_beside_tools_is_asked_for_by_a_tool_where_the_server_takes_non
     made = model(f"{provider}:m", api_key="k")
     assert output_mode_of(made, schema, has_tools=True) == "tool"
     assert output_mode_of(made, schema) == "native"
-    # Who says how knows better.
+    # An explicit setting wins.
     made = model(f"{provider}:m", api_key="k", output_mode="native")
     assert output_mode_of(made, schema, has_tools=True) == "native"

@@ -1,4 +1,4 @@
-"""`treadle.toml`: what it may say, what wins over it, and what each mistake is told."""
+"""`treadle.toml`: its content, its precedence, and the message for each mistake."""
 
 import json
 import tomllib
@@ -135,7 +135,7 @@ async def test_models_share_the_limit_that_they_name(tmp_path, monkeypatch):
     assert limiter._max_concurrency == 5
     await first.infer(REQUEST, Watch())
     assert limiter.stats().admitted == 1
-    # Beside the file, and not where the process is.
+    # The path is relative to the file, not to the working directory.
     assert (tmp_path / "runs.db.limits").is_file()
 
 

@@ -1,4 +1,4 @@
-"""What answers cost, by the table; and that an unknown price is said."""
+"""The cost of responses by the price table, and the message for an unknown price."""
 
 import pytest
 from tests.models.answers import REQUEST

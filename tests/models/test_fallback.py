@@ -1,4 +1,4 @@
-"""Asking the next model where one fails, and what a run's journal says of it."""
+"""Asking the next model when one fails, and what the run's journal records."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The loop with a model whose calls are text: what it is told, what is read, and what comes back exactly."""
+"""The loop with a model that writes calls as text: the prompt, the parsed calls, and exact round trips."""
 
 import pytest
 
@@ -52,7 +52,7 @@ async def test_the_hermes_loop():
     assert system.content.startswith("Be brief.\n\n# Tools")
     assert '<tools>\n{"type": "function", "function": {"name": "add"' in system.content
     said, results = second.messages[2], second.messages[3]
-    # What the model wrote, to the letter; and both results in one message, in order.
+    # The prompt has the exact text that the model wrote, and both results in one message, in order.
     assert said.content == f"{THOUGHT}{CALL}\n{CALL}"
     assert (results.role, results.content) == (
         Role.USER,
@@ -122,7 +122,7 @@ async def test_a_stream_tells_what_is_read(chunk_chars):
     assert done.output == "It is 3."
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", FORMATS.names())
 async def test_a_run_in_every_format(format):
     from treadle.core.types import Message, ToolCall
 
@@ -138,7 +138,7 @@ async def test_a_run_in_every_format(format):
 
 
 async def test_a_history_of_another_model_is_rendered():
-    """As after a fallback: the messages hold no text of this model."""
+    """This happens after a fallback: the messages contain no text of this model."""
     from treadle.core.log import Log
     from treadle.core.types import Message, Request, ToolCall
     from treadle.models import Watch
@@ -165,7 +165,7 @@ async def test_over_a_completions_server_the_prompt_is_the_transcript():
     assert done.output == "3"
     first, second = [request.json() for request in transport.requests]
     assert first["stop"] == ["<tool_response>", "<|im_end|>"]
-    # The second prompt goes on from the first, and from what was sampled.
+    # The second prompt continues the first prompt and the sampled tokens.
     assert second["prompt"].startswith(first["prompt"] + f"{THOUGHT}{CALL}<|im_end|>\n")
     assert second["prompt"].endswith(
         "<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
@@ -174,7 +174,8 @@ async def test_over_a_completions_server_the_prompt_is_the_transcript():
 
 @pytest.mark.parametrize("format", ["qwen3_coder", "glm45", "minimax", "deepseek_v32"])
 async def test_a_call_that_the_limit_cut_off_is_not_run(format):
-    """The arguments that came are whole, and more might have come. Where the model ended by itself, none would."""
+    """The arguments that arrived are complete, but more could have followed. If the model had ended by
+    itself, the call would be run."""
     from treadle.core.types import Message, ToolCall
 
     whole = render(
@@ -215,7 +216,7 @@ async def test_a_broken_call_is_told_of_though_its_text_is_quoted():
 
 def test_formats_are_known():
     inner = ScriptedModel([], name="openai:gpt-x")
-    with pytest.raises(ConfigError, match="there is no format 'hermes2'; did you mean 'hermes'"):
+    with pytest.raises(ConfigError, match="unknown format 'hermes2'; did you mean 'hermes'"):
         FormatModel(inner, "hermes2")
     with pytest.raises(ConfigError, match="cannot tell which format the model 'openai:gpt-x' writes"):
         FormatModel(inner, "auto")

@@ -1,4 +1,4 @@
-"""What only the dialect `gemini` has; what all dialects owe is in tests/contract."""
+"""Tests of the dialect `gemini` alone. Tests for all dialects are in tests/contract."""
 
 import json
 
@@ -56,7 +56,7 @@ def make(server, model="gemini-2.5-pro", **options):
 
 
 async def ask(replies, request=QUESTION, *, is_streamed=False, **options):
-    """The completion, and the bodies that were asked."""
+    """Return the completion, and the bodies of the requests."""
     async with serve(replies) as server:
         watch = Listener().watch if is_streamed else Watch()
         completion = await make(server, **options).infer(request, watch)
@@ -160,7 +160,7 @@ async def test_calls_of_other_models_have_a_mark_where_a_signature_is_wanted():
         parts = body["contents"][1]["parts"]
         assert [part.get("thoughtSignature") for part in parts] == marks
         assert parts[1]["functionCall"]["args"] == {"INVALID_JSON": "{half"}
-    # A signature of its own is enough.
+    # A part that has only a signature is enough.
     completion, _ = await ask([Reply(answer(CALL, SIGNED))])
     _, (body,) = await ask(
         [Reply(answer(TEXT))], Request(Log([USER, completion.message])), model="gemini-3-pro"
@@ -319,7 +319,7 @@ async def test_a_run_keeps_its_signatures():
         return f"{word} is a word"
 
     bodies = []
-    # As older models do: no ids.
+    # Older models send no ids.
     calls = [{"functionCall": {"name": "look_up", "args": {"word": word}}} for word in "ab"]
     calls[0]["thoughtSignature"] = "c2ln"
 

@@ -1,4 +1,5 @@
-"""The limiter with real waiting: loops, threads, processes and sockets. Its rules are in test_limit_rules.py."""
+"""The limiter with real waiting: event loops, threads, processes and sockets. Its rules are in
+test_limit_rules.py."""
 
 import asyncio
 import os
@@ -21,7 +22,7 @@ from treadle.models.protocol import RateLimits
 
 
 class Answering:
-    """A model that answers after a while, and counts how many ask it at a time."""
+    """A model that answers after a delay, and counts the concurrent requests."""
 
     name = "answering"
 
@@ -87,7 +88,7 @@ async def test_a_cancelled_request_gives_its_place_back():
     await asyncio.sleep(0)
     assert limiter.stats().waiting == 2
     limiter.finish(permit)
-    # The next was admitted in this moment, and is cancelled before it hears of it.
+    # The next waiter has just been admitted, and is cancelled before it learns about it.
     waiting[1].cancel()
     second = await asyncio.wait_for(waiting[2], 1)
     limiter.finish(second)
@@ -105,7 +106,7 @@ async def test_a_request_that_is_cancelled_at_work_gives_its_place_back():
 
 async def test_requests_a_minute_are_paced():
     inner = Answering()
-    # Two at once, and then one every 17 ms.
+    # Two requests start at once, then one every 17 ms.
     model = LimitModel(inner, limiter=Limiter(requests_per_minute=3600, is_adaptive=False))
     begin = time.monotonic()
     await ask(model, 80)
@@ -120,7 +121,7 @@ async def test_tokens_a_minute_are_reserved_and_settled():
     model = LimitModel(Answering(usage=usage), limiter=limiter)
     begin = time.monotonic()
     await ask(model, 5)
-    # Of 10,000 at once, half are left: what was really used counts.
+    # Half of the 10,000 tokens are left, because the actual usage counts.
     level = limiter._buckets["tokens"].level
     assert 4_900 <= level <= 10_000
     await ask(model, 30)
@@ -132,7 +133,7 @@ async def test_a_request_that_is_longer_than_the_limit_is_sent_all_the_same():
     model = LimitModel(Answering(), limiter=limiter)
     long = Request(Log([Message(Role.USER, "x" * 100_000)]))
     await asyncio.wait_for(model.infer(long, Watch()), 20)
-    # It is paid back before another is sent.
+    # The debt is paid back before another request is sent.
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(model.infer(REQUEST, Watch()), 0.3)
 
@@ -154,7 +155,7 @@ async def test_an_overloaded_server_is_asked_less():
     model = LimitModel(inner, limiter=Limiter())
     before = model.limiter.stats().concurrency
     await asyncio.gather(*[model.infer(REQUEST, Watch()) for _ in range(4)], return_exceptions=True)
-    # Once, for all that were in flight together.
+    # The limit is lowered once for all requests that were in flight together.
     assert model.limiter.stats().concurrency == int(before * 0.7)
 
 
@@ -321,7 +322,7 @@ def test_processes_share_a_limit_and_one_that_is_killed_takes_nothing_along(tmp_
     # 20 at once and then nearly 20 a second, for all three together.
     assert 20 <= sum(at < end for at in sent) <= 20 + 20 * 3 + 1
     for one in times[1:]:
-        # They went on after the first was killed.
+        # The others continued after the first was killed.
         assert max(one) > begin + 1.5
     assert (tmp_path / "runs.db.limits").exists()
     assert not store.exists()

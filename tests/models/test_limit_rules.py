@@ -1,4 +1,4 @@
-"""The rules of a limiter, on a clock of their own: minutes of storms in milliseconds."""
+"""The rules of a limiter, on a simulated clock: minutes of heavy load in milliseconds."""
 
 import heapq
 import itertools
@@ -19,7 +19,7 @@ from treadle.models.wrappers.limit_rules import Bucket, Concurrency, Pace
 def test_no_minute_has_more_than_its_count(count, steps):
     bucket, now, taken = Bucket.per_minute(count, 0.0), 0.0, []
     for pause, wanted in steps:
-        # Of a few a minute, each is one.
+        # With few requests per minute, each takes one token.
         wanted = 1.0 if count < 60 else min(wanted, bucket.capacity)
         now += max(pause, bucket.wait(wanted, now + pause) + pause)
         assert bucket.wait(wanted, now) == pytest.approx(0.0, abs=1e-6)
@@ -36,19 +36,19 @@ def test_what_is_more_than_a_bucket_holds_is_taken_when_it_is_full():
     assert bucket.wait(100, 0.0) == pytest.approx(5.0)
     bucket.fill(5.0)
     bucket.take(100)
-    # And paid back.
+    # The debt is paid back first.
     assert bucket.wait(1, 5.0) == pytest.approx(91.0)
 
 
 class Server:
-    """A bucket of requests, which says when to come back, or does not."""
+    """A server with a token bucket of requests, which may or may not say when to retry."""
 
     def __init__(self, rate, burst, header):
         self.rate, self.burst, self.header = rate, burst, header
         self.level, self.at = burst, 0.0
 
     def asks_to_wait(self, now):
-        """`False` if it answers; else what it says, which may be `None`."""
+        """Return False if the server answers; otherwise the seconds that it names, or `None` if it names none."""
         self.level = min(self.burst, self.level + (now - self.at) * self.rate)
         self.at = now
         if self.level >= 1:
@@ -61,7 +61,7 @@ class Server:
 
 
 def storm(server, *, seconds=60.0, runs=64, seed=0, latency=0.05, change=None):
-    """Useful requests over the bucket's, wasted calls over all, and the refusals' times."""
+    """Return the useful share of the bucket, the wasted share of the calls, and the times of the refusals."""
     random = Random(seed)
     pace, concurrency = Pace(0.0, random), Concurrency(limit=8, maximum=1000)
     number = itertools.count()
@@ -122,7 +122,7 @@ def test_nobody_is_sent_before_the_server_said():
         pace.refuse(0.0, 0.1, 30.0)
     assert 30.0 <= pace.wait(0.1) <= 30.0 * 1.05
     now = 0.1 + pace.wait(0.1)
-    # And then one after another, not all at once.
+    # Then they start one after another, not all at once.
     sent = 0
     while pace.wait(now) == 0.0:
         pace.admit(now)
@@ -151,14 +151,14 @@ def test_a_server_that_tells_is_followed_before_it_refuses():
     assert pace.rate == pytest.approx(1.0)
     pace.admit(0.0)
     assert pace.wait(0.0) == pytest.approx(1.0)
-    # All are there: nothing is known of how fast they come back.
+    # The bucket is full, so nothing is known about how fast it refills.
     pace = Pace(0.0)
     pace.hear(60, 60, 0.0, 0, 0.0)
     assert pace.rate is None
 
 
 def load(latency, *, fixed=None, runs=64, seconds=60.0, noise=0.3, seed=0):
-    """Answers a second, and the limit at the end."""
+    """Return the number of answers per second, and the limit at the end."""
     random = Random(seed)
     concurrency = Concurrency(limit=8, maximum=1000)
     number = itertools.count()

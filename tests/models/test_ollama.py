@@ -1,4 +1,4 @@
-"""What only the dialect `ollama` has; what all dialects owe is in tests/contract."""
+"""Tests of the dialect `ollama` alone. Tests for all dialects are in tests/contract."""
 
 import json
 
@@ -42,7 +42,7 @@ def stream(raw):
 
 
 async def ask(replies, request=QUESTION, *, is_streamed=False, **options):
-    """The completion, and the bodies that were asked."""
+    """Return the completion, and the bodies of the requests."""
     async with serve(replies) as server:
         transport = HttpTransport(timeout_seconds=5.0)
         asked = OllamaModel("llama", base_url=server.base_url, transport=transport, **options)

@@ -1,4 +1,4 @@
-"""The dialect's request and whole answers, field by field."""
+"""The requests and complete responses of the dialect `openai_chat`, field by field."""
 
 import msgspec
 import pytest
@@ -28,13 +28,13 @@ TOOLS = (ToolSpec("weather", "Tells the weather.", SCHEMA),)
 
 
 async def ask(raw, request=REQUEST, **options) -> Completion:
-    """What a server that answers `raw` makes of a request."""
+    """Return the completion for a server's response `raw`."""
     transport = InProcessTransport(lambda _: HttpResponse(raw))
     return await OpenAIChatModel("m", transport=transport, **options).infer(request, Watch())
 
 
 async def sent(request=REQUEST, *, base_url="http://localhost/v1", **options):
-    """The request that goes out."""
+    """Return the body of the request that is sent."""
     transport = InProcessTransport(lambda _: HttpResponse(answer()))
     await OpenAIChatModel("m", base_url=base_url, transport=transport, **options).infer(request, Watch())
     return transport.requests[0]
@@ -583,6 +583,6 @@ async def test_whatever_a_server_sends_is_a_completion_or_a_provider_error(chang
         completion = await ask(raw)
     except ProviderError:
         return
-    # A completion that is not what its types say could not be read back from a journal.
+    # A completion with wrong types could not be read back from a journal.
     assert msgspec.json.decode(msgspec.json.encode(completion), type=Completion) == completion
     encode_message(completion.message, {})

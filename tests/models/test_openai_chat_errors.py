@@ -1,4 +1,4 @@
-"""What each error of a server becomes, and that no key is in it."""
+"""The error for each error response of a server. No error contains an API key."""
 
 import time
 from email.utils import formatdate
@@ -22,7 +22,7 @@ KEY = "sk-proj-0123456789abcdef"
 
 
 async def fail(status, body=b"", headers=None, **options) -> ProviderError:
-    """The error that a server's answer becomes."""
+    """Return the error for a server's response."""
     transport = InProcessTransport(lambda _: HttpResponse(body, status, headers or {}))
     model = OpenAIChatModel(
         "gpt-x", base_url="https://h.example/v1", api_key=KEY, transport=transport, **options

@@ -1,4 +1,4 @@
-"""Streams: the pieces as they are passed on, and the completion that they make."""
+"""Streams of the dialect `openai_chat`: the pieces that are passed on, and the completion."""
 
 import asyncio
 from contextlib import suppress
@@ -18,7 +18,7 @@ SSE = {"content-type": "text/event-stream; charset=utf-8"}
 
 
 async def ask(*pieces: bytes, headers=SSE) -> tuple[Completion, list]:
-    """The completion of a stream that arrives in `pieces`, and what was passed on."""
+    """Return the completion of a stream that arrives in `pieces`, and the deltas that were passed on."""
     listener = Listener()
     transport = InProcessTransport(lambda _: HttpResponse(list(pieces), headers=headers))
     completion = await OpenAIChatModel("m", transport=transport).infer(REQUEST, listener.watch)
@@ -359,7 +359,7 @@ async def test_streams_use_their_connection_again():
         model = OpenAIChatModel("m", base_url=server.base_url)
         for _ in range(10):
             await model.infer(REQUEST, Listener().watch)
-        # A request may come before the last connection is back in the pool, but not every one does.
+        # Some requests may start before the last connection is back in the pool.
         assert server.connections <= 5
 
 

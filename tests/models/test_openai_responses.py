@@ -1,4 +1,4 @@
-"""What only the dialect `openai_responses` has; what all dialects owe is in tests/contract."""
+"""Tests of the dialect `openai_responses` alone. Tests for all dialects are in tests/contract."""
 
 import json
 
@@ -126,7 +126,7 @@ def make(server, **options):
 
 
 async def ask(replies, request=QUESTION, *, is_streamed=False, **options):
-    """The completion, and the bodies that were asked."""
+    """Return the completion, and the bodies of the requests."""
     async with serve(replies) as server:
         watch = Listener().watch if is_streamed else Watch()
         completion = await make(server, **options).infer(request, watch)
@@ -134,7 +134,7 @@ async def ask(replies, request=QUESTION, *, is_streamed=False, **options):
 
 
 def bare(item):
-    """As the server may have it or not: what is not said."""
+    """Return an item without its null fields, which a server may or may not include."""
     return {key: value for key, value in item.items() if value is not None}
 
 
@@ -230,7 +230,7 @@ async def test_only_what_is_new_is_sent_to_a_server_that_remembers():
         log = log.extend([first, Message(Role.TOOL, "found", call_id="call_1")])
         second = (await model.infer(Request(log, (SPEC,)), Watch())).message
         log = log.extend([second, USER])
-        # As it comes from a journal.
+        # A journal returns the items in this form.
         again = Log(msgspec.json.decode(msgspec.json.encode(list(log)), type=list[Message]))
         await model.infer(Request(again, (SPEC,)), Watch())
         bodies = [request.json() for request in server.requests]
@@ -244,7 +244,7 @@ async def test_a_changed_transcript_is_sent_whole():
     async with serve([Reply(numbered(1)), Reply(numbered(2))]) as server:
         model = make(server, state="previous_response_id")
         message = (await model.infer(Request(Log([USER])), Watch())).message
-        # Compacted, or edited.
+        # The messages were compacted or edited.
         changed = Log([Message(Role.USER, "Something else."), message, USER])
         await model.infer(Request(changed), Watch())
         body = server.requests[1].json()

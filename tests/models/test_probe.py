@@ -1,4 +1,4 @@
-"""Probing an endpoint, against servers that can more or less."""
+"""Probing an endpoint, with servers of different abilities."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ def call(number, city="Oslo"):
 
 
 class Server:
-    """Answers as an engine would that can all that it is told to."""
+    """A server that behaves like an engine with the given abilities."""
 
     def __init__(self, *abilities):
         self.abilities = set(abilities)

@@ -1,4 +1,4 @@
-"""Retrying: what is tried again, how long is waited, and what the last error says."""
+"""Retries: which errors are retried, how long the waits are, and what the last error says."""
 
 import asyncio
 import pickle
@@ -19,7 +19,7 @@ from treadle.models import RetryModel, ScriptedModel, Watch
 
 
 class Sleeper:
-    """Keeps how long was waited, and waits for nothing."""
+    """A replacement for `asyncio.sleep` that records the time and does not wait."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

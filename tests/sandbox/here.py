@@ -1,4 +1,4 @@
-"""Whether commands can be shut in on the machine that the tests run on."""
+"""Whether commands can be sandboxed on the machine that runs the tests."""
 
 import re
 import sys
@@ -16,4 +16,7 @@ _IS_HOPELESS = sys.platform != "linux" or (
     and bool(blocking_sysctls() or _FORBIDDEN.search(_FAULT.partition(";")[0]))
 )
 needs_sandbox = pytest.mark.skipif(_IS_HOPELESS, reason=f"no sandbox can be made here: {_FAULT}")
-"""Skips where the system forbids user namespaces. On a Linux that allows them a missing program is a failure."""
+"""Skip the test if the system forbids user namespaces.
+
+On a Linux that allows them, a missing program is a failure.
+"""

@@ -1,4 +1,5 @@
-"""What a sandbox is made of: the command line, the filter of system calls, and what is told where none can be."""
+"""The parts of a command sandbox: the command line, the system call filter, and the messages where sandboxing
+is impossible."""
 
 import os
 import struct
@@ -23,7 +24,7 @@ X86, ARM = 0xC000003E, 0xC00000B7
 
 
 def judge(program: bytes, number: int, architecture: int, *arguments: int) -> int:
-    """What the filter answers to a system call. Source: linux/filter.h, the instructions that are used."""
+    """Return what the filter answers to a system call. Source: linux/filter.h, the instructions that are used."""
     data = struct.pack("=iIQ6Q", number, architecture, 0, *(list(arguments) + [0] * 6)[:6])
     lines = list(struct.iter_unpack("=HBBI", program))
     accumulator = position = 0
@@ -77,7 +78,7 @@ class TestFilter:
             assert judge(program, socket, architecture, family, 1) == answer
         assert judge(program, ioctl, architecture, 0, 0x5401) == ALLOW
         assert judge(program, ioctl, architecture, 0, 0x5412) == FAIL | 1
-        # The kernel looks at the lower half alone, so the filter must too.
+        # The kernel uses only the lower half of the number, so the filter must do the same.
         assert judge(program, ioctl, architecture, 0, 0x5412 | 1 << 32) == FAIL | 1
 
     def test_calls_of_the_other_abi_of_x86_are_not_a_way_around_it(self) -> None:

@@ -1,4 +1,4 @@
-"""A sandbox's files on disk and back, whatever happens to either."""
+"""Writing a sandbox's files to disk and reading them back, with changes on either side."""
 
 import os
 import stat
@@ -32,7 +32,7 @@ CHANGES = st.lists(
 
 
 def files_on(root: Path) -> dict[str, bytes]:
-    """The regular files below a folder."""
+    """Return the regular files below a folder."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in root.rglob("*")
@@ -41,7 +41,7 @@ def files_on(root: Path) -> dict[str, bytes]:
 
 
 def everything_on(root: Path) -> dict[str, object]:
-    """All that a command would see."""
+    """Return everything in a folder that a command could see."""
     seen: dict[str, object] = {}
     for found in walk(root):
         mode = found.status.st_mode
@@ -55,7 +55,7 @@ def everything_on(root: Path) -> dict[str, object]:
 
 
 def change(root: Path, sandbox: MemorySandbox, kind: str, path: str, other: str, content: bytes) -> None:
-    """One change, to the sandbox or to the disk, if it can be made."""
+    """Make one change, to the sandbox or to the disk, if it is possible."""
     place = root / path
     try:
         if kind == "write":
@@ -103,7 +103,7 @@ def test_after_each_command_all_three_are_the_same(
                     change(root, sandbox, kind, *rest)
             assert folder.pull(sandbox, 1000, 10**6) == []
             assert files_on(root) == {path: sandbox.read(path) for path in sandbox.paths()}
-            # A run that is resumed finds the same as one that goes on.
+            # A resumed run must see the same files as one that was not interrupted.
             clear_folder(Path(other_name))
             Folder(Path(other_name)).push(sandbox)
             assert everything_on(Path(other_name)) == everything_on(root)
@@ -150,7 +150,7 @@ def test_holes_count_as_if_they_were_filled(tmp_path: Path) -> None:
 
 
 def deep(root: Path, depth: int) -> None:
-    """Folders in folders."""
+    """Make folders nested in folders."""
     fd = os.open(root, os.O_RDONLY)
     for _ in range(depth):
         os.mkdir("d", dir_fd=fd)

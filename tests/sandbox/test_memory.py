@@ -27,7 +27,7 @@ def contents_of(sandbox: Sandbox) -> dict[str, bytes]:
 
 
 class Snapshots:
-    """What a journal keeps of a sandbox: the fold of its deltas, and the contents."""
+    """What a journal keeps of a sandbox: the combined deltas, and the contents."""
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
@@ -51,7 +51,7 @@ class Snapshots:
 
 
 class AgainstADict(RuleBasedStateMachine):
-    """A sandbox behaves as a dict of paths, and its deltas always restore it."""
+    """A sandbox behaves like a dict of paths, and its deltas always restore it."""
 
     @initialize(files=st.dictionaries(st.sampled_from(["a", "d/e", "x/y/z"]), CONTENTS))
     def begin(self, files: dict[str, bytes]) -> None:

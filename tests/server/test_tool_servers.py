@@ -1,4 +1,4 @@
-"""`treadle tools serve` as a process, asked by a Spin client made from the description and the MCP SDK's client."""
+"""`treadle tools serve` as a process, with a Spin client written from the description and the MCP SDK's client."""
 
 import asyncio
 import http.client
@@ -40,7 +40,7 @@ async def wait(seconds: float) -> str:
 
 
 class Served:
-    """A server, and where it is."""
+    """A server and its address."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         (folder / "own.py").write_text(TOOLS)

@@ -1,4 +1,4 @@
-"""A small driver: a model against the real file tools, without a journal."""
+"""A small driver that runs a model with the real file tools, without a journal."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -22,7 +22,7 @@ Play = Callable[..., Awaitable[Result]]
 
 
 class Doubt:
-    """Loses the outcome of each kind of change once, after it took effect or before."""
+    """A simulation that loses the outcome of each kind of change once, before or after it took effect."""
 
     def __init__(self, *, takes_effect: bool, is_flagged: bool) -> None:
         self.takes_effect = takes_effect
@@ -45,7 +45,10 @@ async def _play(
     is_flagged: bool = True,
     step_limit: int = 60,
 ) -> Result:
-    """The transcript and the final files. `is_flagged` off is a wire format that has no `is_error`."""
+    """Return the transcript and the final files.
+
+    Without `is_flagged`, results have no `is_error`, as in some wire formats.
+    """
     box = MemorySandbox(task.files if files is None else files)
     log = Log([Message(Role.SYSTEM, task.instructions or ""), Message(Role.USER, task.input)])
     for step in range(step_limit):

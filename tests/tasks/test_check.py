@@ -1,4 +1,4 @@
-"""Grading: right only if the answer and the files are right, whatever the prose."""
+"""Grading: the reward is full only if the answer and the files are right, whatever text surrounds the answer."""
 
 import pytest
 
@@ -9,7 +9,7 @@ NAMES = [family.name for family in FAMILIES]
 
 
 def solved(name: str, seed: int):
-    """The task, its right files and its right answer, from the case and not from the oracle."""
+    """Return the task, its correct files and its correct answer, from the case and not from the oracle."""
     task = TASK_SET.get(f"{name}-{seed:04d}")
     case = task._drawn[0]
     files = dict(task.files)

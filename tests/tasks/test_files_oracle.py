@@ -1,4 +1,4 @@
-"""The oracle solves every family by what it sees, whatever goes wrong on the way."""
+"""The oracle solves every family of tasks from what it observes, whatever goes wrong."""
 
 import os
 import re
@@ -90,7 +90,7 @@ def cut_in_half(path: str, content: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_what_is_in_the_files_decides(play, name):
-    """The prompt stays the same, the files do not: so the outcome may not."""
+    """The prompt is the same but the files differ, so the outcome must differ."""
     changed = 0
     for task in tasks(name, 8, 20):
         messages, files = await play(task, oracle())

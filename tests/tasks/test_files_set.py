@@ -1,4 +1,4 @@
-"""The set: its ids, its size, that it is the same everywhere, and that its tasks differ."""
+"""The task set `files`: its ids, its size, that it is the same everywhere, and that its tasks differ."""
 
 import hashlib
 import json
@@ -15,8 +15,8 @@ from treadle.tasks.files.task_set import FAMILIES, SEEDS, TASK_SET
 
 FULL = pytest.mark.skipif(os.environ.get("TREADLE_FULL") != "1", reason="the long form")
 DIGEST = "f83f196bbda0a7fe0287abd59315c0f7f9d0e5843fc4247b41d42fcf927e2821"
-"""Of the first three tasks of each family. It changes with any change to a task: think of what was measured
-on the set before changing it."""
+"""The digest of the first three tasks of each family. Any change to a task changes it, and makes earlier
+measurements on the set incomparable."""
 
 
 def digest(task) -> str:

@@ -1,4 +1,4 @@
-"""How the oracle plays: statelessly, with mistakes that it puts right, and to an end whatever happens."""
+"""The oracle keeps no state, makes mistakes and corrects them, and always comes to an end."""
 
 import json
 from itertools import islice
@@ -109,7 +109,7 @@ async def test_without_tools_it_answers_from_what_it_has(play):
             assert completion.finish_reason is FinishReason.STOP
             assert completion.message.content
             assert not completion.message.tool_calls
-        # Before the last step nearly every solver knows what it will say.
+        # Before the last step, almost every solver knows its answer.
         done += task.check(completion.message.content, files).reward == 1.0
     assert done >= 40
 
@@ -210,7 +210,7 @@ def test_counts_tokens():
     ],
 )
 def test_a_spoilt_call_can_do_no_harm(call):
-    """Nothing that would run on a file other than the wanted one, or at all."""
+    """A spoilt call either does not run, or does not touch a file other than the intended one."""
     for key in range(200):
         name, arguments = spoil(call, str(key))
         if name != call.name:

@@ -1,4 +1,4 @@
-"""Wordings are read back as they were filled; draws repeat; sets are found by name."""
+"""Prompts are matched as they were rendered; draws are reproducible; task sets are found by name."""
 
 import sys
 

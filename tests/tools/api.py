@@ -1,4 +1,4 @@
-"""A web server that says what it was asked, and OpenAPI documents of one operation."""
+"""A web server that returns the request it received, and OpenAPI documents with one operation."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ _OPTIONS = ("auth", "headers", "effects")
 
 
 def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
-    """The request as JSON."""
+    """Return the request as JSON."""
     path = urlsplit(asked.path).path
     said = {
         "method": asked.method,
@@ -37,7 +37,7 @@ def document(version: str = "3.1.0", **parts: Any) -> dict[str, Any]:
 
 
 def one(web: Web, method: str, path: str, operation: Any, **more: Any) -> Any:
-    """The tool of a document with one operation."""
+    """Return the tool of a document with one operation."""
     options = {key: more.pop(key) for key in _OPTIONS if key in more}
     raw = document(paths={path: {method: operation}}, **more)
     (tool,) = OpenAPI(raw, base_url=web.url, **options).tools()
@@ -45,7 +45,7 @@ def one(web: Web, method: str, path: str, operation: Any, **more: Any) -> Any:
 
 
 async def ask(tool: Any, **arguments: Any) -> Any:
-    """What the server was asked by a call."""
+    """Return the request that a call sends."""
     assert tool.find_fault(arguments) is None, tool.find_fault(arguments)
     output = await tool.call(arguments, WHERE)
     assert not output.is_error, output.content

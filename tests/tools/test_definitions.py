@@ -1,4 +1,4 @@
-"""Tool definitions in every shape: read, written, and what is lost on the way told."""
+"""Tool definitions in the forms of other libraries: reading, writing, and reporting what is lost."""
 
 import json
 from pathlib import Path

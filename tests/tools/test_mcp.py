@@ -1,4 +1,4 @@
-"""MCP servers as toolsets, over real processes and sockets: the official SDK's, and ones that misbehave."""
+"""MCP servers as toolsets, over real processes and sockets: the official SDK's, and servers that misbehave."""
 
 import asyncio
 import json
@@ -78,7 +78,7 @@ def over_http(tmp_path: Path, calls: Path) -> Iterator[str]:
 
 
 def children() -> set[int]:
-    """This process's live children."""
+    """Return this process's live children."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:

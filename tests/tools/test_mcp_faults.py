@@ -1,4 +1,5 @@
-"""MCP servers over stdio that hang, end, shout, list nonsense or tell secrets, each a real process."""
+"""MCP servers over stdio that hang, exit, print too much, list nonsense or reveal secrets. Each is a real
+process."""
 
 import asyncio
 import os
@@ -31,7 +32,7 @@ def named(server: MCPServer, name: str) -> Any:
 
 
 class Odd:
-    """Starts odd servers, and knows how often they were started."""
+    """A factory for misbehaving servers that knows how often they were started."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -44,7 +45,7 @@ class Odd:
 
     @property
     def pids(self) -> list[int]:
-        """Of all that were started, first first."""
+        """The ids of all processes that were started, in order."""
         return [int(line) for line in Path(f"{self.state}.starts").read_text().split()]
 
     @property

@@ -1,4 +1,4 @@
-"""MCP servers over HTTP, on real sockets: the SDK's under uvicorn, and one written from the protocol that fails."""
+"""MCP servers over HTTP, on real sockets: the SDK's under uvicorn, and a faulty one written from the protocol."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ def named(server: MCPServer, name: str) -> Any:
 
 
 class Service:
-    """A server with sessions, which answers the next calls as it is told."""
+    """A server with sessions whose next answers a test can choose."""
 
     def __init__(self) -> None:
         self.web: Web
@@ -41,14 +41,14 @@ class Service:
         self.begun = 0
         self.calls: list[str] = []
         self.next: list[Answer | threading.Event] = []
-        """Instead of running a call; an event is waited for, and the call is run then."""
+        """The next answers. For an event, the server waits until it is set, and then runs the call."""
         self.unknown: Answer = (404, {}, b"")
-        """To a session that it does not know."""
+        """The answer to a request with an unknown session."""
         self.always: Answer | None = None
         self.size = 0
-        """By how much an answer is longer than it must be."""
+        """The number of characters by which each answer is longer than needed."""
         self.has_streams = False
-        """Whether results come as events."""
+        """True if results are sent as events."""
 
     def __call__(self, asked: Asked) -> Answer:
         if self.always is not None:
@@ -108,7 +108,7 @@ def service() -> Iterator[Service]:
 
 @contextmanager
 def running(folder: Path, port: str = "0", kind: str = "http") -> Iterator[tuple[str, Any]]:
-    """The SDK's server as a process: its address, and the process."""
+    """The address of the SDK's server, and its process."""
     file = folder / f"port-{time.monotonic_ns()}"
     process = subprocess.Popen([sys.executable, SDK, str(file), port, kind], env=dict(os.environ))
     try:
@@ -169,7 +169,7 @@ async def test_calls_that_run_when_a_session_is_replaced_end_in_peace(service: S
         assert (service.calls, service.begun) == (["once", "look"], 2)
 
 
-# Answers that are none
+# Faulty answers
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""MCP servers that others made, which need no network."""
+"""MCP servers made by others that need no network."""
 
 import shutil
 import subprocess
@@ -62,7 +62,7 @@ async def test_the_git_server_of_pypi(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def from_npm(pytestconfig: pytest.Config) -> Path:
-    """Where the servers of npm are; they are installed once, beside pytest's cache."""
+    """The folder of the npm servers, which are installed once, beside pytest's cache."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         pytest.skip("there is no npm here, from which this server comes")

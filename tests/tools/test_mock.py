@@ -1,4 +1,4 @@
-"""Mocked tools: which fixture answers, what a run remembers, and a file's answers."""
+"""Mocked tools: which fixture answers, what a run remembers, and the answers in a file."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ SPEC = ToolSpec("f", "Does f.", {"type": "object"}, Effect.IDEMPOTENT)
 
 
 class Run:
-    """One run's calls of the tool `f`."""
+    """The calls of the tool `f` in one run."""
 
     def __init__(self, *fixtures: Any, spec: ToolSpec = SPEC, has_files: bool = True, **options: Any) -> None:
         (self.tool,) = Mock([spec], fixtures={"f": fixtures} if fixtures else None, **options).tools()
@@ -81,7 +81,7 @@ def test_choice_by_definition(criteria: list[dict[str, Any]], given_arguments: d
     (tool,) = Mock([SPEC], fixtures={"f": fixtures}).tools()
 
     def canonical(value: Any) -> str:
-        """JSON, in which a number that is whole is written as such."""
+        """Return JSON in which whole numbers are written as integers."""
         return json.dumps(json.loads(json.dumps(value), parse_float=whole), sort_keys=True)
 
     def whole(text: str) -> Any:

@@ -310,7 +310,7 @@ async def test_redirects_lead_to_hosts_that_the_user_allows() -> None:
 
 
 def serving(raw: dict[str, Any], **more: Any) -> Any:
-    """Answers with the document, and otherwise with what was asked."""
+    """Return the document if it is asked for, and otherwise the request."""
 
     def serve_it(asked: Asked) -> tuple[int, dict[str, str], bytes]:
         if asked.path.startswith("/openapi.json"):

@@ -1,4 +1,4 @@
-"""The schemas of OpenAPI documents as those of tools."""
+"""The schemas of OpenAPI documents as the schemas of tools."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ Json = Any
 
 
 def tool_of(schema: Json, version: str = "3.1.0", **schemas: Json) -> Any:
-    """A tool whose body is of `schema`."""
+    """Return a tool whose body has the schema `schema`."""
     operation = {
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
         "responses": {"200": {"content": {"application/json": {"schema": schema}}}},

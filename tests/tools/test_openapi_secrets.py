@@ -1,4 +1,4 @@
-"""Secrets of OpenAPI tools: where they come from, where they go, and that nobody reads them."""
+"""Secrets of OpenAPI tools: their sources, where they are sent, and that nobody else can read them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -51,7 +51,7 @@ async def test_secrets_go_where_they_belong_and_come_back_to_nobody(
     output = await tool.call({}, WHERE)
     (asked,) = web.asked
     assert (asked.path.partition("?")[2] if where == "query" else asked.headers[where]) == sent
-    # The server repeats all that it was asked.
+    # The server repeats the whole request.
     told = f"{output} {tool!r} {tool.spec} {tool._api!r}"
     assert "***" in output.content
     for form in (secret, sent.rpartition(" ")[2], sent.rpartition("=")[2] or sent, secret.rpartition(":")[2]):

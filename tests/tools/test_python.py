@@ -1,4 +1,4 @@
-"""The tool `python`: what code sees, what is kept of it, and what becomes of the run's other tools."""
+"""The tool `python`: what code can see, what is kept of it, and how it calls the run's other tools."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from treadle.trajectory.verify import verify_run
 
 
 class Lab:
-    """One run's tool, files and scope."""
+    """The tool, the files and the scope of one run."""
 
     def __init__(self, files: dict[str, str] | None = None, kind: Python = python) -> None:
         self.sandbox = MemorySandbox(files or {})

@@ -1,4 +1,4 @@
-"""Attempts to get out of the Python sandbox, or to take more than it gives. None may succeed."""
+"""Attempts to escape from the Python sandbox or to exceed its limits. All must fail."""
 
 import os
 import time
@@ -176,7 +176,7 @@ async def test_no_more_is_taken_than_is_given(name: str, context: ToolContext) -
         if len(code) <= MAX_CODE_CHARS
         else ToolOutput("too long", is_error=True)
     )
-    # The code is stopped, not the test: a hang would be seen by whoever runs it.
+    # The limit must stop the code. If it does not, the test hangs.
     assert time.monotonic() - begin < 60
     assert len(output.content) < 400_000
     assert sum(len(context.sandbox.read(path)) for path in context.sandbox.paths()) <= 1_000_003  # type: ignore[union-attr]

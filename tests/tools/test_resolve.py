@@ -56,7 +56,7 @@ def lookup(a: int) -> int:
 
 
 class Named:
-    """A tool that is no function."""
+    """A tool that is not a function."""
 
     def __init__(self, name: str) -> None:
         self.spec = ToolSpec(name, "", {})

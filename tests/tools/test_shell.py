@@ -32,7 +32,7 @@ Run = Callable[..., Awaitable[ToolOutput]]
 
 
 class Bench:
-    """A sandbox, and commands on it."""
+    """A sandbox, and the commands run in it."""
 
     def __init__(self, shell: Shell | None = None, files: dict[str, bytes | str] | None = None) -> None:
         self.sandbox = MemorySandbox(files)
@@ -51,7 +51,7 @@ class Bench:
         return output
 
     async def text(self, command: str, **more: Json) -> str:
-        """What a command that succeeds prints."""
+        """Return the output of a command that succeeds."""
         output = await self(command, **more)
         assert not output.is_error, output.content
         return output.content
@@ -340,7 +340,7 @@ class TestProcesses:
 
 
 def runs(mark: str) -> bool:
-    """Whether a process that has `mark` on its command line does."""
+    """Whether a process with `mark` in its command line is running."""
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and mark.encode() in folder.joinpath("cmdline").read_bytes().split(
@@ -370,12 +370,12 @@ SCRIPT = """
 
 
 def start(command: str, *more: str) -> "subprocess.Popen[str]":
-    """Python that runs a command, in a process that can be killed."""
+    """Start a process that runs a command with the tool, and that can be killed."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), command, *more],
         stdout=subprocess.PIPE,
         text=True,
-        # SIGINT is what these tests send, so it must not be ignored from the outside.
+        # These tests send SIGINT, so the process must not inherit that it is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
@@ -415,13 +415,13 @@ class TestTheEndOfOurProcess:
 
 
 def homes_of(pid: int) -> list[Path]:
-    """The folders that a process holds locked."""
+    """Return the folders that a process has locked."""
     links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
     return [Path(link) for link in links if Path(link).name.startswith("treadle-shell-")]
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait; a test that waits in vain is stopped from outside."""
+    """Wait until `is_so()` is true, for at most a minute."""
     deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline

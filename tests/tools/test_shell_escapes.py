@@ -1,6 +1,7 @@
-"""Commands that try to get out of the sandbox, or to take the machine down with them.
+"""Commands that try to escape from the sandbox or to disable the machine.
 
-After each: nothing secret was printed, nothing outside was touched, changed or spoken to, and nothing runs on.
+After each: no secret was printed, nothing outside was touched, changed or contacted, and no process still
+runs.
 """
 
 import os
@@ -41,13 +42,13 @@ FILES = {"notes.txt": "keep me\n", "data/numbers.csv": "1,2\n"}
 
 
 class World:
-    """What is outside: secrets, listeners and a process, planted to be found."""
+    """Targets outside of the sandbox: secrets, listeners and a process."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.secret = f"secret-{token_hex(8)}"
         self.mark = token_hex(8)
         self.heard: list[bytes] = []
-        # Others may read it, so that nothing but the sandbox keeps it from being read.
+        # The file is world-readable, so that only the sandbox can prevent reading it.
         self.folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="treadle-outside-", dir="/tmp"))
         )
@@ -114,7 +115,7 @@ class World:
         self.victim.wait()
 
     def write(self, command: str) -> str:
-        """`command` with the names of what is outside."""
+        """Return `command` with the names of the targets."""
         names = {
             "@PLAIN": str(self.files[0]),
             "@JOURNAL": str(self.files[1]),
@@ -134,7 +135,7 @@ class World:
         return f"export {MARK}={self.mark}\n{command}"
 
     def check(self, output: ToolOutput) -> None:
-        """That nothing got out."""
+        """Check that no target was reached."""
         assert self.secret not in output.content
         assert "ESCAPED" not in output.content
         assert self.heard == []
@@ -149,12 +150,12 @@ BINDS = {} if PYTHON.startswith("/usr/") else {sys.base_prefix: sys.base_prefix}
 
 
 def python(code: str) -> str:
-    """A command that runs Python; `code` has no double quotes."""
+    """Return a command that runs Python; `code` must not contain double quotes."""
     return f'@PYTHON -I -c "\n{code}\n"'
 
 
 def call_system(number: str, *arguments: str) -> str:
-    """A command that makes one system call, by name, past all programs and libraries."""
+    """Return a command that makes one system call by its number, without programs or libraries in between."""
     table = {"x86_64": 0, "aarch64": 1}
     numbers = {
         "mount": (165, 40),
@@ -229,7 +230,7 @@ READING = {
     ),
     "a unix socket": python("import socket\ns = socket.socket(1); s.connect('@UNIX'); print(s.recv(100))"),
 }
-"""Attempts that succeed where there is no sandbox, which shows that success is seen."""
+"""Attempts that succeed without a sandbox. They show that the tests can see a success."""
 
 HARMLESS = {
     "a process's file descriptors": "cat /proc/@US/fd/* /proc/1/fd/[3-9]* 2>&1",
@@ -413,11 +414,11 @@ EXHAUSTING = {
         "were undone",
     ),
 }
-"""Attempts to use everything up, and what the model is told."""
+"""Attempts to exhaust a resource, and what the model is told."""
 
 
 async def attempt(command: str, world: World, scope: Scope, seconds: float, shell: Shell) -> ToolOutput:
-    """Run it, and see that the run's files are there and the next command works."""
+    """Run a command in a new sandbox with the files `FILES`, and return its output."""
     (tool,) = shell.tools()
     sandbox = MemorySandbox(FILES)
     arguments = {"command": world.write(command), "timeout_seconds": seconds}

@@ -49,7 +49,7 @@ async def run(item: Tool, arguments: dict[str, Json]) -> str:
 
 
 def seen_by(annotation: Any, value: Json) -> Any:
-    """What a function whose parameter has `annotation` gets for `value`."""
+    """Return what a function whose parameter has the annotation `annotation` receives for `value`."""
     seen: list[Any] = []
 
     async def take(x: Any) -> None:

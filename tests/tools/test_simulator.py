@@ -1,4 +1,4 @@
-"""A model in a tool's place: its world holds together, its answers fit, and the same call gives the same."""
+"""A model that simulates tools: consistent, with valid results, and with equal results for equal calls."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def start(simulator: Any, spec: ToolSpec = PLAIN, **options: Any) -> MockTool:
 
 
 class Run:
-    """One run's calls."""
+    """The calls of one run."""
 
     def __init__(self) -> None:
         self._sandbox = MemorySandbox()

@@ -1,4 +1,4 @@
-"""The Spin client against services written from the protocol's description, defects and all."""
+"""The Spin client with services written from the description of the protocol, including its defects."""
 
 import json
 import time
@@ -21,7 +21,7 @@ Json = Any
 
 
 class Service:
-    """The VFS component as it is described: a flat store of keys, and an address for clean-up that few know."""
+    """The VFS component as described: a flat store of keys, and a clean-up address that is easily missed."""
 
     def __init__(self, cleanup: str = "/vfs/session/") -> None:
         self.files: dict[str, dict[str, str]] = {}

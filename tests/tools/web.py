@@ -1,4 +1,4 @@
-"""A web server that answers by a function, on a real socket."""
+"""A web server on a real socket whose answers come from a function."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ Answer = Callable[[Asked], tuple[int, dict[str, str], bytes]]
 
 
 class Web:
-    """The server's address, and what it was asked."""
+    """The server's address, and the requests that it received."""
 
     def __init__(self, url: str, port: int) -> None:
         self.url = url
@@ -30,7 +30,7 @@ class Web:
 
 @contextmanager
 def serve(answer: Answer, host: str = "127.0.0.1") -> Iterator[Web]:
-    """Serve until the end of the block."""
+    """Run the server until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -57,7 +57,7 @@ def serve(answer: Answer, host: str = "127.0.0.1") -> Iterator[Web]:
         daemon_threads = True
 
         def handle_error(self, *_: Any) -> None:
-            """A client that has seen enough is what some tests are about."""
+            """Ignore errors of connections, because some tests close them early."""
 
     server = Server((host, 0), Handler)
     web = Web(f"http://{host}:{server.server_address[1]}", server.server_address[1])

@@ -1,4 +1,4 @@
-"""What of a result may differ, as tools declare it."""
+"""Comparing results, except for the parts that tools declare may differ."""
 
 import pytest
 

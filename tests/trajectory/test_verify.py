@@ -1,4 +1,4 @@
-"""Verifying: real tools run again, and every kind of result that may not come out the same."""
+"""Verification: real tools run again, and every kind of result that may legitimately differ."""
 
 import asyncio
 from pathlib import Path
@@ -17,11 +17,11 @@ from treadle import (
     task_set,
     tool,
 )
+from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.teacher import oracle_for
-from treadle.trajectory.transcript import check_transcript
 from treadle.trajectory.verify import verify_run
 
 CALLS = 0
@@ -95,7 +95,7 @@ async def test_a_result_that_differs_is_told_with_its_event() -> None:
 
 
 async def test_files_that_a_tool_changed_without_telling_are_found() -> None:
-    """Another implementation answers the same and leaves other files."""
+    """Another implementation gives the same results but leaves other files."""
 
     class Liar:
         def __init__(self, inner: object) -> None:
@@ -144,7 +144,7 @@ async def beside(*step: ToolCall) -> tuple[Any, str]:
 
 
 async def test_calls_that_ran_beside_each_other_are_compared_when_all_have_ended() -> None:
-    """The snapshot with the first result holds files of the others."""
+    """The snapshot with the first result contains files of the other calls."""
     step = [
         call("write_slowly", {"name": name, "rounds": rounds})
         for name, rounds in (("a", 3), ("b", 0), ("c", 1))
@@ -172,7 +172,7 @@ async def test_a_skipped_call_beside_others_leaves_the_recorded_files() -> None:
 
 
 async def test_a_skipped_call_that_undid_the_work_of_another_leaves_the_recorded_files() -> None:
-    """Nothing was changed in the end, so nothing was snapshotted."""
+    """Nothing was changed in the end, so there is no snapshot."""
     is_written, is_undone = asyncio.Event(), asyncio.Event()
 
     @tool(effect="idempotent")
@@ -259,8 +259,8 @@ USER = message(Role.USER)
         ([USER, message(Role.ASSISTANT, "a")], "no result for a"),
         ([USER, message(Role.ASSISTANT, "a"), message(Role.ASSISTANT)], "before the results of a"),
         ([USER, message(Role.ASSISTANT), message(Role.ASSISTANT)], "two assistant messages"),
-        ([USER, message(Role.TOOL, answers="a")], "not awaited"),
-        ([USER, message(Role.TOOL)], "names no call"),
+        ([USER, message(Role.TOOL, answers="a")], "no call is waiting for"),
+        ([USER, message(Role.TOOL)], "without a call id"),
         ([USER, message(Role.SYSTEM)], "a system message after"),
         (
             [
@@ -278,7 +278,7 @@ USER = message(Role.USER)
                 message(Role.TOOL, answers="a"),
                 message(Role.TOOL, answers="a"),
             ],
-            "not awaited",
+            "no call is waiting for",
         ),
         (
             [

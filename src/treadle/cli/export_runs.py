@@ -50,7 +50,7 @@ def _refuse_unknown(format_: str) -> None:
     from treadle.export import FORMATS
 
     if format_ not in FORMATS:
-        known = ", ".join([*FORMATS, JOURNAL_FORMAT])
+        known = ", ".join([*FORMATS.names(), JOURNAL_FORMAT])
         raise ConfigError(f"there is no format {format_!r}; there are {known}")
 
 

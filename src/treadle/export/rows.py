@@ -1,4 +1,4 @@
-"""A run as a row: its transcript, its tools and where it came from."""
+"""Rows: a run's transcript and tools, with their lineage."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,36 +9,36 @@ from msgspec import Struct
 from treadle.core.errors import ExportError
 from treadle.core.events import VERSION, ToolCompleted
 from treadle.core.state import fold
+from treadle.core.transcript import check_transcript
 from treadle.core.types import Effect, Fault, Json, Message, Role, ToolSpec
 from treadle.journal.protocol import Journal
-from treadle.trajectory.transcript import check_transcript
 
 
 class Lineage(Struct, frozen=True, omit_defaults=True):
-    """Where a row came from."""
+    """The origin of a row."""
 
     run_id: str
     model: str | None
     stop_reason: str
     tools_hash: str
-    """SHA-256 of the tools as the row has them, as JSON with sorted keys, hex."""
+    """The SHA-256 of the row's tools as JSON with sorted keys, in hexadecimal."""
     task: str | None = None
-    """`SET:ID`."""
+    """The task as `SET:ID`; `None` if the run was not on a task."""
     seed: int | None = None
     reward: float | None = None
-    """Of the task's check; `None` if there was none."""
+    """The reward of the task's check; `None` if the run was not checked."""
     parent: str | None = None
-    """`RUN:SEQ` of the run that it was forked from."""
+    """`RUN:SEQ` of the event that the run was forked from; `None` if it is not a fork."""
     tool_errors: tuple[str, ...] = ()
-    """Ids of the calls whose result is an error, which the row's messages cannot say."""
+    """The ids of the calls whose result is an error. Rows have no such flag in their messages."""
     simulated: tuple[str, ...] = ()
-    """Ids of the calls whose result was made up: the row is no record of tools that ran."""
+    """The ids of the calls whose result was simulated and not returned by a real tool."""
     event_version: str = ""
     treadle_version: str = ""
 
 
 class Row(Struct, frozen=True):
-    """What a format renders, and gives back."""
+    """One training example, in Treadle's types."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
@@ -46,10 +46,10 @@ class Row(Struct, frozen=True):
 
 
 def load_row(journal: Journal, run_id: str) -> Row:
-    """The row of a run.
+    """Return the row of a run.
 
-    Raises: `RunNotFoundError`; `ExportError` if the run is not finished, failed for a reason that is not
-    its own, or its transcript breaks an invariant.
+    Raises: `RunNotFoundError`; `ExportError` if the run is not finished, failed through no fault of its model, or
+    has a transcript that breaks an invariant.
     """
     import treadle
 
@@ -60,11 +60,11 @@ def load_row(journal: Journal, run_id: str) -> Row:
         raise ExportError(f"run {run_id!r} is not finished; resume it first")
     messages = tuple(state.messages)
     if faults := check_transcript(messages):
-        raise ExportError(f"run {run_id!r} is not a whole transcript: {'; '.join(faults[:3])}")
+        raise ExportError(f"run {run_id!r} has a faulty transcript: {'; '.join(faults[:3])}")
     if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         raise ExportError(f"run {run_id!r} failed through no fault of its model ({state.error}); resume it")
     if not any(message.role is Role.ASSISTANT for message in messages):
-        raise ExportError(f"run {run_id!r} holds no answer ({state.stop_reason}: {state.error})")
+        raise ExportError(f"run {run_id!r} has no answer ({state.stop_reason}: {state.error})")
     task, parent = started.task, started.parent
     lineage = Lineage(
         run_id=run_id,
@@ -90,7 +90,7 @@ def load_row(journal: Journal, run_id: str) -> Row:
 
 
 def write_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Json]]:
-    """Tools in the form that all row formats share."""
+    """Return the column `tools`, which is the same in all row formats."""
     return [
         {
             "type": "function",
@@ -101,7 +101,7 @@ def write_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Json]]:
 
 
 def read_tools(raw: Sequence[dict[str, Json]]) -> tuple[ToolSpec, ...]:
-    """The tools of `write_tools`. A row does not say their effect, so it is `once`."""
+    """Return the tools in a column that `write_tools` returned. Rows do not contain effects, so each is `once`."""
     return tuple(
         [
             ToolSpec(
@@ -116,5 +116,5 @@ def read_tools(raw: Sequence[dict[str, Json]]) -> tuple[ToolSpec, ...]:
 
 
 def hash_tools(tools: Sequence[ToolSpec]) -> str:
-    """SHA-256 of the tools as rows have them, hex."""
+    """Return the SHA-256 of the column `tools` as JSON with sorted keys, in hexadecimal."""
     return hashlib.sha256(msgspec.json.encode(write_tools(tools), order="sorted")).hexdigest()

@@ -1,9 +1,9 @@
-"""The format `trl`: the columns `messages` and `tools` of TRL's SFT trainer, arguments as objects.
+"""The row format `trl`: the columns `messages` and `tools` of TRL's SFT trainer, with arguments as objects.
 
-Source: TRL 0.24, dataset formats, tool calling. Chat templates render the objects themselves, so a call
-whose text is not a JSON object cannot be carried, and its run is refused rather than mended. Arrow gives
-all rows of a column one type: a loader that infers it adds the arguments of other tools as nulls, which
-templates print; read `messages` as JSON text, or one tool set a file, to be safe.
+Source: TRL 0.24, dataset formats, tool calling. Chat templates render the argument objects, so a run with a call
+whose arguments are not a JSON object is refused. Arrow gives all rows of a column one type: a loader that infers
+the type adds the arguments of other tools as nulls, and templates print them. To avoid this, read `messages` as
+JSON text, or keep the rows of each tool set in their own file.
 """
 
 import json
@@ -14,12 +14,25 @@ import msgspec
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
 
-HAS_REASONING = True
+
+class TrlRows:
+    """The row format `trl`."""
+
+    has_reasoning = True
+
+    def write_messages(self, messages: Sequence[Message], *, with_reasoning: bool) -> list[dict[str, Json]]:
+        """Return the column `messages`.
+
+        Raises: `ExportError` if the arguments of a call are not a JSON object.
+        """
+        return [_write(message, with_reasoning) for message in messages]
+
+    def read_messages(self, raw: Sequence[dict[str, Json]]) -> list[Message]:
+        """Return the messages in a column that `write_messages` returned, arguments as compact JSON text."""
+        return [_read(item) for item in raw]
 
 
-def write_messages(messages: Sequence[Message], *, with_reasoning: bool) -> list[dict[str, Json]]:
-    """The messages of a row. Raises: `ExportError` for arguments that are not a JSON object."""
-    return [_write(message, with_reasoning) for message in messages]
+FORMAT = TrlRows()
 
 
 def _write(message: Message, with_reasoning: bool) -> dict[str, Json]:
@@ -53,29 +66,24 @@ def _parse(call: ToolCall) -> Json:
             f"the arguments of {call.name} ({call.call_id}) are {arguments!r:.80}, not an object; "
             "the format openai carries them as text"
         )
-    # As it was written, number for number, but on one line.
+    # The numbers stay exactly as the model wrote them; only white space is removed.
     return msgspec.Raw(msgspec.json.format(call.arguments.encode() or b"{}", indent=-1))
 
 
-def read_messages(raw: Sequence[dict[str, Json]]) -> list[Message]:
-    """The messages that `write_messages` wrote, arguments as compact JSON text."""
-    return [
-        Message(
-            Role(item["role"]),
-            item.get("content") or "",
-            tuple(
-                [
-                    ToolCall(
-                        call["id"],
-                        call["function"]["name"],
-                        json.dumps(call["function"]["arguments"], ensure_ascii=False, separators=(",", ":")),
-                    )
-                    for call in item.get("tool_calls") or ()
-                ]
-            ),
-            item.get("tool_call_id"),
-            item.get("name"),
-            reasoning=item.get("reasoning_content"),
+def _read(item: dict[str, Json]) -> Message:
+    calls = [
+        ToolCall(
+            call["id"],
+            call["function"]["name"],
+            json.dumps(call["function"]["arguments"], ensure_ascii=False, separators=(",", ":")),
         )
-        for item in raw
+        for call in item.get("tool_calls") or ()
     ]
+    return Message(
+        Role(item["role"]),
+        item.get("content") or "",
+        tuple(calls),
+        item.get("tool_call_id"),
+        item.get("name"),
+        reasoning=item.get("reasoning_content"),
+    )

@@ -1,17 +1,11 @@
-"""Text formats of tool calls: what a model wrote, as calls, and calls as it would write them."""
+"""Text formats of tool calls: parse the text that a model wrote, and render calls as it would write them."""
 
-from treadle.formats.engine.parsing import (
-    FORMATS,
-    IncrementalParser,
-    detect,
-    parse,
-    render,
-    render_result,
-    render_tools,
-)
 from treadle.formats.engine.types import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece
+from treadle.formats.parsing import IncrementalParser, parse, render, render_result, render_tools
+from treadle.formats.registry import AUTO, FORMATS, detect, find_format
 
 __all__ = [
+    "AUTO",
     "FORMATS",
     "ContentPiece",
     "IncrementalParser",
@@ -21,6 +15,7 @@ __all__ = [
     "Piece",
     "ReasoningPiece",
     "detect",
+    "find_format",
     "parse",
     "render",
     "render_result",

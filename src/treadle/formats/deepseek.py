@@ -1,4 +1,5 @@
-"""DeepSeek: V3 with R1 (a name and fenced JSON), V3.1 (a name and JSON), V3.2 (elements with typed values)."""
+"""The formats of DeepSeek: V3 and R1 (a name and fenced JSON), V3.1 (a name and JSON), V3.2 (elements with
+typed values)."""
 
 import re
 
@@ -23,7 +24,7 @@ _HEAD = re.compile(r"([^\n<{`]*+)(?:<｜tool▁sep｜>|<\|tool_sep\|>)([^\n<{`]*
 
 
 class DeepSeekV3(TaggedFormat):
-    """V3, R1-0528 and its distillations, which write the marks in ASCII."""
+    """The format of V3 and R1-0528. Their distillations write the marks in ASCII."""
 
     name = "deepseek_v3"
     openers = (CALL, _ASCII[CALL])
@@ -33,7 +34,7 @@ class DeepSeekV3(TaggedFormat):
     ends = (FINISH, _ASCII[FINISH])
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))
         head = _HEAD.match(text, position)
@@ -41,12 +42,12 @@ class DeepSeekV3(TaggedFormat):
         if head is None:
             return read_headed(reader, start, position, "", closers, openers)
         first, second = head[1].strip(), head[2].strip()
-        # V3 says `function` and then the name; V3.1 says the name alone.
+        # V3 writes `function` and then the name; V3.1 writes only the name.
         name = second or first
         return read_headed(reader, start, head.end(), name, closers, openers, unwraps=True)
 
     def render(self, message: Message) -> str:
-        """See `Format.render`."""
+        """Return `message` as text in this format."""
         calls = [self._write(call.name, write_arguments(call)) for call in message.tool_calls]
         body = f"{BEGIN}{self.between.join(calls)}{END}" if calls else ""
         return f"{think(message)}{message.content}{body}"
@@ -57,12 +58,12 @@ class DeepSeekV3(TaggedFormat):
         return f"{CALL}function{SEP}{name}\n```json\n{arguments}\n```{CALL_END}"
 
     def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """See `Format.render_result`."""
+        """Return the text that gives a tool's result to the model."""
         return f"<｜tool▁output▁begin｜>{content}<｜tool▁output▁end｜>"
 
 
 class DeepSeekV31(DeepSeekV3):
-    """V3.1."""
+    """The format of V3.1."""
 
     name = "deepseek_v31"
     between = ""
@@ -88,7 +89,7 @@ _WRAPPERS = ("function_calls", "tool_calls", "toolcalls")
 
 
 class DeepSeekV32(TaggedFormat):
-    """V3.2, and V4 with another name around the calls."""
+    """The format of V3.2, and of V4, which has another name for the element around the calls."""
 
     name = "deepseek_v32"
     openers = (f"<{_TAG}invoke", f"<{_TAG}tool ")
@@ -98,12 +99,12 @@ class DeepSeekV32(TaggedFormat):
     ends = (FINISH,)
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         start = found.position
         return read_function(DSML, reader, start, start, (), (*self.openers, f"</{_TAG}function_calls>"))
 
     def render(self, message: Message) -> str:
-        """See `Format.render`."""
+        """Return `message` as text in this format."""
         calls = []
         for call in message.tool_calls:
             parameters = "".join(

@@ -1,4 +1,4 @@
-"""Functionary: recipients behind `>>>` (v3.2), or `<function=name>` with JSON in the text (v3.1)."""
+"""The formats of Functionary: recipients behind `>>>` (v3.2), or `<function=name>` with JSON in the text (v3.1)."""
 
 import re
 
@@ -18,7 +18,7 @@ _ENDS = ("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>")
 
 
 class Functionary(TaggedFormat):
-    """See the module."""
+    """The formats of Functionary v3.1 and v3.2."""
 
     name = "functionary"
     may_begin_in_reasoning = False
@@ -28,12 +28,12 @@ class Functionary(TaggedFormat):
 
     def __init__(self) -> None:
         super().__init__()
-        # What is quoted in code that is closed is text.
+        # Marks quoted in closed code are text.
         self._marks = Scanner((MARK,), ends_open_code=True)
         self._bare_marks = Scanner((MARK,), has_code=False)
 
     def read(self, reader: Reader) -> Steps:
-        """See `Format.read`."""
+        """Read the whole text."""
         yield from wait_for_all(reader)
         head = _RECIPIENT.match(reader.text)
         if head is not None and self._is_recipient(reader, head):
@@ -42,7 +42,7 @@ class Functionary(TaggedFormat):
         yield from self._read_content(reader, 0)
 
     def _is_recipient(self, reader: Reader, head: re.Match[str]) -> bool:
-        """Whether a line says whom the next lines are for, and is not just a word."""
+        """Whether a line names the recipient of the next lines, and is not just a word."""
         name = head[1]
         is_marked = MARK in head[0]
         return (
@@ -53,7 +53,7 @@ class Functionary(TaggedFormat):
         )
 
     def _next(self, reader: Reader, position: int, marks: Scanner) -> re.Match[str] | None:
-        """The next recipient."""
+        """Return the next line that names a recipient, or `None`."""
         while True:
             found = marks.find(reader, position)
             if not found.marker:
@@ -93,19 +93,19 @@ class Functionary(TaggedFormat):
                 reader.content.add(rest)
 
     def _take_code(self, reader: Reader, name: str, start: int, position: int, end: int) -> None:
-        """Code is the one argument of the tool `python`, if it has one."""
+        """Add a call of the tool `python` with the code as its argument, if the tool has exactly one parameter."""
         properties = reader.schemas.get(name, {}).get("properties", {})
         code = reader.text[position:end]
         for item in _ENDS:
             code = code.removesuffix(item)
         if len(properties) != 1:
-            reader.add_error("code for an interpreter, and no call", start, end, name)
+            reader.add_error("code for an interpreter, not a call", start, end, name)
             return
         arguments = {next(iter(properties)): code}
         reader.add_call(Wanted(name, arguments, encode(arguments).decode()), start, end)
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         if found.marker == "<|python_tag|>":
             stops = [at for item in _ENDS if (at := reader.find(item, start)) != -1]
@@ -120,11 +120,11 @@ class Functionary(TaggedFormat):
         return read_headed(reader, start, head.end(), head[1].strip(), closers, self.openers)
 
     def render(self, message: Message) -> str:
-        """The way of v3.2."""
+        """Return `message` as text in the format of v3.2."""
         parts = [f"all\n{message.content}"] if message.content or not message.tool_calls else []
         parts += [f"{call.name}\n{write_arguments(call)}" for call in message.tool_calls]
         return MARK.join(parts)
 
     def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """See `Format.render_result`."""
+        """Return the text that gives a tool's result to the model."""
         return content

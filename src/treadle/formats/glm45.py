@@ -1,4 +1,4 @@
-"""GLM 4.5 to 4.7: a name, then keys and values in turn, values as texts."""
+"""The format of GLM 4.5 to 4.7: a name, then pairs of keys and values, with values as plain text."""
 
 import re
 
@@ -17,12 +17,12 @@ _PAIR = re.compile(
     r"[ \t\r\n]*+<arg_key>([^<]++)</arg_key>[ \t\r\n]*+<arg_value>((?:[^<]++|<(?!/?arg_))*+)</arg_value>"
     r"(?=[ \t\r\n]*+<(?:arg_key|/tool_call)>)"
 )
-"""A key and a value with nothing unusual about them."""
+"""A pair of a key and a value without markup."""
 _TAG = re.compile("</?(?:tool_call|arg_key|arg_value)>")
 
 
 class Glm45(TaggedFormat):
-    """See the module."""
+    """The format `glm45`."""
 
     name = "glm45"
     openers = (OPEN,)
@@ -35,7 +35,7 @@ class Glm45(TaggedFormat):
     )
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(OPEN))
         while text.startswith(OPEN, position):
@@ -55,9 +55,9 @@ class Glm45(TaggedFormat):
         at = tag.start() if tag is not None else len(text)
         name = text[position:at].strip().removesuffix("\\n")
         if not name or any(char in name for char in '<>{}"\n '):
-            raise _Fault("there is no name of a function", at, None)
+            raise _Fault("the call has no function name", at, None)
         if at == len(text):
-            raise _Fault("it is cut off", at, name)
+            raise _Fault("the call is cut off", at, name)
         arguments: dict[str, Json] = {}
         while True:
             pair = _PAIR.match(text, at)
@@ -70,16 +70,16 @@ class Glm45(TaggedFormat):
                 return self._finish(name, arguments, at + len(CLOSE))
             if at == len(text) or (text.startswith(OPEN, at) and arguments):
                 if not arguments:
-                    raise _Fault("it is cut off", at, name)
+                    raise _Fault("the call is cut off", at, name)
                 return self._finish(name, arguments, at, is_closed=at < len(text))
             if not text.startswith(KEY, at):
-                raise _Fault("there is something other than a key in it", at, name)
+                raise _Fault("the call contains something other than a key", at, name)
             key_end = reader.find(KEY_CLOSE, at)
             if key_end == -1:
                 raise _Fault("a key is cut off", len(text), name)
             key = text[at + len(KEY) : key_end].strip()
             if not key or "<" in key:
-                raise _Fault(f"{key[:40]!r} is no key", at + len(KEY), name)
+                raise _Fault(f"{key[:40]!r} is not a key", at + len(KEY), name)
             at = key_end + len(KEY_CLOSE)
             while text.startswith(KEY_CLOSE, after_space(text, at)):
                 at = after_space(text, at) + len(KEY_CLOSE)
@@ -91,7 +91,7 @@ class Glm45(TaggedFormat):
             if not has_opener:
                 value = value.strip("\n")
             if key in arguments:
-                raise _Fault(f"the key {key!r} is there twice", at, name)
+                raise _Fault(f"the key {key!r} occurs twice", at, name)
             arguments[key] = self._convert(reader, value, name, key, at)
 
     def _convert(self, reader: Reader, value: str, name: str, key: str, at: int) -> Json:
@@ -101,14 +101,17 @@ class Glm45(TaggedFormat):
             raise _Fault(error.reason, at, name) from None
 
     def _skip(self, text: str, position: int) -> int:
-        """White space, and the two characters that some write for a newline."""
+        """Skip white space, including a newline that is written as a backslash and an `n`."""
         position = after_space(text, position)
         while text.startswith("\\n", position):
             position = after_space(text, position + 2)
         return position
 
     def _find_end(self, reader: Reader, start: int, name: str, key: str) -> tuple[int, int]:
-        """Where a value ends, and where to go on. A closer counts only if a key, or the end, is behind it."""
+        """Return where a value ends and where to continue.
+
+        A closing tag counts only if another key or the end of the call follows.
+        """
         text, at = reader.text, start
         while True:
             close = reader.find(VALUE_CLOSE, at)
@@ -133,7 +136,8 @@ class Glm45(TaggedFormat):
             at = after
 
     def _call_around(self, reader: Reader, start: int, close: int) -> int | None:
-        """Where the call begins that the closer at `close` is part of, if it begins within the value."""
+        """Return where the call begins to which the closing tag at `close` belongs, if it begins within the
+        value."""
         text = reader.text
         begin = reader.find(OPEN, start)
         if begin == -1 or begin > close or text.find(KEY, begin, close) == -1:
@@ -143,15 +147,15 @@ class Glm45(TaggedFormat):
         return begin if is_open and reader.steps_left > 0 else None
 
     def _is_quoted(self, reader: Reader, begin: int) -> bool:
-        """Whether the call at `begin` ends before one that is around it."""
+        """Whether the call at `begin` ends before a call that encloses it."""
         text = reader.text
         reader.steps_left -= (len(text) - begin) >> 8
         return text.count(CLOSE, begin) > text.count(OPEN, begin)
 
     def _is_dropped(self, reader: Reader, start: int, inner: int, close: int) -> bool:
-        """Whether the closer of a value is missing: then there are more openers than closers before the next."""
+        """Whether the value has no closing tag, so that there are more opening than closing tags up to `close`."""
         text = reader.text
-        # A closer that many keys look for would be counted up to by each of them.
+        # Limits the work if many keys share one closing tag.
         reader.steps_left -= (close - start) >> 8
         if text[inner - 1 : inner] != "\n" or reader.steps_left < 0:
             return False
@@ -163,7 +167,7 @@ class Glm45(TaggedFormat):
         return Wanted(name, arguments, encode(arguments).decode(), None, is_closed), end
 
     def render(self, message: Message) -> str:
-        """See `Format.render`."""
+        """Return `message` as text in this format."""
         calls = []
         for call in message.tool_calls:
             pairs = "".join(

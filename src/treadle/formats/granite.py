@@ -1,14 +1,14 @@
-"""Granite: lists of calls (3.x), one object in a tag (4.x), or one after another (20b-functioncalling)."""
+"""The formats of Granite: lists of calls (3.x), one object in a tag (4.x), or a series of calls
+(20b-functioncalling)."""
 
 import json
 
 from treadle.core.types import Message
 from treadle.formats.engine.base import TaggedFormat, resync
 from treadle.formats.engine.calls import read_call, to_call
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, raw_items
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
 from treadle.formats.engine.reader import Found, Reader
 from treadle.formats.engine.rendering import think, write_arguments
-from treadle.formats.hermes import name_of
 
 MARK = "<|tool_call|>"
 TAG, TAG_CLOSE = "<tool_call>", "</tool_call>"
@@ -16,7 +16,7 @@ FUNCTION = "<function_call>"
 
 
 class Granite(TaggedFormat):
-    """See the module."""
+    """The formats of Granite."""
 
     name = "granite"
     reasoning = (
@@ -30,7 +30,7 @@ class Granite(TaggedFormat):
     ends = ("<|end_of_text|>", "<|endoftext|>")
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))
         while text.startswith(self.openers, position):
@@ -42,7 +42,7 @@ class Granite(TaggedFormat):
         try:
             if text[position : position + 1] not in ("[", "{"):
                 raise BadJson(
-                    "it is cut off" if position == len(text) else "there is no JSON in it", position
+                    "the call is cut off" if position == len(text) else "the call contains no JSON", position
                 )
             end, value = reader.end_and_value(position)
             body = text[position:end]
@@ -70,7 +70,7 @@ class Granite(TaggedFormat):
         return end
 
     def render(self, message: Message) -> str:
-        """The way of 3.x."""
+        """Return `message` as text in the format of Granite 3.x."""
         calls = [
             f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {write_arguments(call)}}}'
             for call in message.tool_calls

@@ -1,4 +1,4 @@
-"""gpt-oss: messages on channels, the calls among them with a recipient."""
+"""The format of gpt-oss: messages on channels, some of which are calls with a recipient."""
 
 import re
 
@@ -14,7 +14,7 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _STOPS = (*_ENDS, START, CHANNEL)
 _TURN = f"<|end|>{START}assistant"
 _HEADER = re.compile(r"\s*+(?:assistant)?+\s*+(?:to=[^\s<]++)?+\s*+")
-"""What may stand before the first mark of a message, whose beginning is in the prompt."""
+"""The text that may come before the first mark of a message whose beginning is in the prompt."""
 _NAME = re.compile(r"[\w.\-]++")
 _RECIPIENT = re.compile(r"to=([^\s<]++)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*+([a-zA-Z]++)")
@@ -23,20 +23,20 @@ _BUILT_IN = re.compile(r"python|browser(?:\..*+)?|container(?:\..*+)?")
 
 
 class Harmony(Format):
-    """See the module."""
+    """The format `harmony`."""
 
     name = "harmony"
     reasoning = ()
     may_begin_in_reasoning = False
 
     def __init__(self) -> None:
-        # Marks that are quoted in code are text; but the end of a message ends its code too.
+        # Marks quoted in code are text, but the end of a message also ends code that was not closed.
         self._marks = Scanner((MESSAGE, *_STOPS), ends_open_code=True)
         self._stops = Scanner(_STOPS, ends_open_code=True)
         self._bare_stops = Scanner(_STOPS, has_code=False)
 
     def read(self, reader: Reader) -> Steps:
-        """See `Format.read`."""
+        """Read the whole text."""
         yield from wait_for_all(reader)
         text = reader.text
         if MESSAGE not in text:
@@ -53,23 +53,24 @@ class Harmony(Format):
                 return
             begin = self._last_header(text, position, message)
             if _RECIPIENT.search(text, position, begin):
-                reader.add_error("it is cut off", position, begin)
+                reader.add_error("the call is cut off", position, begin)
             position = begin
             position = self._read_message(reader, text[position:message], position, message + len(MESSAGE))
-            # One end mark follows, or the next message.
+            # The next thing is an end mark or a message.
             position = self._skip_end(text, position)
 
     def _last_header(self, text: str, start: int, end: int) -> int:
-        """Where the header before a message begins, if others that have none stand before it."""
+        """Return where the header of the message at `end` begins, if other headers without a message come
+        before it."""
         begin = max(text.rfind(START, start, end), start)
         recipients = [match.start() for match in _RECIPIENT.finditer(text, begin, end)]
         if len(recipients) > 1 and text.count(CHANNEL, begin, end) > 1:
-            # One header may name its channel twice, or whom it is for, but not both.
+            # A header may repeat its channel or its recipient, but not both.
             begin = max(text.rfind(CHANNEL, begin, recipients[-1]), begin)
         return begin
 
     def _read_between(self, reader: Reader, position: int) -> int:
-        """What stands outside of all messages, which is just said; where the next one begins."""
+        """Add the text outside of messages to the content, and return where the next message begins."""
         text = reader.text
         if text.startswith((START, CHANNEL), position):
             return position
@@ -91,7 +92,7 @@ class Harmony(Format):
         return position
 
     def _read_plain(self, reader: Reader) -> None:
-        """A text without any message: an answer whose marks were stripped, or a header that was cut off."""
+        """Read a text without messages: an answer without its special tokens, or a header that is cut off."""
         text = reader.text
         match = _STRIPPED.search(text)
         if match is not None:
@@ -103,14 +104,14 @@ class Harmony(Format):
     def _read_rest(self, reader: Reader, position: int) -> None:
         rest = reader.text[position:]
         if _RECIPIENT.search(rest) and (CHANNEL in rest or START in rest):
-            reader.add_error("it is cut off", position, len(reader.text))
+            reader.add_error("the call is cut off", position, len(reader.text))
         elif not rest.startswith((START, CHANNEL)):
             for mark in _ENDS:
                 rest = rest.removesuffix(mark)
             reader.content.add(rest)
 
     def _read_message(self, reader: Reader, header: str, start: int, body: int) -> int:
-        """One message; where it ends, before its end mark."""
+        """Read one message, and return the position of its end mark."""
         text = reader.text
         channel = _CHANNEL.search(header)
         kind = channel[1] if channel is not None else "final"
@@ -121,7 +122,7 @@ class Harmony(Format):
             if is_ours and name != "assistant":
                 return self._take(reader, name, start, body)
         end = self._stops.find(reader, body).position
-        # A tick that was left open does not hide the next message.
+        # Code that is not closed must not hide the next message.
         turn = reader.find(_TURN, body)
         if -1 < turn < end:
             end = turn
@@ -139,11 +140,11 @@ class Harmony(Format):
         at = after_space(text, body)
         if not name or not _NAME.fullmatch(name):
             end = self._bare_stops.find(reader, body).position
-            reader.add_error(f"{name[:40]!r} is no name of a function", start, end)
+            reader.add_error(f"{name[:40]!r} is not a function name", start, end)
             return end
         if text[at : at + 1] not in ("{", '"'):
             end = self._bare_stops.find(reader, body).position
-            reason = "it is cut off" if at == len(text) else "the arguments are no JSON object"
+            reason = "the call is cut off" if at == len(text) else "the arguments are not a JSON object"
             reader.add_error(reason, start, end, name)
             return end
         try:
@@ -153,7 +154,7 @@ class Harmony(Format):
                 last, value = self._bare_stops.find(reader, body).position, UNREAD
             after = after_space(text, last)
             if after < len(text) and not text.startswith(_STOPS, after):
-                raise NoCall("there is more than JSON in it", name)
+                raise NoCall("the call contains more than JSON", name)
             arguments, words = read_arguments(text[at:last], name, value)
         except BadJson as error:
             stop = self._bare_stops.find(reader, error.position).position
@@ -168,7 +169,7 @@ class Harmony(Format):
         return after
 
     def render(self, message: Message) -> str:
-        """See `Format.render`."""
+        """Return `message` as text in this format."""
         parts = []
         if message.reasoning:
             parts.append(f"{CHANNEL}analysis{MESSAGE}{message.reasoning}")
@@ -186,5 +187,5 @@ class Harmony(Format):
         return text
 
     def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """See `Format.render_result`."""
+        """Return the text that gives a tool's result to the model."""
         return f"{START}functions.{name} to=assistant{CHANNEL}commentary{MESSAGE}{content}<|end|>"

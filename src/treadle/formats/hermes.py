@@ -1,4 +1,4 @@
-"""Hermes 2 to 4, Qwen 2.5 and 3, QwQ, Granite 4: one JSON object in each `<tool_call>`."""
+"""The format of Hermes 2 to 4, Qwen 2.5 and 3, QwQ and Granite 4: one JSON object in each `<tool_call>`."""
 
 import json
 
@@ -6,7 +6,7 @@ from treadle.core.types import Json, Message
 from treadle.formats.engine.base import TaggedFormat, resync
 from treadle.formats.engine.calls import NoCall, read_call, to_call
 from treadle.formats.engine.elements import CODER, read_function
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, raw_items
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
 from treadle.formats.engine.reader import Found, Reader
 from treadle.formats.engine.rendering import join_parts, write_arguments
 
@@ -16,7 +16,7 @@ _FENCE = "```"
 
 
 class Hermes(TaggedFormat):
-    """See the module."""
+    """The format `hermes`."""
 
     name = "hermes"
     openers = (OPEN,)
@@ -29,11 +29,11 @@ class Hermes(TaggedFormat):
     )
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(OPEN))
         while text.startswith(OPEN, position):
-            # Some write it twice.
+            # Some models write the tag twice.
             position = after_space(text, position + len(OPEN))
         if text.startswith("<function=", position):
             return self._take_function(reader, start, position)
@@ -49,7 +49,7 @@ class Hermes(TaggedFormat):
         at = position
         while True:
             if text[at : at + 1] not in ("{", "[") or (text[at : at + 1] == "[" and spans):
-                reason = "there is no JSON object in it" if at < len(text) else "it is cut off"
+                reason = "the call contains no JSON object" if at < len(text) else "the call is cut off"
                 return self._fail(reader, start, position, at, reason)
             try:
                 end, value = reader.end_and_value(at)
@@ -68,7 +68,7 @@ class Hermes(TaggedFormat):
         elif (begin := reader.find(OPEN, at)) != -1 and begin < close:
             after = spans[-1][1]
         else:
-            return self._fail(reader, start, position, at, "there is more than JSON in it")
+            return self._fail(reader, start, position, at, "the call contains more than JSON")
         for number, (begin, end, value) in enumerate(spans):
             first = start if not number else begin
             last = after if number == len(spans) - 1 else end
@@ -81,11 +81,12 @@ class Hermes(TaggedFormat):
         return end
 
     def _take_function(self, reader: Reader, start: int, position: int) -> int:
-        """The body of a coder's model."""
+        """Read a call in the format of Qwen3-Coder, and return the position after it."""
         return read_function(CODER, reader, start, position, (CLOSE,), (OPEN,))
 
     def take_noise(self, reader: Reader, found: Found) -> int:
-        """A closer without its opener says nothing; JSON that looks like a call may have lost its tags."""
+        """Read a closing tag without an opening tag, which is ignored, or JSON that may be a call without its
+        tags."""
         text, start = reader.text, found.position
         if found.marker == CLOSE:
             return start + len(CLOSE)
@@ -108,7 +109,7 @@ class Hermes(TaggedFormat):
         return start + len(found.marker)
 
     def render(self, message: Message) -> str:
-        """See `Format.render`."""
+        """Return `message` as text in this format."""
         calls = [
             f'{OPEN}\n{{"name": {json.dumps(call.name, ensure_ascii=False)}, '
             f'"arguments": {write_arguments(call)}}}\n{CLOSE}'
@@ -117,18 +118,8 @@ class Hermes(TaggedFormat):
         return join_parts(message, "\n".join(calls))
 
 
-def name_of(raw: str) -> str | None:
-    """The tool that a call which cannot be read seems to mean."""
-    at = raw.find('"name"')
-    if at == -1:
-        return None
-    rest = raw[at + 6 : at + 200].lstrip(" \t\r\n:")
-    name = rest[1:].partition('"')[0] if rest.startswith('"') else ""
-    return name or None
-
-
 def _take_value(reader: Reader, body: str, value: Json, start: int, end: int) -> None:
-    """The call that a body says, or the calls that a list of them says."""
+    """Add the call in `body`, or the calls if it is a list."""
     try:
         if value is UNREAD:
             value = decode(body)

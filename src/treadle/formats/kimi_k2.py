@@ -1,4 +1,4 @@
-"""Kimi K2: a section of calls, each headed by its id, which holds the name."""
+"""The format of Kimi K2: a section of calls, each with its id, which contains the name, and JSON."""
 
 from treadle.core.types import Message
 from treadle.formats.engine.base import TaggedFormat
@@ -13,7 +13,7 @@ _SINGULAR = ("<|tool_call_section_begin|>", "<|tool_call_section_end|>")
 
 
 class KimiK2(TaggedFormat):
-    """See the module."""
+    """The format `kimi_k2`."""
 
     name = "kimi_k2"
     openers = (CALL,)
@@ -23,7 +23,7 @@ class KimiK2(TaggedFormat):
     ends = ("<|im_end|>",)
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(CALL))
         while text.startswith(CALL, position):
@@ -38,7 +38,7 @@ class KimiK2(TaggedFormat):
         return read_headed(reader, start, after, name, (CALL_END,), (CALL, END), call_id=call_id or None)
 
     def render(self, message: Message) -> str:
-        """See `Format.render`."""
+        """Return `message` as text in this format."""
         calls = []
         for index, call in enumerate(message.tool_calls):
             is_ours = call.call_id.startswith("functions.") and _name_in(call.call_id) == call.name
@@ -48,12 +48,12 @@ class KimiK2(TaggedFormat):
         return f"{think(message)}{message.content}{section}"
 
     def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """See `Format.render_result`."""
+        """Return the text that gives a tool's result to the model."""
         return f"## Return of {call_id or f'functions.{name}:0'}\n{content}"
 
 
 def _name_in(call_id: str) -> str:
-    """The tool that an id as `functions.name:0` names; empty if it names none, as a bare number."""
+    """Return the tool's name in an id such as `functions.name:0`, or an empty string if the id has no name."""
     name, colon, number = call_id.removeprefix("functions.").rpartition(":")
     if not colon or not number.isdecimal():
         name = call_id.removeprefix("functions.")

@@ -1,4 +1,4 @@
-"""Llama 3: JSON objects (3.1 to 3.3, 4), or a list of Python calls (3.2 small, 4)."""
+"""The formats of Llama: JSON objects (3.1 to 3.3, 4), or a list of Python calls (small models of 3.2, 4)."""
 
 import re
 
@@ -7,10 +7,9 @@ from treadle.formats.engine import literals
 from treadle.formats.engine.base import TaggedFormat, resync, skip_space
 from treadle.formats.engine.calls import NoCall, Wanted, to_call
 from treadle.formats.engine.headed import read_headed
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of
 from treadle.formats.engine.reader import Found, Reader, Steps, wait_for_all
 from treadle.formats.engine.rendering import arguments_of, encode, think, write_arguments
-from treadle.formats.hermes import name_of
 
 TAG = "<|python_tag|>"
 ENDS = ("<|eom_id|>", "<|eot_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>")
@@ -18,7 +17,7 @@ _FUNCTION = re.compile(r"<function=([^<>\n]++)>")
 
 
 class Llama3Json(TaggedFormat):
-    """Objects with `name` and `parameters`, at the beginning or behind the tag."""
+    """The JSON format: objects with `name` and `parameters`, at the beginning of the text or behind a tag."""
 
     name = "llama3_json"
     may_begin_in_reasoning = False
@@ -26,7 +25,7 @@ class Llama3Json(TaggedFormat):
     ends = ENDS
 
     def read(self, reader: Reader) -> Steps:
-        """See `Format.read`."""
+        """Read the whole text."""
         position = yield from self._read_thinking(reader)
         start = yield from skip_space(reader, position)
         if reader.text[start : start + 1] == "{":
@@ -35,7 +34,7 @@ class Llama3Json(TaggedFormat):
         yield from self._read_content(reader, position)
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         if found.marker != TAG:
             head = _FUNCTION.match(text, start)
@@ -49,7 +48,8 @@ class Llama3Json(TaggedFormat):
         return self._take_builtin(reader, start, position)
 
     def _take_chain(self, reader: Reader, start: int, position: int, *, is_bare: bool) -> int:
-        """Objects, one after another; bare ones only if they are calls."""
+        """Read a series of objects, and return the position after it. Without a tag, return 0 if the first is
+        not a call."""
         text = reader.text
         begin, at, count = start, position, 0
         while True:
@@ -92,7 +92,8 @@ class Llama3Json(TaggedFormat):
         return _looks_like_call(text[position : position + 2000])
 
     def _take_builtin(self, reader: Reader, start: int, position: int) -> int:
-        """`brave_search.call(query="...")`; anything else is code for an interpreter."""
+        """Read a built-in call such as `brave_search.call(query="...")`. Anything else is code, which is an
+        error."""
         text = reader.text
         try:
             name, arguments, end = literals.read_call(text, position)
@@ -101,14 +102,14 @@ class Llama3Json(TaggedFormat):
         except literals.BadLiteral:
             stops = [at for item in (*self.ends, TAG) if (at := reader.find(item, position)) != -1]
             end = min(stops, default=len(text))
-            reader.add_error("code for an interpreter, and no call", start, end)
+            reader.add_error("code for an interpreter, not a call", start, end)
             return end
         words = encode(arguments).decode()
         reader.add_call(Wanted(name.removesuffix(".call"), arguments, words), start, end)
         return end
 
     def render(self, message: Message) -> str:
-        """See `Format.render`."""
+        """Return `message` as text in this format."""
         import json
 
         calls = [
@@ -121,7 +122,7 @@ class Llama3Json(TaggedFormat):
         return f"{think(message)}{message.content}{tag}{'; '.join(calls)}"
 
     def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """See `Format.render_result`."""
+        """Return the text that gives a tool's result to the model."""
         return content
 
 
@@ -148,7 +149,8 @@ _NEXT = re.compile(r"\)\s*+,\s*+(?=[A-Za-z_][\w.\-]*+\s*+\()")
 
 
 class Llama3Pythonic(TaggedFormat):
-    """A list of calls, with literals as arguments; OLMo 3 writes one a line, between tags."""
+    """The Python format: a list of calls with literals as arguments. OLMo 3 writes one call on each line,
+    between tags."""
 
     name = "llama3_pythonic"
     may_begin_in_reasoning = False
@@ -156,22 +158,22 @@ class Llama3Pythonic(TaggedFormat):
     noise = (END, LIQUID_END, LINES_END)
     ends = ENDS
     _marks = (*noise, *openers, *ends)
-    """What no call goes beyond."""
+    """Strings at which a call ends in any case."""
 
     def read(self, reader: Reader) -> Steps:
-        """See `Format.read`."""
+        """Read the whole text."""
         position = yield from self._read_thinking(reader)
         start = yield from skip_space(reader, position)
         if reader.text[start : start + 1] == "[":
             yield from wait_for_all(reader)
-            # Some write a list for each call.
+            # Some models write one list for each call.
             while _GATE.match(reader.text, start):
                 position = self._take_list(reader, start, start)
                 start = after_space(reader.text, position)
         yield from self._read_content(reader, position)
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))
         if found.marker == LINES and _CALL.match(text, position):
@@ -180,7 +182,7 @@ class Llama3Pythonic(TaggedFormat):
             end = min(
                 [at for item in self._marks if (at := reader.find(item, position)) != -1], default=len(text)
             )
-            reader.add_error("there is no list of calls in it", start, end)
+            reader.add_error("there is no list of calls between the tags", start, end)
             return end
         return self._take_list(reader, start, position)
 
@@ -192,7 +194,7 @@ class Llama3Pythonic(TaggedFormat):
                 name, arguments, end = literals.read_call(text, at)
                 after = after_space(text, end)
                 if after < len(text) and text[after] not in ",]":
-                    raise literals.BadLiteral(f"{text[after]!r} cannot stand there", after)
+                    raise literals.BadLiteral(f"{text[after]!r} is not allowed there", after)
             except literals.BadLiteral as error:
                 stops = [
                     found for item in (*self.noise, *self.openers) if (found := reader.find(item, at)) != -1
@@ -214,7 +216,7 @@ class Llama3Pythonic(TaggedFormat):
             if text[at : at + 1] == "]":
                 return at + 1
             if at == len(text) or text.startswith(self._marks, at):
-                # Nothing of a next call has come.
+                # The text ends behind a comma, before the next call.
                 return at
 
     def _take_lines(self, reader: Reader, start: int, position: int) -> int:
@@ -225,7 +227,7 @@ class Llama3Pythonic(TaggedFormat):
                 name, arguments, end = literals.read_call(text, at)
                 after = _BLANKS.match(text, end).end()  # type: ignore[union-attr]
                 if after < len(text) and text[after] not in "\r\n" and not text.startswith(marks, after):
-                    raise literals.BadLiteral(f"{text[after]!r} cannot stand there", after)
+                    raise literals.BadLiteral(f"{text[after]!r} is not allowed there", after)
             except literals.BadLiteral as error:
                 ends = [
                     found for item in ("\n", *marks) if (found := reader.find(item, error.position)) != -1
@@ -238,7 +240,7 @@ class Llama3Pythonic(TaggedFormat):
         return at
 
     def render(self, message: Message) -> str:
-        """See `Format.render`."""
+        """Return `message` as text in this format."""
         calls = []
         for call in message.tool_calls:
             pairs = ", ".join(f"{key}={literals.write(value)}" for key, value in arguments_of(call).items())
@@ -249,7 +251,7 @@ class Llama3Pythonic(TaggedFormat):
         return think(message) + (f"{message.content}{START}{listed}{END}" if message.content else listed)
 
     def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """See `Format.render_result`."""
+        """Return the text that gives a tool's result to the model."""
         return content
 
 

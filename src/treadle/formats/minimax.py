@@ -1,4 +1,4 @@
-"""MiniMax: M1 (JSON, one call a line) and M2 (elements, values as texts)."""
+"""The formats of MiniMax: M1 (JSON, one call on each line) and M2 (elements, with values as plain text)."""
 
 import re
 
@@ -6,10 +6,9 @@ from treadle.core.types import Message
 from treadle.formats.engine.base import TaggedFormat, resync
 from treadle.formats.engine.calls import read_call
 from treadle.formats.engine.elements import make_elements, read_function
-from treadle.formats.engine.json_body import BadJson, after_space
+from treadle.formats.engine.json_body import BadJson, after_space, name_of
 from treadle.formats.engine.reader import Found, Reader
 from treadle.formats.engine.rendering import arguments_of, join_parts, write_value
-from treadle.formats.hermes import name_of
 
 M1, M1_CLOSE = "<tool_calls>", "</tool_calls>"
 M2, M2_CLOSE = "<minimax:tool_call>", "</minimax:tool_call>"
@@ -26,7 +25,7 @@ ELEMENTS = make_elements(
 
 
 class MiniMax(TaggedFormat):
-    """See the module."""
+    """The formats of MiniMax M1 and M2."""
 
     name = "minimax"
     openers = (M1, INVOKE)
@@ -35,14 +34,15 @@ class MiniMax(TaggedFormat):
     ends = ("<end_of_sentence>", "[e~[")
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         if found.marker == M1:
             return self._take_lines(reader, found.position)
         start = found.position
         return read_function(ELEMENTS, reader, start, start, (), (INVOKE, M2_CLOSE, M2))
 
     def _take_lines(self, reader: Reader, start: int) -> int:
-        """The calls of M1; one that cannot be read loses none of the others."""
+        """Read the calls of M1, and return the position after them. An error in one line does not affect the
+        others."""
         text = reader.text
         at = after_space(text, start + len(M1))
         if text.startswith((M1, INVOKE), at):
@@ -52,15 +52,15 @@ class MiniMax(TaggedFormat):
             at = after_space(text, at)
             if text.startswith(M1_CLOSE, at):
                 if begin == start:
-                    reader.add_error("there is no call in it", start, at + len(M1_CLOSE))
+                    reader.add_error("there is no call between the tags", start, at + len(M1_CLOSE))
                 return at + len(M1_CLOSE)
             if at == len(text) or (text.startswith(M1, at) and begin != start):
                 if begin == start:
-                    reader.add_error("it is cut off", start, at)
+                    reader.add_error("the call is cut off", start, at)
                 return at
             try:
                 if text[at] != "{":
-                    raise BadJson(f"{text[at]!r} begins no call", at)
+                    raise BadJson(f"{text[at]!r} does not begin a call", at)
                 end, value = reader.end_and_value(at)
             except BadJson as error:
                 end = self._line_end(reader, at, error.position)
@@ -71,13 +71,13 @@ class MiniMax(TaggedFormat):
             begin = at = end
 
     def _line_end(self, reader: Reader, at: int, reached: int) -> int:
-        """A line that cannot be read ends at its newline, or at the closer of all."""
+        """Return the end of a malformed line: its newline, or the tag that closes all calls."""
         stop = resync(reader, at, reached, (), (M1_CLOSE, M1))
         newline = reader.find("\n", max(at + 1, reached))
         return stop if newline == -1 else min(stop, newline)
 
     def render(self, message: Message) -> str:
-        """The way of M2."""
+        """Return `message` as text in the format of M2."""
         calls = []
         for call in message.tool_calls:
             parameters = "".join(

@@ -1,4 +1,5 @@
-"""Mistral: a list behind `[TOOL_CALLS]` (tokenizers up to v7), or `[TOOL_CALLS]name[ARGS]{}` for each call."""
+"""The formats of Mistral: a list behind `[TOOL_CALLS]` (tokenizers up to v7), or `[TOOL_CALLS]name[ARGS]{}`
+for each call."""
 
 import json
 import re
@@ -7,10 +8,10 @@ from treadle.core.types import Message
 from treadle.formats.engine.base import TaggedFormat, resync
 from treadle.formats.engine.calls import NoCall, to_call
 from treadle.formats.engine.headed import read_headed
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, raw_items
+from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
 from treadle.formats.engine.reader import Found, Reader
 from treadle.formats.engine.rendering import write_arguments
-from treadle.formats.hermes import name_of
+from treadle.formats.engine.types import to_openai
 
 MARK, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _HEAD = re.compile(
@@ -19,7 +20,7 @@ _HEAD = re.compile(
 
 
 class Mistral(TaggedFormat):
-    """See the module."""
+    """The formats of Mistral."""
 
     name = "mistral"
     reasoning = (("[THINK]", "[/THINK]"), ("<think>", "</think>"))
@@ -28,11 +29,11 @@ class Mistral(TaggedFormat):
     ends = ("</s>",)
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))
         while text.startswith(MARK, position):
-            # Marked twice, with nothing between.
+            # Some models write the mark twice.
             position = after_space(text, position + len(MARK))
         if text[position : position + 1] in ("[", "{"):
             return self._take_list(reader, start, position)
@@ -40,7 +41,9 @@ class Mistral(TaggedFormat):
         if head is None:
             end = resync(reader, position, position, (), (MARK,))
             at_end = position == len(text)
-            reader.add_error("it is cut off" if at_end else "there is no call behind the mark", start, end)
+            reader.add_error(
+                "the call is cut off" if at_end else "there is no call after the mark", start, end
+            )
             return end
         return read_headed(reader, start, head.end(), head[1], (), (MARK,), call_id=head[2])
 
@@ -72,18 +75,16 @@ class Mistral(TaggedFormat):
         return end
 
     def render(self, message: Message) -> str:
-        """The way of v13 and later; an id of nine letters and digits is written as in v11."""
+        """Return `message` as text in the format of tokenizers from v13 on."""
         thought = f"[THINK]{message.reasoning}[/THINK]" if message.reasoning else ""
         calls = [f"{MARK}{call.name}{ARGS}{write_arguments(call)}" for call in message.tool_calls]
         return f"{thought}{message.content}{''.join(calls)}"
 
     def render_tools(self, tools):  # type: ignore[no-untyped-def]
-        """See `Format.render_tools`."""
-        from treadle.formats.engine.types import to_openai
-
+        """Return the text that describes `tools` in the system message."""
         listed = json.dumps([to_openai(tool) for tool in tools], ensure_ascii=False)
         return f"[AVAILABLE_TOOLS]{listed}[/AVAILABLE_TOOLS]"
 
     def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """See `Format.render_result`."""
+        """Return the text that gives a tool's result to the model."""
         return f"[TOOL_RESULTS]{content}[/TOOL_RESULTS]"

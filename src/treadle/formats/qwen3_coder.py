@@ -1,4 +1,5 @@
-"""Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5: a function with its parameters as elements, values as texts."""
+"""The format of Qwen3-Coder, Qwen3.5, Nemotron 3 and Step 3.5: a function with its parameters as elements,
+with values as plain text."""
 
 from treadle.core.types import Message
 from treadle.formats.engine.base import TaggedFormat
@@ -13,7 +14,7 @@ FUNCTION = "<function="
 
 
 class Qwen3Coder(TaggedFormat):
-    """See the module."""
+    """The format `qwen3_coder`."""
 
     name = "qwen3_coder"
     openers = (OPEN, FUNCTION)
@@ -30,18 +31,18 @@ class Qwen3Coder(TaggedFormat):
         self._json = Hermes()
 
     def take(self, reader: Reader, found: Found) -> int:
-        """See `TaggedFormat.take`."""
+        """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = start
         while text.startswith(OPEN, position):
             position = after_space(text, position + len(OPEN))
         if text[position : position + 1] in ("{", "["):
-            # A JSON model's way.
+            # The model wrote JSON, as in the format `hermes`.
             return self._json.take(reader, found)
         return read_function(CODER, reader, start, position, (CLOSE,), (OPEN, FUNCTION))
 
     def render(self, message: Message) -> str:
-        """See `Format.render`."""
+        """Return `message` as text in this format."""
         calls = []
         for call in message.tool_calls:
             parameters = "".join(

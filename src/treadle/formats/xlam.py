@@ -1,25 +1,25 @@
-"""Salesforce's xLAM: the whole output is a JSON list of calls, bare, fenced or in another format's tags."""
+"""The format of Salesforce's xLAM: the whole output is a JSON list of calls, bare, fenced or in another
+format's tags."""
 
 import json
 
 from treadle.core.types import Json, Message
 from treadle.formats.engine.base import THINK, Format
 from treadle.formats.engine.calls import NoCall, to_call, unfence
-from treadle.formats.engine.json_body import decode, raw_fields, raw_items
+from treadle.formats.engine.json_body import decode, name_of, raw_fields, raw_items
 from treadle.formats.engine.reader import Reader, Steps, wait_for_all
 from treadle.formats.engine.rendering import join_parts, think, write_arguments
-from treadle.formats.hermes import name_of
 
 _WRAPS = (("<tool_call>", "</tool_call>"), ("[TOOL_CALLS]", ""), ("<tool_calls>", "</tool_calls>"))
 
 
 class Xlam(Format):
-    """See the module."""
+    """The format `xlam`."""
 
     name = "xlam"
 
     def read(self, reader: Reader) -> Steps:
-        """See `Format.read`."""
+        """Read the whole text."""
         yield from wait_for_all(reader)
         text = reader.text
         start = 0
@@ -35,7 +35,8 @@ class Xlam(Format):
             reader.content.add(text[start:])
 
     def _take(self, reader: Reader, start: int) -> bool:
-        """Whether what stands from `start` on was calls, good or bad."""
+        """Read all text from `start` on as calls. Return True if it was calls or errors, and False if it is
+        ordinary text."""
         text = reader.text
         whole = text[start:].strip()
         begin = start + len(text[start:]) - len(text[start:].lstrip())
@@ -73,7 +74,7 @@ class Xlam(Format):
         for item, raw in zip(items, raws, strict=True):
             at = reader.text.find(raw, seen, end)
             first, last = (at, at + len(raw)) if at != -1 else (begin, end)
-            # Equal calls stand at places of their own.
+            # The search continues behind each call, so that equal calls get different positions.
             seen = max(seen, last) if at != -1 else end
             try:
                 wanted = to_call(item, raw)
@@ -84,13 +85,13 @@ class Xlam(Format):
         return True
 
     def render(self, message: Message) -> str:
-        """See `Format.render`."""
+        """Return `message` as text in this format."""
         calls = [
             f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {write_arguments(call)}}}'
             for call in message.tool_calls
         ]
         if calls and message.content:
-            # Only the form with a thought has a place for both.
+            # Only the form with a thought can carry both.
             thought = json.dumps(message.content, ensure_ascii=False)
             return f'{think(message)}{{"thought": {thought}, "tool_calls": [{", ".join(calls)}]}}'
         return join_parts(message, f"[{', '.join(calls)}]" if calls else "")

@@ -1,6 +1,7 @@
-"""Reproducible draws: the same seed gives the same values on every machine and Python.
+"""Reproducible random draws: the same seed gives the same values on every machine and every version of
+Python.
 
-Everything is built on `random.Random.random`, the one method whose sequence Python promises to keep.
+All draws use `random.Random.random`, the only method whose sequence Python guarantees.
 """
 
 import random
@@ -12,40 +13,40 @@ T = TypeVar("T")
 
 
 def fraction(*parts: object) -> float:
-    """A number in [0, 1) that depends on `parts` alone."""
+    """Return a number in [0, 1) that depends only on `parts`."""
     text = ":".join([str(part) for part in parts])
     return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "big") / 2**48
 
 
 def pick(options: Sequence[T], *parts: object) -> T:
-    """One of `options`, chosen by `parts` alone."""
+    """Return one of `options`, chosen only by `parts`."""
     return options[int(fraction(*parts) * len(options))]
 
 
 class Draw:
-    """A stream of draws from one seed."""
+    """A sequence of random draws from one seed."""
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed).random
 
     def below(self, limit: int) -> int:
-        """An integer from 0 to `limit - 1`."""
+        """Return an integer from 0 to `limit - 1`."""
         return int(self._random() * limit)
 
     def between(self, low: int, high: int) -> int:
-        """An integer from `low` to `high`, both included."""
+        """Return an integer from `low` to `high`, both included."""
         return low + self.below(high - low + 1)
 
     def chance(self, probability: float) -> bool:
-        """True with this probability."""
+        """Return True with this probability."""
         return self._random() < probability
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of `options`."""
+        """Return one of `options`."""
         return options[self.below(len(options))]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """All of `items` in a random order."""
+        """Return all of `items` in random order."""
         result = list(items)
         for index in range(len(result) - 1, 0, -1):
             other = self.below(index + 1)
@@ -53,11 +54,14 @@ class Draw:
         return result
 
     def sample(self, items: Sequence[T], count: int) -> list[T]:
-        """`count` different ones of `items`, in a random order."""
+        """Return `count` different items in random order."""
         return self.shuffled(items)[:count]
 
     def distinct(self, low: int, high: int, count: int) -> list[int]:
-        """`count` different integers from `low` to `high`, in the order drawn; far fewer than there are."""
+        """Return `count` different integers from `low` to `high`, in the order drawn.
+
+        `count` should be much smaller than the range, because repeated values are drawn again.
+        """
         found: dict[int, None] = {}
         while len(found) < count:
             found[self.between(low, high)] = None

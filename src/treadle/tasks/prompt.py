@@ -1,4 +1,4 @@
-"""A prompt's wording, declared once: it can be filled with values, and read back from the finished text."""
+"""Prompt templates that can be filled with values, and matched against a finished text to get the values back."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 
 class Prompt:
-    """A text with `{fields}`."""
+    """A text with fields in braces, such as `{folder}`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -29,10 +29,10 @@ class Prompt:
         return "".join(parts)
 
     def render(self, values: Mapping[str, str]) -> str:
-        """The text with its fields filled."""
+        """Return the text with its fields filled."""
         return _FIELD.sub(lambda match: values[match[1]], self.text)
 
     def match(self, text: str) -> dict[str, str] | None:
-        """The values that `text` was filled with; `None` if it is worded otherwise."""
+        """Return the values that `text` was filled with, or `None` if `text` does not match the template."""
         found = self._pattern.fullmatch(text)
         return found.groupdict() if found else None

@@ -1,7 +1,7 @@
-"""What an oracle's solver is: a generator that yields steps and is sent their results.
+"""Solvers: generators that yield the steps of a task and are sent the results.
 
-A solver knows the words of the task and what its calls returned, and nothing else: what it answers follows
-from what it has observed.
+A solver knows only the words of the task and the results of its calls. Its answer follows from what it
+observed.
 """
 
 import re
@@ -14,37 +14,37 @@ from msgspec import Struct
 from treadle.core.types import Json, Message, ToolCall
 
 MAX_STALLS = 6
-"""How many rounds in a row may bring a step nothing before the solver gives up."""
+"""The number of consecutive rounds without progress after which the solver gives up a step."""
 
 _FAILURE = re.compile(
     r"\w*Error\b|not run\b|(there is )?no (such|file|tool|folder)\b|old_text (is|does|occurs) |\w+ did not finish "
     r"within |the (outcome of this call is unknown|call was not run|arguments (are|were))\b",
     re.IGNORECASE,
 )
-"""How a failed result begins, for transcripts of a wire format that has no `is_error`."""
+"""How a failed result begins, for transcripts in wire formats that have no `is_error`."""
 
 
 class Call(Struct, frozen=True):
-    """A tool call that a solver wants made, once, whatever goes wrong on the way."""
+    """A tool call that the solver needs to have made once, even if some attempts fail."""
 
     name: str
     arguments: dict[str, Json]
     path_argument: str | None = None
-    """The argument that may be misspelt without harm, if there is one."""
+    """The name of an argument that can safely be misspelt, or `None`."""
     look: "Call | None" = None
-    """What to call to see whether this one took effect, for one that changes something."""
+    """A call that shows whether this call took effect, for calls that change something."""
     is_done: Callable[[str], bool] | None = None
-    """Whether the result of `look` shows that it did."""
+    """A function that takes the result of `look` and says whether this call took effect."""
 
 
 class Step(Struct, frozen=True):
-    """Calls to make side by side. Their results are sent to the solver in the same order."""
+    """Calls to make at the same time. Their results are sent to the solver in the same order."""
 
     calls: Sequence[Call]
     reasoning: str = ""
-    """Why, in a sentence."""
+    """Why the calls are made, in one sentence."""
     draft: str = ""
-    """The best answer so far, should there be no further step; empty if there is none yet."""
+    """The answer to give if no further step is possible; empty if there is none yet."""
 
 
 Solver: TypeAlias = Generator[Step, list[str], str]
@@ -53,7 +53,7 @@ Solver: TypeAlias = Generator[Step, list[str], str]
 
 @runtime_checkable
 class Solvable(Protocol):
-    """A task whose set can solve its tasks. `treadle.teacher.oracle_for` makes a model of it."""
+    """A task whose set can solve its tasks. `treadle.teacher.oracle_for` returns a model that does so."""
 
     def find_solver(self, prompt: str) -> Solver | None:
         """Return a solver for the task of the set whose input is `prompt`, or `None` if there is no such task."""
@@ -61,39 +61,40 @@ class Solvable(Protocol):
 
 
 class Pursuit:
-    """One step, pursued over as many rounds as its calls need to succeed."""
+    """One step, repeated over as many rounds as its calls need to succeed."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
         self.rounds = 0
         self._stalls = 0
         self.error: str | None = None
-        """The first error of the last round."""
+        """The first error of the last round, or `None`."""
         self._results: list[str | None] = [None] * len(step.calls)
         self._looking: set[int] = set()
 
     @property
     def is_over(self) -> bool:
-        """Every call has succeeded, or the last try has failed."""
+        """True if every call has succeeded, or too many rounds brought no progress."""
         return self._stalls >= MAX_STALLS or None not in self._results
 
     @property
     def results(self) -> list[str] | None:
-        """In the order of the calls; `None` if some have not succeeded."""
+        """The results in the order of the calls, or `None` if some calls have not succeeded."""
         done = [result for result in self._results if result is not None]
         return done if len(done) == len(self._results) else None
 
     @property
     def is_looking(self) -> bool:
-        """Something may or may not have taken effect, and is to be looked at."""
+        """True if a call may or may not have taken effect and has to be checked."""
         return bool(self._looking)
 
     def wanted(self) -> list[Call]:
-        """What to call in the next round."""
+        """Return the calls to make in the next round."""
         return [call for _, call in self._open()]
 
     def _open(self) -> list[tuple[int, Call]]:
-        """Calls without a success, or the looks at what came of them, by position in the step."""
+        """Return the calls that have not succeeded, or the calls that check them, with their positions in the
+        step."""
         wanted = []
         for index, call in enumerate(self.step.calls):
             if self._results[index] is None:
@@ -102,7 +103,7 @@ class Pursuit:
         return wanted
 
     def observe(self, message: Message, results: Mapping[str, Message]) -> None:
-        """Take in what one round's calls, whoever made them, returned."""
+        """Process the results of one round's calls, whether or not they were the wanted ones."""
         self.rounds += 1
         self.error = None
         left = list(message.tool_calls)
@@ -134,7 +135,7 @@ class Pursuit:
 
 
 def is_same_call(wanted: Call, made: ToolCall) -> bool:
-    """Whether `made` is the wanted call, however its arguments are spaced."""
+    """Whether `made` has the name and arguments of `wanted`. White space in the arguments does not matter."""
     if wanted.name != made.name:
         return False
     try:
@@ -144,14 +145,14 @@ def is_same_call(wanted: Call, made: ToolCall) -> bool:
 
 
 def is_failure(result: Message) -> bool:
-    """Whether a tool message tells of an error."""
+    """Whether a tool message reports an error."""
     return result.is_error or _FAILURE.match(result.content) is not None
 
 
 class Habit(Struct, frozen=True):
-    """How a solver goes about its work where there is a choice; fixed by the words of its task."""
+    """The working style of a solver. It is derived from the words of the task."""
 
     batch: int = 3
-    """How many files it reads in one step."""
+    """The number of files to read in one step."""
     is_terse: bool = False
-    """Answers with the bare answer line."""
+    """True if the final answer has only the answer line."""

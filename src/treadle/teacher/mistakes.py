@@ -1,4 +1,4 @@
-"""The mistakes that an oracle makes on purpose: calls that fail, do no harm, and can be put right."""
+"""The mistakes that an oracle makes on purpose: calls that fail, do no harm, and can be corrected."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from treadle.tasks.solver import Call
 
 
 def spoil(call: Call, key: str) -> tuple[str, str]:
-    """Name and arguments of the call with a mistake in it, the same one for the same `key`."""
+    """Return the name and the arguments of `call` with a mistake in them. Equal keys give equal mistakes."""
     arguments = msgspec.json.encode(call.arguments).decode()
     kinds = ["tool", "json"]
     if call.arguments:
@@ -37,7 +37,10 @@ def _misname(name: str, key: str) -> str:
 
 
 def misspell(path: str, key: str) -> str:
-    """`path` with one letter of its file name doubled: no digit, so that no neighbour is hit."""
+    """Return `path` with one letter of its file name doubled.
+
+    Digits are not doubled, because the result could be the name of another file.
+    """
     start = path.rfind("/") + 1
     letters = [index for index in range(start, len(path)) if path[index].isalpha()]
     if not letters:

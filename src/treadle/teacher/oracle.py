@@ -1,8 +1,8 @@
-"""The oracle: a model that solves tasks by acting on what it observes, with mistakes if asked for.
+"""The oracle: a model that solves tasks by acting on what it observes, and that can make mistakes on purpose.
 
-It keeps nothing between requests: each one replays the task's solver over the tool results that the
-transcript holds, so it goes on after a crash, in another process and over HTTP. Every choice follows from
-the transcript alone.
+It keeps no state between requests. For each request it replays the task's solver over the tool results in the
+transcript, so it can continue after a crash, in another process, or over HTTP. Every choice depends only on
+the transcript.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from treadle.tasks.solver import Call, Pursuit, Solvable, Solver
 from treadle.teacher.mistakes import spoil
 
 REASONING_RATE = 0.6
-"""How often a step's reasoning is said aloud."""
+"""The share of steps whose reasoning is part of the message."""
 
 _CHUNK_CHARS = 24
 _RECOVERIES = (
@@ -47,7 +47,7 @@ def oracle_for(task: Task, *, mistake_rate: float = 0.0) -> Model | None:
 
 
 class OracleModel:
-    """Solves the tasks that `find_solver` knows by their prompts."""
+    """A model that solves the tasks for whose prompts `find_solver` returns a solver."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class OracleModel:
         self._mistake_rate = mistake_rate
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """The next step of the task that the last recognised user message sets."""
+        """Return the next step of the task in the last user message that is a known prompt."""
         completion = self.complete(list(request.messages), has_tools=bool(request.tools))
         if watch.on_delta is not None:
             for delta in stream(completion.message):
@@ -75,9 +75,9 @@ class OracleModel:
     def complete(
         self, messages: Sequence[Message], *, has_tools: bool, max_calls: int | None = None
     ) -> Completion:
-        """What comes after `messages`, with at most `max_calls` calls.
+        """Return the message that follows `messages`, with at most `max_calls` tool calls.
 
-        Raises: `RequestError` if no user message is a prompt that the oracle knows.
+        Raises: `RequestError` if no user message is a known prompt.
         """
         prompt, start, solver = self._find_task(messages)
         position = sum([message.role is Role.ASSISTANT for message in messages])
@@ -105,8 +105,8 @@ class OracleModel:
                 if solver is not None:
                     return _digest(messages[index].content.strip()), index + 1, solver
         raise RequestError(
-            "the oracle knows none of these user messages as a task; "
-            "give it the input of a task of its set, word for word",
+            "none of the user messages is the input of a task that the oracle knows; "
+            "send the input of a task of its set, word for word",
             status=400,
         )
 
@@ -128,7 +128,7 @@ class OracleModel:
 
 
 def _replay(solver: Solver, rounds: Iterator[tuple[Message, dict[str, Message]]]) -> Pursuit | str:
-    """The step that the transcript has got to, or the final answer."""
+    """Return the step that the transcript has reached, or the final answer."""
     try:
         step = next(solver)
         while True:
@@ -145,14 +145,14 @@ def _replay(solver: Solver, rounds: Iterator[tuple[Message, dict[str, Message]]]
     except StopIteration as end:
         return str(end.value)
     except (ValueError, LookupError, ArithmeticError) as error:
-        # Files that are not as the task says are no fault of the server that plays the oracle.
+        # The files may differ from what the task says. That is not an error of the server.
         return f"I could not make sense of what I read ({error!r}), so I have no answer."
     finally:
         solver.close()
 
 
 def _rounds(messages: Sequence[Message]) -> Iterator[tuple[Message, dict[str, Message]]]:
-    """Each assistant message that calls something, with the tool messages that answer it by call id."""
+    """Yield each assistant message with tool calls, and the tool messages that answer it, by call id."""
     current: Message | None = None
     results: dict[str, Message] = {}
     for message in messages:
@@ -182,7 +182,7 @@ def _excuse(messages: Sequence[Message]) -> str:
 
 
 def stream(message: Message) -> Iterator[TextDelta | ReasoningDelta | ToolCallDelta]:
-    """The message in pieces, as a server would send them."""
+    """Yield the message in pieces, as a server streams it."""
     for text in _chunks(message.reasoning or ""):
         yield ReasoningDelta(text)
     for text in _chunks(message.content):

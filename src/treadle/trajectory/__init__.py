@@ -1,1 +1,1 @@
-"""Trajectories: what a run's events say as messages and tools, and whether they hold."""
+"""Trajectories: a finished run read as messages and tools, and the verification of its tool results."""

@@ -1,4 +1,4 @@
-"""Whether two results of one call say the same, but for what the tool declares may differ."""
+"""Compare two results of one tool call, except for the parts that may differ according to the tool."""
 
 import json
 import re
@@ -14,11 +14,12 @@ _TIMESTAMP = re.compile(
     r"|\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b"
     r"|\b1[0-9]{9}(?:\.\d+|[0-9]{3}|[0-9]{6}|[0-9]{9})?\b"
 )
-"""Dates and times of ISO 8601, of `date` and of mail, times of day, and seconds to nanoseconds since the epoch."""
+"""A pattern for dates and times: ISO 8601, the formats of `date` and of mail, times of day, and seconds,
+milliseconds, microseconds or nanoseconds since 1970."""
 
 
 def is_same(recorded: ToolResult, found: ToolResult, may_differ: Sequence[str] = ()) -> bool:
-    """Whether `found` is what was recorded. The rules are those of `ToolSpec.may_differ`."""
+    """Whether `found` equals the recorded result. `may_differ` is that of the tool's `ToolSpec`."""
     if recorded.is_error != found.is_error:
         return False
     if not may_differ:
@@ -27,7 +28,7 @@ def is_same(recorded: ToolResult, found: ToolResult, may_differ: Sequence[str] =
 
 
 def normalize(text: str, may_differ: Sequence[str]) -> str:
-    """`text` with all that may differ made the same."""
+    """Return `text` with every part that may differ replaced by a fixed text."""
     is_ordered = True
     for rule in may_differ:
         if rule == "order":

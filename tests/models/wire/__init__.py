@@ -1,1 +1,1 @@
-"""Each dialect as a server speaks it, for the tests that run over all of them."""
+"""Servers for each dialect's wire format, for the tests that run over all dialects."""

@@ -1,4 +1,4 @@
-"""The Messages API as a server speaks it."""
+"""A server of the Messages API."""
 
 import json
 
@@ -139,7 +139,7 @@ def tools(body):
 
 
 async def ask_vendor(base_url, question, *, is_streamed):
-    """What the vendor's own client makes of the answer: text, calls, reasoning, tokens in and out."""
+    """Return what the vendor's own client reads from the response: text, calls, reasoning, tokens in and out."""
     client = AsyncAnthropic(base_url=base_url.removesuffix("/v1"), api_key="k", max_retries=0)
     asked = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": question}]}
     if is_streamed:
@@ -158,7 +158,7 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 
 def check(body):
-    """That the vendor's own types take a request's body."""
+    """Check a request's body with the vendor's own types."""
     TypeAdapter(
         MessageCreateParamsStreaming if body.get("stream") else MessageCreateParamsNonStreaming
     ).validate_python(body)

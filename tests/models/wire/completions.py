@@ -1,4 +1,4 @@
-"""Completions as a server speaks them. There is nothing but text: no calls, and no reasoning."""
+"""A server of the completions API, which has only text: no calls, and no reasoning."""
 
 import json
 import re

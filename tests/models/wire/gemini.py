@@ -1,4 +1,4 @@
-"""The Gemini API as a server speaks it."""
+"""A server of the Gemini API."""
 
 import json
 
@@ -62,7 +62,7 @@ def events(raw):
     chunks = [{**head, "candidates": [{"content": {"role": "model", "parts": [part]}}]} for part in split]
     chunks = chunks or [{**head, "candidates": [{}]}]
     rest = {key: value for key, value in candidate.items() if key != "content"}
-    # Google says why it stopped along with the last part.
+    # Gemini sends the finish reason together with the last part.
     chunks[-1]["candidates"][0] |= rest
     if "usageMetadata" in raw:
         chunks[0]["usageMetadata"] = {"promptTokenCount": raw["usageMetadata"]["promptTokenCount"]}
@@ -110,7 +110,7 @@ def tools(body):
 
 
 async def ask_vendor(base_url, question, *, is_streamed):
-    """What the vendor's own client makes of the answer: text, calls, reasoning, tokens in and out."""
+    """Return what the vendor's own client reads from the response: text, calls, reasoning, tokens in and out."""
     options = types.HttpOptions(base_url=base_url.removesuffix("/v1"), api_version="v1")
     client = genai.Client(api_key="k", http_options=options)
     models = client.aio.models
@@ -136,7 +136,7 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 
 def check(body):
-    """That the vendor's own types take a request's body."""
+    """Check a request's body with the vendor's own types."""
     for content in body["contents"]:
         types.Content.model_validate(content)
     for tool in body.get("tools", ()):

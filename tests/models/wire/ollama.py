@@ -1,4 +1,4 @@
-"""Ollama's own API as a server speaks it."""
+"""A server of Ollama's own API."""
 
 import json
 
@@ -87,7 +87,7 @@ def tools(body):
 
 
 async def ask_vendor(base_url, question, *, is_streamed):
-    """What the vendor's own client makes of the answer: text, calls, reasoning, tokens in and out."""
+    """Return what the vendor's own client reads from the response: text, calls, reasoning, tokens in and out."""
     client = AsyncClient(host=base_url)
     asked = {"model": "m", "messages": [{"role": "user", "content": question}]}
     if is_streamed:
@@ -105,5 +105,5 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 
 def check(body):
-    """That the vendor's own types take a request's body."""
+    """Check a request's body with the vendor's own types."""
     ChatRequest.model_validate(body)

@@ -1,4 +1,4 @@
-"""Chat completions as a server speaks them."""
+"""A server of the chat completions API."""
 
 import json
 
@@ -97,7 +97,7 @@ def tools(body):
 
 
 async def ask_vendor(base_url, question, *, is_streamed):
-    """What the vendor's own client makes of the answer: text, calls, reasoning, tokens in and out."""
+    """Return what the vendor's own client reads from the response: text, calls, reasoning, tokens in and out."""
     client = AsyncOpenAI(base_url=base_url, api_key="k", max_retries=0)
     asked = {"model": "m", "messages": [{"role": "user", "content": question}]}
     if is_streamed:
@@ -117,7 +117,7 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 
 def check(body):
-    """That the vendor's own types take a request's body."""
+    """Check a request's body with the vendor's own types."""
     params = CompletionCreateParamsStreaming if body.get("stream") else CompletionCreateParamsNonStreaming
     TypeAdapter(params).validate_python(body)
 

@@ -1,4 +1,4 @@
-"""The Responses API as a server speaks it."""
+"""A server of the Responses API."""
 
 import json
 
@@ -150,7 +150,7 @@ def tools(body):
 
 
 async def ask_vendor(base_url, question, *, is_streamed):
-    """What the vendor's own client makes of the answer: text, calls, reasoning, tokens in and out."""
+    """Return what the vendor's own client reads from the response: text, calls, reasoning, tokens in and out."""
     client = AsyncOpenAI(base_url=base_url, api_key="k", max_retries=0)
     if is_streamed:
         async with client.responses.stream(model="m", input=question) as stream:
@@ -169,7 +169,7 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 
 def check(body):
-    """That the vendor's own types take a request's body."""
+    """Check a request's body with the vendor's own types."""
     params = ResponseCreateParamsStreaming if body.get("stream") else ResponseCreateParamsNonStreaming
     TypeAdapter(params).validate_python(body)
 

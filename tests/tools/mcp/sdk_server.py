@@ -132,7 +132,7 @@ if __name__ == "__main__":
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", int(port)))
-        # Whoever reads the port connects at once.
+        # The reader of the port connects immediately.
         listener.listen(100)
         served = app.sse_app() if kind == "sse" else app.streamable_http_app()
         Path(port_file).write_text(str(listener.getsockname()[1]))

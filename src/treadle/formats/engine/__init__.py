@@ -1,1 +1,1 @@
-"""The scanner that all text formats share, and the parts that most of them use."""
+"""The scanner that all text formats share, and the parts that most formats use."""

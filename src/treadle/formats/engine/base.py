@@ -1,4 +1,4 @@
-"""What a format is, and what most formats share: thinking first, then text with calls at markers."""
+"""`Format`, the interface of a text format, and `TaggedFormat`, the base of formats that mark calls with tags."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -13,18 +13,19 @@ THINK = (("<think>", "</think>"),)
 
 
 class Format:
-    """One text format of tool calls."""
+    """A text format of tool calls."""
 
     name: ClassVar[str]
     reasoning: ClassVar[tuple[tuple[str, str], ...]] = THINK
-    """What thinking stands between."""
+    """The pairs of tags that enclose reasoning."""
     may_begin_in_reasoning: ClassVar[bool] = True
-    """The opener may stand in the prompt: then all before the first closer is thinking."""
+    """True if the prompt may contain the tag that opens reasoning; all text before the first closing tag is
+    then reasoning."""
     ends: ClassVar[tuple[str, ...]] = ()
-    """What may stand at the very end, and says nothing."""
+    """Tokens that may end the text and have no meaning."""
 
     def read_all(self, reader: Reader) -> Steps:
-        """Read all of the text, unless too much of it is wrong."""
+        """Read the whole text, or stop after too many errors."""
         try:
             yield from self.read(reader)
         except TooManyErrors as error:
@@ -32,15 +33,15 @@ class Format:
             reader.give_up(error.position)
 
     def read(self, reader: Reader) -> Steps:
-        """Read all of the text. Raises: `TooManyErrors`."""
+        """Read the whole text. Raises: `TooManyErrors`."""
         raise NotImplementedError
 
     def render(self, message: Message) -> str:
-        """What the model would have written. `FormatError` is for the caller, who reads it back."""
+        """Return `message` as text in this format. The caller checks that the text can be parsed again."""
         raise NotImplementedError
 
     def render_tools(self, tools: Sequence[ToolLike]) -> str:
-        """How tools are told to the model, in its system message."""
+        """Return the text that describes `tools` in the system message."""
         lines = "\n".join(to_json(to_openai(tool)) for tool in tools)
         return (
             "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
@@ -48,24 +49,24 @@ class Format:
         )
 
     manual: ClassVar[str] = ""
-    """How the model is to call them."""
+    """The part of the system message that says how to write calls."""
 
     def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """How a tool's answer is told to the model."""
+        """Return the text that gives a tool's result to the model."""
         return f"<tool_response>\n{content}\n</tool_response>"
 
 
 class TaggedFormat(Format):
-    """A format whose calls stand at markers within the text."""
+    """A base class for formats that mark calls with tags."""
 
     openers: ClassVar[tuple[str, ...]]
-    """Where calls begin."""
+    """The tags that begin a call."""
     noise: ClassVar[tuple[str, ...]] = ()
-    """Closers without an opener, and the like: `take_noise` decides."""
+    """Other strings that `take_noise` handles, such as closing tags without an opening tag."""
     sections: ClassVar[tuple[str, ...]] = ()
-    """Those of `noise` that stand before calls, so that what is said ends with them."""
+    """The strings in `noise` that begin a group of calls. The content before them ends there."""
     gap: ClassVar[int] = 1
-    """Newlines between what is said and a section."""
+    """The number of newlines between the content and a group of calls."""
 
     def __init__(self) -> None:
         tags = tuple([tag for pair in self.reasoning for tag in pair])
@@ -77,7 +78,7 @@ class TaggedFormat(Format):
         self._begins = (*self._opens, *self.openers)
 
     def read(self, reader: Reader) -> Steps:
-        """See `Format.read`."""
+        """Read the whole text."""
         if reader.is_whole:
             is_begun = reader.text.startswith(self._begins, after_space(reader.text, 0))
         else:
@@ -93,7 +94,7 @@ class TaggedFormat(Format):
             position = yield from self._read_reasoning(reader, Found(opener, -len(opener)))
             yield from self._read_content(reader, position)
             return
-        # All of it may be thinking whose opener stands in the prompt: nothing is certain before the end.
+        # The prompt may have opened the reasoning, so nothing is certain before the end of the text.
         yield from wait_for_all(reader)
         position = 0
         closer = self._orphan_closer(reader.text)
@@ -105,7 +106,7 @@ class TaggedFormat(Format):
         yield from self._read_content(reader, position)
 
     def _read_thinking(self, reader: Reader) -> StepsTo:
-        """Read the thinking that the text begins with, if it does; where it ends."""
+        """Read the reasoning at the start of the text, if there is any, and return the position after it."""
         if reader.is_whole and not reader.text.startswith(tuple(self._opens), after_space(reader.text, 0)):
             return 0
         start = yield from skip_space(reader, 0)
@@ -115,7 +116,7 @@ class TaggedFormat(Format):
         return 0
 
     def _orphan_closer(self, text: str) -> Found | None:
-        """The first closer without an opener before it, which is no quoted one."""
+        """Return the first closing tag that is not quoted and has no opening tag before it, or `None`."""
         for opener, closer in self.reasoning:
             position = text.find(closer)
             while position != -1 and text[position - 1 : position] == "`":
@@ -126,11 +127,11 @@ class TaggedFormat(Format):
         return None
 
     def take(self, reader: Reader, found: Found) -> int:
-        """Read what begins at an opener of a text that is whole; where it ends."""
+        """Read the call at `found` in a complete text, and return the position after it."""
         raise NotImplementedError
 
     def take_noise(self, reader: Reader, found: Found) -> int:
-        """Read something of `noise`; where it ends. It says nothing, unless a format knows better."""
+        """Read a string in `noise`, and return the position after it. By default the string is ignored."""
         return found.position + len(found.marker)
 
     def _read_content(self, reader: Reader, position: int) -> Steps:
@@ -139,7 +140,7 @@ class TaggedFormat(Format):
         while True:
             plain = None
             if reader.is_whole:
-                # Calls most often come one right after another.
+                # The next call is usually directly behind the last one.
                 plain = self._content.marker_at(reader.text, position) if is_behind_call else None
                 if plain is not None and plain[0] in self._calls:
                     position = plain[1]
@@ -159,13 +160,13 @@ class TaggedFormat(Format):
                 return
             after = position + len(marker)
             if marker in self._calls:
-                # What a call says, and whether it is one, may depend on all that follows.
+                # Whether this is a call, and what it contains, may depend on the rest of the text.
                 if not reader.is_whole:
                     yield from wait_for_all(reader)
                 if marker in self.sections:
                     content.end_piece(self.gap)
                 take = self.take if marker in self.openers else self.take_noise
-                # Whatever a format makes of it, the same marker is not read twice.
+                # The position always moves on, so that no marker is read twice.
                 position = max(take(reader, found), after)
                 is_behind_call = content.is_at_start
             elif marker in self._opens:
@@ -175,14 +176,14 @@ class TaggedFormat(Format):
                     content.add(marker)
                     position = after
             elif marker in self._closers:
-                # A second closer says nothing.
+                # A closing tag without an opening tag is ignored.
                 position = after
                 content.skip_newlines(2)
             else:
                 position = yield from self._read_end(reader, found)
 
     def _read_end(self, reader: Reader, found: Found) -> StepsTo:
-        """A token that ends the text, alone or with others; elsewhere it is text."""
+        """Skip the end token at `found` if only end tokens follow; otherwise add it to the content."""
         end = found.position + len(found.marker)
         at = end
         while True:
@@ -194,12 +195,15 @@ class TaggedFormat(Format):
                     at += len(item)
                     break
             else:
-                # Nor are those behind it at the end.
+                # Text follows, so the tokens before it are content.
                 reader.content.add(reader.text[found.position : at])
                 return at
 
     def _read_reasoning(self, reader: Reader, found: Found) -> StepsTo:
-        """Thinking up to its closer. Calls in it are none; but those at the end of one that is never closed are."""
+        """Read reasoning up to its closing tag, and return the position after it.
+
+        Calls within reasoning are not made, except calls at the end of reasoning that is never closed.
+        """
         opener = found.marker
         closer = self._opens[opener]
         start = found.position + len(opener)
@@ -209,7 +213,7 @@ class TaggedFormat(Format):
             yield
         is_sentence = opener.endswith(":")
         if is_sentence:
-            # Sentences have blanks about them, and tags have newlines.
+            # Sentences have spaces around them, and tags have newlines.
             start = yield from skip_space(reader, start)
         elif reader.text.startswith("\n", start):
             start += 1
@@ -229,9 +233,9 @@ class TaggedFormat(Format):
             if not held:
                 stop = self._first_opener(reader, emitted)
                 held = stop is not None
-                # A newline before the closer is not part of it.
+                # A newline before the closing tag is not part of the reasoning.
                 limit = len(reader.text) - self._longest_tag if stop is None else stop
-                # Nor is white space before a call that ends it.
+                # Neither is white space before a call that ends the reasoning.
                 more = reader.text[emitted : max(emitted, limit)].rstrip()
                 reader.add_reasoning(more)
                 emitted += len(more)
@@ -245,7 +249,7 @@ class TaggedFormat(Format):
         return min(found) if found else None
 
     def _end_unclosed(self, reader: Reader, start: int, emitted: int) -> StepsTo:
-        """Thinking that was never closed, to the end of the text."""
+        """Read reasoning that is never closed, up to the end of the text."""
         end = len(reader.text)
         calls = self._calls_at_end(reader, emitted)
         if calls is None:
@@ -253,7 +257,7 @@ class TaggedFormat(Format):
             for item in self.openers:
                 position = reader.text.find(item, start)
                 if position != -1:
-                    reader.note("what may be a call stands in reasoning that is never closed", position, end)
+                    reader.note("there may be a call in reasoning that is never closed", position, end)
                     break
             return end
             yield
@@ -270,7 +274,8 @@ class TaggedFormat(Format):
         yield
 
     def _calls_at_end(self, reader: Reader, start: int) -> tuple[int, Reader] | None:
-        """Whole calls after which nothing comes, and where the first begins."""
+        """Return the calls that end the text, and the position of the first; `None` if the text does not end
+        with a call."""
         first = self._first_opener(reader, start)
         if first is None:
             return None
@@ -283,7 +288,7 @@ class TaggedFormat(Format):
             return None
         if not inner.calls:
             return None
-        # Those that stand after the last thing that is no call.
+        # Only the calls behind the last piece that is not a call.
         begin = None
         for piece in reversed(inner.pieces):
             if not isinstance(piece, ParsedCall):
@@ -293,7 +298,7 @@ class TaggedFormat(Format):
 
 
 def skip_space_and(reader: Reader, position: int, what: str) -> StepsTo:
-    """Skip `what`, as often as it stands there with white space before; the position after the last."""
+    """Skip repetitions of `what`, each with white space before it, and return the position after the last one."""
     while True:
         after = yield from skip_space(reader, position)
         while (
@@ -308,7 +313,7 @@ def skip_space_and(reader: Reader, position: int, what: str) -> StepsTo:
 
 
 def skip_space(reader: Reader, position: int) -> StepsTo:
-    """The next character that is no white space, or the end."""
+    """Skip white space, and return the position after it."""
     while True:
         match = SPACE.match(reader.text, position)
         assert match is not None
@@ -319,7 +324,7 @@ def skip_space(reader: Reader, position: int) -> StepsTo:
 
 
 def starts_with(reader: Reader, what: str, position: int) -> "StepsTo":
-    """1 if `what` stands there, else 0."""
+    """Return 1 if the text at `position` starts with `what`, otherwise 0."""
     while not reader.is_whole and len(reader.text) - position < len(what):
         if not what.startswith(reader.text[position:]):
             return 0
@@ -328,10 +333,11 @@ def starts_with(reader: Reader, what: str, position: int) -> "StepsTo":
 
 
 def resync(reader: Reader, start: int, reached: int, closers: Sequence[str], openers: Sequence[str]) -> int:
-    """Where to go on after a body at `start` that cannot be read beyond `reached`.
+    """Return the position at which to continue after a call that is malformed at `reached`.
 
-    After the first closer behind which another call or the end stands, if it is one that was passed over as a
-    string; else after the next closer, or before the next opener.
+    `start` is where the call's body begins. If one of `closers` was passed over as part of a string, and
+    another call or the end of the text follows it, the position is behind that closer. Otherwise it is behind
+    the next closer or before the next opener, whichever comes first.
     """
     text = reader.text
     for closer in closers:
@@ -343,6 +349,6 @@ def resync(reader: Reader, start: int, reached: int, closers: Sequence[str], ope
                 return end
             at = reader.find(closer, end)
     ends = [at + len(item) for item in closers if (at := reader.find(item, reached)) != -1]
-    # What cannot be read may be the middle of an opener.
+    # The malformed part may have ended within an opener.
     begins = [at for item in openers if (at := reader.find(item, max(start, reached - len(item) + 1))) != -1]
     return min(min(ends, default=len(text)), min(begins, default=len(text)))

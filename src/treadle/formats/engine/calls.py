@@ -1,4 +1,4 @@
-"""What a JSON value says as a call."""
+"""Convert JSON values to tool calls."""
 
 import re
 
@@ -16,7 +16,7 @@ _FENCE = re.compile(r"```[ \t]*+(?:json|JSON)?+[ \t]*+\n")
 
 
 class Wanted(Struct, frozen=True):
-    """A call as it is read, before it is known where it stands."""
+    """A call whose position in the text is not known yet."""
 
     name: str
     arguments: dict[str, Json]
@@ -27,7 +27,7 @@ class Wanted(Struct, frozen=True):
 
 
 class NoCall(Exception):  # noqa: N818
-    """Why something is no call."""
+    """Raised when a value is not a tool call."""
 
     def __init__(self, reason: str, name: str | None = None) -> None:
         super().__init__(reason)
@@ -36,9 +36,9 @@ class NoCall(Exception):  # noqa: N818
 
 
 def read_arguments(body: str, name: str | None = None, value: Json = UNREAD) -> tuple[dict[str, Json], str]:
-    """Arguments, and their text. One that is a JSON text of an object is what it holds.
+    """Return the arguments in `body`, and their text. A JSON string that contains an object is decoded too.
 
-    `value` is what `body` says, if it is known. Raises: `NoCall`.
+    `value` is the decoded `body`, if it is known. Raises: `NoCall`.
     """
     text = body.strip()
     try:
@@ -50,12 +50,12 @@ def read_arguments(body: str, name: str | None = None, value: Json = UNREAD) -> 
     except ValueError as error:
         raise NoCall(f"the arguments are not valid JSON: {error}", name) from None
     if not isinstance(value, dict):
-        raise NoCall(f"the arguments are no object, but {_kind(value)}", name)
+        raise NoCall(f"the arguments are not an object but {_kind(value)}", name)
     return value, text
 
 
 def read_call(body: str, value: Json = UNREAD) -> Wanted:
-    """The call that an object says: a name, and `arguments` or `parameters`. Raises: `NoCall`."""
+    """Return the call in an object with a name and `arguments` or `parameters`. Raises: `NoCall`."""
     try:
         if value is UNREAD:
             value = decode(body)
@@ -65,26 +65,26 @@ def read_call(body: str, value: Json = UNREAD) -> Wanted:
 
 
 def to_call(value: Json, body: str) -> Wanted:
-    """The call that `value`, which is what `body` says, stands for. Raises: `NoCall`."""
+    """Return the call in `value`, which is the decoded `body`. Raises: `NoCall`."""
     if type(value) is dict and len(value) == 2 and (head := _HEAD.match(body)) is not None:
         name, arguments = value.values()
         if name and type(arguments) is dict:
-            # With nothing else in the object, the arguments are all the rest of it.
+            # The object has only two fields, so the arguments are the rest of its text.
             return Wanted(name, arguments, body[head.end() : body.rindex("}")].strip(_SPACE))
     if not isinstance(value, dict):
-        raise NoCall(f"a call is an object, and this is {_kind(value)}")
+        raise NoCall(f"a call must be an object, but this is {_kind(value)}")
     inner = value.get("function")
     if isinstance(inner, dict) and "name" not in value:
         wanted = to_call(inner, raw_fields(body)["function"])
         return Wanted(wanted.name, wanted.arguments, wanted.text, _id_of(value))
     name = value.get("name")
     if not isinstance(name, str) or not name:
-        raise NoCall("there is no name")
+        raise NoCall("the call has no name")
     keys = [key for key in ("arguments", "parameters") if key in value]
     if not keys:
-        raise NoCall("there are no arguments", name)
+        raise NoCall("the call has no arguments", name)
     if len(keys) > 1 and value[keys[0]] != value[keys[1]]:
-        raise NoCall("there are both arguments and parameters, and they differ", name)
+        raise NoCall("the call has both arguments and parameters, and they differ", name)
     arguments, text = read_arguments(raw_fields(body)[keys[0]], name, value[keys[0]])
     return Wanted(name, arguments, text, _id_of(value))
 
@@ -95,12 +95,12 @@ def _id_of(value: dict[str, Json]) -> str | None:
 
 
 def _kind(value: Json) -> str:
-    names = {type(None): "null", bool: "a boolean", str: "a text", list: "a list", dict: "an object"}
+    names = {type(None): "null", bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
     return names.get(type(value), "a number")
 
 
 def unfence(body: str) -> str:
-    """A body without the code fence that stands around all of it."""
+    """Return `body` without the code fence around it, if there is one."""
     whole = body.strip()
     head = _FENCE.match(whole)
     if head is None or not whole.endswith("```") or len(whole) < head.end() + 3:

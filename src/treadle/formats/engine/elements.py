@@ -1,7 +1,7 @@
-"""Calls that are written as elements: one for the function, one for each of its parameters.
+"""Read calls that are written as elements: one for the function and one for each parameter.
 
-Not XML: values are texts as they stand, without entities. So a value ends at the closer behind which the next
-parameter or the end of the function stands, and markup within it is text.
+This is not XML: values are plain text without entities, and may contain markup. So a value ends at the
+closing tag that is followed by the next parameter or by the end of the function.
 """
 
 import re
@@ -20,24 +20,25 @@ from treadle.formats.engine.values import read_value, types_of
 
 
 class Elements(Struct, frozen=True):
-    """How one family of formats writes them."""
+    """The tags of one family of formats."""
 
     function: re.Pattern[str]
-    """Opens a function; its group `name`."""
+    """A pattern for a function's opening tag, with the group `name`."""
     function_open: str
-    """What every opener of a function begins with."""
+    """The string that every opening tag of a function begins with."""
     function_close: str
     parameter: re.Pattern[str]
-    """Opens a parameter; its group `key`."""
+    """A pattern for a parameter's opening tag, with the group `key`."""
     parameter_open: str
-    """What every opener of a parameter begins with."""
+    """The string that every opening tag of a parameter begins with."""
     parameter_close: str
     trims_newline: bool
-    """One newline at each end of a value is not part of it."""
+    """True if one newline at each end of a value is not part of the value."""
     is_typed: bool
-    """Parameters say in a group `typed` whether their values are texts."""
+    """True if a parameter's tag has a group `typed` that says whether its value is a string."""
     plain: re.Pattern[str]
-    """A whole parameter with nothing unusual about it; its group `value` beside those of `parameter`."""
+    """A pattern for a whole parameter without markup in its value, with the group `value` and those of
+    `parameter`."""
 
 
 def make_elements(
@@ -51,7 +52,7 @@ def make_elements(
     trims_newline: bool,
     is_typed: bool = False,
 ) -> Elements:
-    """See `Elements`."""
+    """Return the `Elements` with these tags."""
     inner = f"{re.escape(parameter_open[1:])}|{re.escape(parameter_close[1:])}"
     behind = f"{re.escape(parameter_open)}|{re.escape(function_close)}"
     plain = re.compile(
@@ -82,14 +83,14 @@ def read_function(
     closers: Sequence[str],
     openers: Sequence[str],
 ) -> int:
-    """Read one function at `position`, with the closer of its call behind it; where it ends.
+    """Read one function at `position`, add its call, and return the position after it.
 
-    `start` is where its call begins.
+    The call begins at `start`. One of `closers` belongs to the call if it directly follows the function.
     """
     text = reader.text
     end, wanted, reason, name = _read(elements, reader, position, openers)
     if wanted is None:
-        # Not to its own opener.
+        # `position + 1` skips the opener of this call itself.
         after = resync(reader, position + 1, max(end, position + 1), closers, openers)
         reader.add_error(reason, start, after, name)
         return after
@@ -105,11 +106,11 @@ def read_function(
 def _read(
     elements: Elements, reader: Reader, position: int, openers: Sequence[str]
 ) -> tuple[int, Wanted | None, str, str | None]:
-    """Where it ends, the call or `None`, why, and its name."""
+    """Return the end of a function, its call or `None`, the reason if there is no call, and the function's name."""
     text = reader.text
     head = elements.function.match(text, position)
     if head is None:
-        return position, None, "there is no name of a function", None
+        return position, None, "the call has no function name", None
     name = head["name"].strip()
     if name[:1] in _QUOTES and name[-1:] == name[:1]:
         name = name[1:-1]
@@ -125,14 +126,14 @@ def _read(
                 break
             if at == len(text):
                 if not arguments:
-                    return at, None, "it is cut off", name
+                    return at, None, "the call is cut off", name
                 is_closed = False
                 break
             parameter = elements.parameter.match(text, at)
         if parameter is None:
             if arguments and _ends_without_closer(reader, elements, at):
                 break
-            return at, None, "there is something other than a parameter in it", name
+            return at, None, "the call contains something other than a parameter", name
         key = parameter["key"].strip()
         if key[:1] in _QUOTES and key[-1:] == key[:1]:
             key = key[1:-1]
@@ -144,13 +145,13 @@ def _read(
                 return at, None, f"the value of {key!r} is cut off", name
             value = text[parameter.end() : value_end]
         if key in arguments:
-            return at, None, f"the parameter {key!r} is there twice", name
+            return at, None, f"the parameter {key!r} occurs twice", name
         if elements.trims_newline:
             value = value.removeprefix("\n").removesuffix("\n")
         try:
             arguments[key] = _convert(elements, reader.schemas, parameter, value, name, key)
         except NoCall as error:
-            # The rest is read all the same, to know where it ends.
+            # The rest is read too, to find where the function ends.
             stop = reader.find(elements.function_close, at)
             return (stop if stop != -1 else at), None, error.reason, name
     return at, Wanted(name, arguments, encode(arguments).decode(), None, is_closed), "", name
@@ -171,7 +172,7 @@ _ANY_JSON = frozenset(("array", "boolean", "integer", "null", "number", "object"
 
 
 def _ends_without_closer(reader: Reader, elements: Elements, at: int) -> bool:
-    """A function that was not closed, behind which its call is, or the next begins."""
+    """Whether a function without a closing tag ends at `at`, because its call ends or the next one begins."""
     ends = ("</tool_call>", "<tool_call>", "</minimax:tool_call>", "<invoke", "<function=")
     return reader.text.startswith(ends, at)
 
@@ -179,11 +180,10 @@ def _ends_without_closer(reader: Reader, elements: Elements, at: int) -> bool:
 def _find_end(
     elements: Elements, reader: Reader, start: int, openers: Sequence[str]
 ) -> tuple[int, int, bool]:
-    """Where a value ends, where to go on after it, and whether it was cut off.
+    """Return where a value ends, where to continue, and whether the value is cut off.
 
-    Openers and closers within it are paired, so that markup in a value stays there; a closer counts only if a
-    parameter, or the end of the function, is behind it. Where another call begins that the value does not quote, it
-    was cut off.
+    Tags within the value are paired, so that markup stays part of the value. A closing tag counts only if a
+    parameter or the end of the function follows. A value in which another, unquoted call begins is cut off.
     """
     text = reader.text
     opener, closer = elements.parameter_open, elements.parameter_close
@@ -221,7 +221,7 @@ def _find_end(
             and outer_end is None
             and _closes_all(elements, reader, first_inner, close, behind)
         ):
-            # One closer for two openers: the first was dropped.
+            # There is one closing tag for two opening tags, so the first parameter was not closed.
             return _unclosed(elements, reader, start, first_inner, openers)
         if depth:
             depth -= 1
@@ -233,14 +233,14 @@ def _find_end(
 
 
 def _closes_all(elements: Elements, reader: Reader, inner: int | None, close: int, behind: int) -> bool:
-    """Whether no closer is left for the outer one before the function ends."""
+    """Whether no closing tag is left for the outer parameter before the function ends."""
     if inner is None or not reader.text.startswith(elements.function_close, behind):
         return False
     nearest = reader.find(elements.parameter_close, behind)
     if nearest == -1:
         return True
     after = after_space(reader.text, behind + len(elements.function_close))
-    # Behind the function's closer its call ends: what comes later is of another.
+    # The call ends here, so a later closing tag belongs to another call.
     return reader.text.startswith(("</tool_call>", "</minimax:tool_call>", "<invoke"), after) or after == len(
         reader.text
     )
@@ -249,7 +249,7 @@ def _closes_all(elements: Elements, reader: Reader, inner: int | None, close: in
 def _unclosed(
     elements: Elements, reader: Reader, start: int, inner: int | None, openers: Sequence[str]
 ) -> tuple[int, int, bool]:
-    """The end of a value whose closer is missing: the next parameter, or the end of the function."""
+    """Return the end of a value without a closing tag: the next parameter or the end of the function."""
     text = reader.text
     stop = reader.find(elements.function_close, start)
     ends = [position for position in (inner, stop if stop != -1 else None) if position is not None]
@@ -259,7 +259,7 @@ def _unclosed(
     call = _next_call(reader, start, end, openers)
     outer_end = None if call is None else _end_around(elements, reader, call)
     if outer_end is not None:
-        # Nothing tells where a value ends that quotes a call.
+        # It is impossible to tell where a value ends that quotes a call.
         return outer_end, outer_end, True
     if call is not None and (call == start or _is_at_line_start(text, call)):
         return call, call, True
@@ -267,12 +267,12 @@ def _unclosed(
 
 
 def _next_call(reader: Reader, start: int, end: int, openers: Sequence[str]) -> int | None:
-    """Where a call begins between two places."""
+    """Return the position of a call that begins between `start` and `end`, or `None`."""
     return min([at for item in openers if -1 < (at := reader.find(item, start)) < end], default=None)
 
 
 def _end_around(elements: Elements, reader: Reader, begin: int) -> int | None:
-    """Where the function ends that quotes the call at `begin`; `None` if there is none: that call is meant."""
+    """Return where the function ends that quotes the call at `begin`, or `None` if the call is not quoted."""
     opener, closer = elements.function_open, elements.function_close
     depth, at = 0, begin
     while reader.steps_left > 0:

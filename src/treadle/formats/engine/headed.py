@@ -1,4 +1,7 @@
-"""Calls with a head that names the function, then JSON, then a closer: DeepSeek, Kimi, Mistral, Functionary."""
+"""Read calls that have a head with the function's name, then JSON, then a closing tag.
+
+DeepSeek, Kimi, Mistral and Functionary write calls in this way.
+"""
 
 from collections.abc import Sequence
 
@@ -20,10 +23,10 @@ def read_headed(
     needs_closer: bool = False,
     unwraps: bool = False,
 ) -> int:
-    """Read the arguments of `name` at `position`, of a call that begins at `start`; where it ends.
+    """Read the arguments of `name` at `position`, add the call, and return the position after it.
 
-    `closers` are taken if they stand behind it. With `unwraps`, arguments within `arguments` or `input` alone are
-    what is in them.
+    The call begins at `start`. One of `closers` belongs to the call if it directly follows. With `unwraps`,
+    if the only argument is `arguments` or `input` and it is an object, that object is used as the arguments.
     """
     text = reader.text
     at = after_space(text, position)
@@ -38,11 +41,11 @@ def read_headed(
         return end
 
     if not name:
-        return fail("there is no name of a function", at)
+        return fail("the call has no function name", at)
     if text[at : at + 1] == '"':
         return _read_quoted(reader, start, at, name, closers, openers, call_id)
     if text[at : at + 1] != "{":
-        return fail("it is cut off" if at == len(text) else "the arguments are no JSON object", at)
+        return fail("the call is cut off" if at == len(text) else "the arguments are not a JSON object", at)
     try:
         end, value = reader.end_and_value(at)
     except BadJson as error:
@@ -58,7 +61,7 @@ def read_headed(
             break
     else:
         if after < len(text) and (needs_closer or _has_rest(reader, after, closers, openers)):
-            return fail("there is more than JSON in it", after)
+            return fail("the call contains more than JSON", after)
     try:
         arguments, words = read_arguments(body, name, value)
     except NoCall as error:
@@ -75,7 +78,7 @@ def read_headed(
 
 
 def _has_rest(reader: Reader, at: int, closers: Sequence[str], openers: Sequence[str]) -> bool:
-    """Whether a closer comes before the next call, so that what stands here belongs to this one."""
+    """Whether a closer comes before the next call, so that the text at `at` belongs to this call."""
     ends = [found for closer in closers if (found := reader.find(closer, at)) != -1]
     begins = [found for opener in openers if (found := reader.find(opener, at)) != -1]
     return bool(ends) and min(ends) < min(begins, default=len(reader.text))
@@ -90,7 +93,7 @@ def _read_quoted(
     openers: Sequence[str],
     call_id: str | None,
 ) -> int:
-    """Arguments that are a JSON text of an object."""
+    """Read arguments that are a JSON string containing an object, and return the position after the call."""
     import json
 
     text = reader.text

@@ -1,8 +1,8 @@
-"""JSON within a text: where a value ends, and what it is.
+"""Find and decode JSON values within a text.
 
-The end is found by the grammar of JSON's words and strings, in linear time, and never by looking for what comes
-after. JSON means RFC 8259: no NaN, no bare control characters, no lone surrogates; two equal
-keys are a fault, since one of them would be lost.
+The end of a value is found in linear time from the characters of the value alone, not from the text after it.
+JSON means RFC 8259: NaN, unescaped control characters and lone surrogates are errors. A key that occurs twice
+in an object is an error too, because one of its values would be lost.
 """
 
 import json
@@ -15,7 +15,7 @@ import msgspec
 from treadle.core.types import Json
 
 MAX_DEPTH = 512
-"""Objects and arrays within each other; what is deeper is a fault."""
+"""The greatest allowed nesting depth of objects and arrays."""
 _WORDS = re.compile(r"[ \t\r\n0-9+\-.:,truefalsnE]*+")
 _STRING = re.compile(r"[^\"\\\x00-\x1f]*+(?:\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})[^\"\\\x00-\x1f]*+)*+")
 _SHARED_ESCAPES = re.compile(r"[^\\]*+(?:\\[ntr\\\"][^\\]*+)*+")
@@ -26,7 +26,7 @@ _BLANKS = frozenset(" \t\r\n")
 
 
 class BadJson(Exception):  # noqa: N818
-    """What is wrong with a value, and where."""
+    """Raised when a value is not valid JSON, with the reason and the position."""
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class BadJson(Exception):  # noqa: N818
 
 
 class JsonScan:
-    """Finds the end of the object or array that begins at `start`. Text may be added between the calls of `run`."""
+    """A search for the end of the object or array at `start`. Text may be added between calls of `run`."""
 
     __slots__ = ("_depth", "_is_in_string", "position")
 
@@ -45,9 +45,9 @@ class JsonScan:
         self._is_in_string = False
 
     def run(self, text: str, *, is_whole: bool) -> int | None:
-        """The position after the value; `None` if more text is needed.
+        """Return the position after the value, or `None` if more text is needed.
 
-        Raises: `BadJson` at the first character that no JSON can have there.
+        Raises: `BadJson` at the first character that is not allowed there.
         """
         position, depth, size = self.position, self._depth, len(text)
         while True:
@@ -67,7 +67,7 @@ class JsonScan:
             position = match.end()
             if position == size:
                 if is_whole:
-                    raise BadJson("it ends in the middle", position)
+                    raise BadJson("the value is cut off", position)
                 break
             char = text[position]
             position += 1
@@ -76,27 +76,27 @@ class JsonScan:
             elif char in "{[":
                 depth += 1
                 if depth > MAX_DEPTH:
-                    raise BadJson(f"it is nested more than {MAX_DEPTH} deep", position - 1)
+                    raise BadJson(f"the value is nested more than {MAX_DEPTH} levels deep", position - 1)
             elif char in "}]":
                 depth -= 1
                 if depth <= 0:
                     return position
             else:
-                raise BadJson(f"{char!r} cannot stand there", position - 1)
+                raise BadJson(f"{char!r} is not allowed there", position - 1)
         self.position, self._depth = position, depth
         return None
 
 
 def _explain_string(text: str, position: int) -> str:
     if position == len(text):
-        return "it ends within a string"
+        return "the text ends within a string"
     if text[position] == "\\":
-        return f"{text[position : position + 2]!r} is no escape"
+        return f"{text[position : position + 2]!r} is not an escape sequence"
     return f"{text[position]!r} must be escaped within a string"
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def _build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -104,12 +104,12 @@ def _build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(built) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is there twice")
+        raise ValueError(f"the key {twice!r} occurs twice")
     return built
 
 
 def to_float(text: str) -> float:
-    """Raises: `ValueError` for what a float can only say as infinite, which no JSON can say at all."""
+    """Convert `text` to a float. Raises: `ValueError` if the number is too large for a float."""
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"{text[:40]} is too large for a number")
@@ -120,13 +120,13 @@ _decoder = json.JSONDecoder(object_pairs_hook=_build, parse_constant=_refuse_con
 _scan_once = _decoder.scan_once  # type: ignore[attr-defined]
 
 UNREAD: Json = object()
-"""Stands for a value that `decode` has still to read, and most likely refuses."""
+"""A marker for a value that has not been decoded, probably because it is invalid."""
 
 
 def scan(text: str, start: int) -> tuple[int, Json] | None:
-    """Where the object or array that begins at `start` ends, and what it is, if nothing is wrong with it.
+    """Return the end of the object or array at `start` and its value, or `None` if it is invalid.
 
-    Where something is, this takes as long as the text before it is, since the decoder's errors count lines.
+    An invalid value costs time in proportion to the text before it, because the decoder's errors count lines.
     """
     try:
         value, end = _scan_once(text, start)
@@ -134,7 +134,7 @@ def scan(text: str, start: int) -> tuple[int, Json] | None:
         return None
     if end - start > MAX_DEPTH and text.count("{", start, end) + text.count("[", start, end) > MAX_DEPTH:
         return None
-    # The first look is by far the fastest, and most often all.
+    # The first search is the fastest, and usually the only one needed.
     if (
         text.find("\\", start, end) != -1
         and text.find("\\u", start, end) != -1
@@ -145,7 +145,7 @@ def scan(text: str, start: int) -> tuple[int, Json] | None:
 
 
 def scan_string(token: str) -> str | None:
-    """What a string says whose escapes mean the same in Python and in JSON; `None` for any other."""
+    """Return the value of a string token, or `None` if it has escapes that Python and JSON read differently."""
     if _SHARED_ESCAPES.fullmatch(token) is None:
         return None
     try:
@@ -156,21 +156,21 @@ def scan_string(token: str) -> str | None:
 
 
 def after_space(text: str, position: int) -> int:
-    """The next character that is no white space, or the end."""
+    """Return the position of the next character that is not white space, or the length of the text."""
     if text[position : position + 1] not in _BLANKS:
         return position
     return SPACE.match(text, position).end()  # type: ignore[union-attr]
 
 
 def end_of_json(text: str, start: int) -> int:
-    """The end of the JSON object or array that begins at `start`. Raises: `BadJson`."""
+    """Return the end of the JSON object or array at `start`. Raises: `BadJson`."""
     end = JsonScan(start).run(text, is_whole=True)
     assert end is not None
     return end
 
 
 def decode(body: str) -> Json:
-    """The value of a whole body. Raises: `ValueError` that says what is wrong."""
+    """Return the value of a complete JSON text. Raises: `ValueError` with the reason."""
     found = scan(body, 0)
     if found is not None and found[0] == len(body):
         return found[1]
@@ -185,17 +185,17 @@ def decode(body: str) -> Json:
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg[0].lower()}{error.msg[1:]} at character {error.pos}") from None
     except RecursionError:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
+        raise ValueError(f"the value is nested more than {MAX_DEPTH} levels deep") from None
     if _SURROGATE.search(body):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise ValueError("half of a surrogate pair is no character") from None
+            raise ValueError("half of a surrogate pair is not a character") from None
     return value
 
 
 def raw_fields(body: str) -> dict[str, str]:
-    """The fields of an object that `decode` took, as the text of each value."""
+    """Return the text of each value in an object that `decode` accepted, by key."""
     return {
         key: bytes(value).decode()
         for key, value in msgspec.json.decode(body.encode(), type=dict[str, msgspec.Raw]).items()
@@ -203,5 +203,15 @@ def raw_fields(body: str) -> dict[str, str]:
 
 
 def raw_items(body: str) -> list[str]:
-    """The same for the items of a list."""
+    """Return the text of each item in a list that `decode` accepted."""
     return [bytes(value).decode() for value in msgspec.json.decode(body.encode(), type=list[msgspec.Raw])]
+
+
+def name_of(raw: str) -> str | None:
+    """Return the tool name in the text of a call that is not valid JSON, or `None` if none is found."""
+    at = raw.find('"name"')
+    if at == -1:
+        return None
+    rest = raw[at + 6 : at + 200].lstrip(" \t\r\n:")
+    name = rest[1:].partition('"')[0] if rest.startswith('"') else ""
+    return name or None

@@ -1,4 +1,4 @@
-"""Python's literals, read and written without running anything."""
+"""Read and write Python literals and calls without evaluating anything."""
 
 import re
 
@@ -19,14 +19,14 @@ _PLAIN = (
     r"(?:\"([^\"\\]*+)\"|'([^'\\]*+)'|([+-]?\d{1,18})(?![\w.])|(True|False|None|true|false|null)(?!\w))"
     r"[ \t\r\n]*+(?:,[ \t\r\n]*+|(?=[)}]))"
 )
-"""A value with nothing unusual about it, and what is behind it; its groups are texts, but for those below."""
+"""A simple value and the separator after it. Its groups are strings, except those numbered below."""
 _INTEGER, _WORDS_AT = 4, 5
 _ARGUMENT = re.compile(rf"([A-Za-z_]\w*+)[ \t\r\n]*+=[ \t\r\n]*+{_PLAIN}")
 _ENTRY = re.compile(rf"('[^'\\]*+'|\"[^\"\\]*+\")[ \t\r\n]*+:[ \t\r\n]*+{_PLAIN}")
 _JSON_LIKE = re.compile(
     r"(?:[\[\]{}:,0-9.+\- \t\r\n]++|'[^'\"\\]*+'|\"[^\"'\\]*+\"|True(?!\w)|False(?!\w)|None(?!\w)|[eE][+-]?+\d)*+"
 )
-"""Lists and dicts that are JSON but for the quotes and the words."""
+"""Lists and dicts that differ from JSON only in their quotes and in the words `True`, `False` and `None`."""
 _BEHIND = re.compile(r"[ \t\r\n]*+(?:(,)[ \t\r\n]*+)?")
 _SIMPLE_ESCAPES = re.compile(r"[^\\]*+(?:\\[ntr\\'\"][^\\]*+)*+")
 _NESTED = frozenset("[{")
@@ -47,7 +47,7 @@ _SIMPLE = {
 
 
 class BadLiteral(Exception):  # noqa: N818
-    """What is wrong, and where."""
+    """Raised when text is not a literal, with the reason and the position."""
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(reason)
@@ -56,12 +56,13 @@ class BadLiteral(Exception):  # noqa: N818
 
 
 def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
-    """A call at `position`: its name, its arguments and where it ends. Raises: `BadLiteral`."""
+    """Return the name and the arguments of the call at `position`, and the position after it. Raises:
+    `BadLiteral`."""
     head = _HEAD.match(text, position)
     if head is None:
         alone = NAME.match(text, position)
         if alone is None:
-            raise BadLiteral("there is no name of a function", position)
+            raise BadLiteral("the call has no function name", position)
         raise BadLiteral("a name without a call", after_space(text, alone.end()))
     arguments: dict[str, Json] = {}
     at = head.end()
@@ -73,27 +74,27 @@ def read_call(text: str, position: int) -> tuple[str, dict[str, Json], int]:
             continue
         key = _KEY.match(text, at)
         if key is None:
-            reason = "it is cut off" if at >= len(text) else "an argument without a name"
+            reason = "the call is cut off" if at >= len(text) else "an argument without a name"
             raise BadLiteral(reason, at)
         name = key[1]
         if name in arguments:
-            raise BadLiteral(f"the argument {name!r} is there twice", at)
+            raise BadLiteral(f"the argument {name!r} occurs twice", at)
         arguments[name], at = read_value(text, key.end(), 0)
         behind = _BEHIND.match(text, at)
         at = behind.end()  # type: ignore[union-attr]
         if not behind[1] and not text.startswith(")", at):  # type: ignore[index]
             raise BadLiteral(
-                f"{text[at : at + 1]!r} cannot stand there" if at < len(text) else "it is cut off", at
+                f"{text[at : at + 1]!r} is not allowed there" if at < len(text) else "the call is cut off", at
             )
     return head[1], arguments, at + 1
 
 
 def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
-    """The literal at `position`, and where it ends. Raises: `BadLiteral`; nothing is ever computed."""
+    """Return the literal at `position`, and the position after it. Raises: `BadLiteral`."""
     if not depth and text[position : position + 1] in _NESTED and (found := _read_as_json(text, position)):
         return found
     if depth > MAX_DEPTH // 4:
-        raise BadLiteral("it is nested too deeply", position)
+        raise BadLiteral("the value is nested too deeply", position)
     char = text[position : position + 1]
     if char == '"' or char == "'":
         end = _end_of_string(text, position, char)
@@ -108,14 +109,18 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
     if match := _NUMBER.match(text, position):
         word = match[0]
         if len(word) > 4000:
-            raise BadLiteral("a number of too many digits", position)
+            raise BadLiteral("a number with too many digits", position)
         try:
             return (int(word) if word.lstrip("+-").isdigit() else to_float(word)), match.end()
         except ValueError as error:
             raise BadLiteral(str(error), position) from None
     if (match := _WORD.match(text, position)) and match[0] in _WORDS:
         return _WORDS[match[0]], match.end()
-    reason = "it is cut off" if position >= len(text) else f"{text[position : position + 20]!r} is no literal"
+    reason = (
+        "the call is cut off"
+        if position >= len(text)
+        else f"{text[position : position + 20]!r} is not a literal"
+    )
     raise BadLiteral(reason, position)
 
 
@@ -128,13 +133,13 @@ def _read_plain(match: re.Match[str]) -> Json:
 
 
 def _read_as_json(text: str, position: int) -> tuple[Json, int] | None:
-    """The same for a list or a dict that is JSON but for its quotes and words; `None` for all else."""
+    """Read a list or dict with the JSON decoder, or return `None` if it differs too much from JSON."""
     run = _JSON_LIKE.match(text, position)[0]  # type: ignore[index]
     if run.count("[") + run.count("{") > MAX_DEPTH // 4:
         return None
     if "True" in run or "False" in run or "None" in run:
         parts = run.replace('"', "'").split("'")
-        # Every other part is a string. The words are as long as JSON's.
+        # Every second part is a string. The replaced words have the same length in JSON.
         parts[::2] = [
             part.replace("True", "true").replace("False", "false").replace("None", "null")
             for part in parts[::2]
@@ -147,7 +152,7 @@ def _read_as_json(text: str, position: int) -> tuple[Json, int] | None:
 
 
 def _end_of_string(text: str, position: int, quote: str) -> int | None:
-    """Where the string that begins with `quote` at `position` ends."""
+    """Return the position after the string that begins with `quote` at `position`, or `None`."""
     if text.startswith(quote * 3, position):
         match = _STRING.match(text, position)
         return match.end() if match is not None else None
@@ -189,9 +194,9 @@ def _read_dict(text: str, position: int, depth: int) -> tuple[Json, int]:
         key, at = read_value(text, at, depth + 1)
         at = after_space(text, at)
         if not isinstance(key, str):
-            raise BadLiteral("a key that is no text", at)
+            raise BadLiteral("a key that is not a string", at)
         if key in values:
-            raise BadLiteral(f"the key {key!r} is there twice", at)
+            raise BadLiteral(f"the key {key!r} occurs twice", at)
         if text[at : at + 1] != ":":
             raise BadLiteral("a key without a value", at)
         values[key], at = read_value(text, after_space(text, at + 1), depth + 1)
@@ -206,7 +211,7 @@ def _read_string(token: str, position: int) -> str:
     if token[0] in "fF":
         token = token[1:]
         if "{" in token or "}" in token:
-            raise BadLiteral("a text with places to fill in", position)
+            raise BadLiteral("an f-string with placeholders", position)
     size = 3 if token[:3] in ('"""', "'''") and len(token) >= 6 else 1
 
     def unescape(match: re.Match[str]) -> str:
@@ -218,7 +223,7 @@ def _read_string(token: str, position: int) -> str:
         if word[0] in "xuU" and len(word) > 1:
             code = int(word[1:], 16)
             if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-                raise BadLiteral("half of a surrogate pair is no character", position)
+                raise BadLiteral("half of a surrogate pair is not a character", position)
             return chr(code)
         if word[0] in "01234567":
             return chr(int(word, 8))
@@ -235,7 +240,7 @@ def _read_string(token: str, position: int) -> str:
 
 
 def write(value: Json) -> str:
-    """A value as Python writes it."""
+    """Return `value` as a Python literal."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{write(key)}: {write(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Reads a text once, from its beginning to its end, in whatever pieces it comes.
+"""A reader that goes through a text once and does not depend on how the text was cut into pieces.
 
-A format is a generator over a `Reader`: it `yield`s where what comes next decides, and goes on when there is more
-text or when it is known that there is none. So no decision can depend on how the text was cut.
+A format is a generator over a `Reader`. It yields when a decision needs more text, and continues when text
+was added or the text is complete.
 """
 
 import re
@@ -24,15 +24,15 @@ from treadle.formats.engine.types import (
 )
 
 MAX_ERRORS = 1000
-"""In one text. What comes after so many is not read, and is one error more."""
+"""The number of errors after which the rest of the text is not read; the rest then counts as one more error."""
 
 Steps: TypeAlias = Generator[None, None, None]
 StepsTo: TypeAlias = Generator[None, None, int]
-"""Ends with the position up to which the text was read."""
+"""A generator that returns the position up to which the text was read."""
 
 
 class TooManyErrors(Exception):  # noqa: N818
-    """Nothing of the text is to be read from `position` on."""
+    """Raised when a text has too many errors. The text from `position` on is not read."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -40,33 +40,35 @@ class TooManyErrors(Exception):  # noqa: N818
 
 
 class Reader:
-    """The text so far, and what has been read of it. Positions are of the whole text."""
+    """The text so far, and the calls, errors and other pieces found in it. Positions count from the start of
+    the text."""
 
     def __init__(self, schemas: Schemas, *, begins_in_reasoning: bool | None = None) -> None:
         self.begins_in_reasoning = begins_in_reasoning
-        """The prompt ended with the opener of thinking; `None`: not known."""
+        """True if the prompt ended with the tag that opens reasoning; `None` if this is unknown."""
         self.text = ""
         self.is_whole = False
-        """No more will come."""
+        """True if no more text will come."""
         self.waits_for_all = False
-        """Nothing can be told before the end."""
+        """True while nothing can be decided before the end of the text."""
         self.schemas = schemas
         self.pieces: list[Piece] = []
-        """Since they were last taken."""
+        """The pieces that were found since the caller last took them."""
         self.calls: list[ParsedCall] = []
         self.errors: list[ParseError] = []
         self.reasoning: list[str] = []
         self.content = Content(self.pieces)
         self.steps_left = 50_000
-        """Of looking far ahead: a text that asks for more is read as if nothing were quoted in it."""
+        """The number of long searches that are still allowed. At 0, quoted calls are no longer looked for."""
         self._next: dict[str, tuple[int, int]] = {}
         self.markers: dict[Scanner, tuple[int, str, int]] = {}
-        """Of each scanner: from where on it looked, what it found, and where."""
+        """For each scanner: where its last search began, which marker it found, and where."""
         self._scans_left = 64
-        """Of trying the fast decoder, whose errors cost as much as the text before them is long."""
+        """The number of times that the fast decoder may still fail. Each failure costs time in proportion to
+        the text before it."""
 
     def find(self, what: str, start: int) -> int:
-        """Where `what` stands next; -1 if nowhere. What was found out of the text is not looked for again."""
+        """Return the position of `what` at or after `start`, or -1. Results in a complete text are cached."""
         if not self.is_whole:
             return self.text.find(what, start)
         known = self._next.get(what)
@@ -77,7 +79,9 @@ class Reader:
         return found
 
     def end_and_value(self, start: int) -> tuple[int, Json]:
-        """Where the object or array that begins at `start` ends, and what it is; `UNREAD` if `decode` is to say.
+        """Return the end of the object or array at `start`, and its value.
+
+        The value is `UNREAD` if the fast decoder could not read it; `decode` then says why.
 
         Raises: `BadJson`.
         """
@@ -89,7 +93,7 @@ class Reader:
         return end_of_json(self.text, start), UNREAD
 
     def add_call(self, wanted: Wanted, start: int, end: int) -> None:
-        """A call that stands at `start`."""
+        """Add a call that stands between `start` and `end`."""
         self.content.end_piece()
         raw = self.text[start:end]
         call = ParsedCall(
@@ -99,12 +103,12 @@ class Reader:
         self.pieces.append(call)
 
     def add_error(self, reason: str, start: int, end: int, name: str | None = None) -> None:
-        """Something at `start` that is no call. Raises: `TooManyErrors`."""
+        """Add an error for the text between `start` and `end`, which is not a call. Raises: `TooManyErrors`."""
         self.content.end_piece()
         self._add(ParseError(start, reason, self.text[start:end], name))
 
     def note(self, reason: str, start: int, end: int, name: str | None = None) -> None:
-        """Something that looks like a call, and is taken for text. Raises: `TooManyErrors`."""
+        """Add an error for text that looks like a call but stays text. Raises: `TooManyErrors`."""
         self._add(ParseError(start, reason, self.text[start:end], name, is_text=True))
 
     def _add(self, error: ParseError) -> None:
@@ -114,25 +118,25 @@ class Reader:
         self.pieces.append(error)
 
     def give_up(self, start: int) -> None:
-        """What stands from `start` on is not read."""
-        reason = f"it comes after {MAX_ERRORS} other errors, and is not read"
+        """Add one error for all text from `start` on."""
+        reason = f"not read, because {MAX_ERRORS} errors came before"
         error = ParseError(start, reason, self.text[start:])
         self.errors.append(error)
         self.pieces.append(error)
 
     def add_reasoning(self, text: str) -> None:
-        """More of the reasoning."""
+        """Add a part of the reasoning."""
         if text:
             self.reasoning.append(text)
             self.pieces.append(ReasoningPiece(text))
 
     def result(self) -> Parsed:
-        """All of it, at the end."""
+        """Return everything that was found, at the end of the text."""
         text = self.content.finish(has_calls=bool(self.calls or self.errors))
         return Parsed("".join(self.reasoning) or None, text, tuple(self.calls), tuple(self.errors))
 
     def attempt(self, read: Callable[[], Wanted], start: int, end: int) -> bool:
-        """Take the call that `read` gives, or say why it is none."""
+        """Add the call that `read` returns, or an error if it raises `NoCall`. Return True if a call was added."""
         try:
             wanted = read()
         except NoCall as error:
@@ -143,7 +147,7 @@ class Reader:
 
 
 def wait_for_all(reader: Reader) -> Steps:
-    """Go on when the text is whole."""
+    """Yield until the text is complete."""
     reader.waits_for_all = True
     while not reader.is_whole:
         yield
@@ -151,30 +155,30 @@ def wait_for_all(reader: Reader) -> Steps:
 
 
 class Content:
-    """What is said beside calls: pieces, less the newline that stands at each side of a call."""
+    """The content: the text beside calls, without the one newline on each side of a call."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         self._pieces = pieces
         self._said: list[str] = []
         self._held = ""
-        """White space at the end of the present piece, which may be dropped."""
+        """White space at the end of the present piece, which is dropped if a call follows."""
         self._is_begun = False
-        """The present piece has more than white space."""
+        """True if the present piece contains more than white space."""
         self._is_first = True
         self._skip = 0
-        """Newlines at the beginning of the present piece that are not part of it."""
+        """The number of newlines at the start of the present piece that are not content."""
 
     @property
     def is_at_start(self) -> bool:
-        """Nothing was said since the beginning, or the last call."""
+        """True if there is no content since the beginning or the last call."""
         return not self._is_begun
 
     def skip_newlines(self, count: int) -> None:
-        """The piece that begins now may have so many newlines before it."""
+        """Ignore up to `count` newlines at the start of the next piece."""
         self._skip = count
 
     def add(self, text: str) -> None:
-        """More of the present piece."""
+        """Add text to the present piece."""
         while self._skip and not self._is_begun and not self._held and text:
             if not text.startswith("\n"):
                 self._skip = 0
@@ -196,7 +200,7 @@ class Content:
         self._held = text[len(body) :]
 
     def end_piece(self, gap: int = 1) -> None:
-        """A call follows, with up to `gap` newlines before it."""
+        """End the present piece, because a call follows. Remove up to `gap` newlines at its end."""
         if self._is_begun:
             held = self._held
             for _ in range(gap):
@@ -208,7 +212,7 @@ class Content:
         self._skip = 1
 
     def finish(self, *, has_calls: bool) -> str:
-        """All that was said."""
+        """Return the whole content."""
         if self._is_begun or (not has_calls and self._held):
             self._say(self._held)
         self._held = ""
@@ -221,12 +225,16 @@ class Content:
 
 
 class Scanner:
-    """Finds what is not just text: markers, and code, in which there are none."""
+    """A search for markers that ignores those within Markdown code."""
 
     def __init__(
         self, markers: tuple[str, ...], *, has_code: bool = True, ends_open_code: bool = False
     ) -> None:
-        """With `ends_open_code` a block that is never closed hides nothing; else it hides all to the end."""
+        """Make a scanner for `markers`.
+
+        With `ends_open_code`, a code block that is never closed hides no markers; without it, such a block
+        hides all markers up to the end of the text.
+        """
         self.markers = markers
         self._ends_open_code = ends_open_code
         words = [re.escape(item) for item in sorted(markers, key=len, reverse=True)]
@@ -240,7 +248,8 @@ class Scanner:
     def next(
         self, reader: Reader, start: int, on_text: Callable[[str], None]
     ) -> Generator[None, None, "Found"]:
-        """The next marker. `on_text` is given the text before it, code included, as it becomes certain."""
+        """Find the next marker. `on_text` is called with the text before it, code included, as soon as that
+        text is certain."""
         at = start
         while True:
             text, is_whole = reader.text, reader.is_whole
@@ -256,7 +265,7 @@ class Scanner:
                 start = at = end
                 if is_whole:
                     return Found("", start)
-                # What is held in a generator that waits would have to be copied when the text grows.
+                # A reference held by a waiting generator would force a copy when the text grows.
                 text, match = "", None
                 yield
                 continue
@@ -275,7 +284,7 @@ class Scanner:
                 at = yield from self._skip_span(reader, begin, len(run))
 
     def find(self, reader: Reader, at: int) -> "Found":
-        """The next marker of a whole text."""
+        """Return the next marker in a complete text."""
         plain = self.find_plain(reader, at)
         if plain is not None:
             return Found(*plain)
@@ -288,7 +297,7 @@ class Scanner:
         raise AssertionError("a text that is whole needs no more")
 
     def find_plain(self, reader: Reader, at: int) -> tuple[str, int] | None:
-        """The next marker of a whole text, and where it stands; `None` if there may be code before it."""
+        """Return the next marker in a complete text and its position, or `None` if there may be code before it."""
         text = reader.text
         known = reader.markers.get(self)
         if known is None or not known[0] <= at <= known[2]:
@@ -296,7 +305,7 @@ class Scanner:
             known = (at, "", len(text)) if match is None else (at, match[0], match.start())
             reader.markers[self] = known
         _, marker, limit = known
-        # Code is of no interest where there is nothing to hide.
+        # Code before the end of the text hides nothing.
         if (
             marker
             and at < limit
@@ -308,16 +317,16 @@ class Scanner:
         return marker, limit
 
     def marker_at(self, text: str, at: int) -> tuple[str, int] | None:
-        """The marker behind the white space at `at`, and where it stands."""
+        """Return the marker behind the white space at `at` and its position, or `None`."""
         match = self._words.match(text, after_space(text, at))
         return None if match is None else (match[0], match.start())
 
     def _may_grow(self, match: re.Match[str]) -> bool:
-        """Whether more text may make another marker, or a longer run, of it."""
+        """Whether more text could turn the match into another marker or a longer run."""
         return match.lastgroup is not None or match[0] in self._starts
 
     def _decided(self, text: str, start: int) -> int:
-        """Up to where the text is text, whatever comes: at its end a marker, or code, may begin."""
+        """Return the position up to which the text cannot become part of a marker or of code."""
         size = len(text)
         end = size
         for length in range(min(self._longest - 1, size - start), 0, -1):
@@ -340,12 +349,15 @@ class Scanner:
         return min(end, line) if is_line_start and (line < size) else end
 
     def _skip_span(self, reader: Reader, at: int, size: int) -> Generator[None, None, int]:
-        """The end of inline code: an equal run of ticks on its line. Without one, the ticks are only ticks."""
+        """Return the end of inline code: a run of the same number of backticks on the same line.
+
+        Without such a run, the backticks are text.
+        """
         position = at + size
         while True:
             newline = reader.find("\n", position)
             if newline == -1 and not reader.is_whole:
-                # The line may be long, and the run that ends it near.
+                # The line may be long, and the closing run close by.
                 found = self._find_run(reader.text, position, len(reader.text), size)
                 if found != -1 and found < len(reader.text):
                     return found
@@ -363,12 +375,15 @@ class Scanner:
         return -1
 
     def _skip_block(self, reader: Reader, at: int, run: str) -> Generator[None, None, int]:
-        """The end of a fenced block; one that is never closed goes to the end, and calls in it are told of."""
+        """Return the end of a fenced code block.
+
+        A block that is never closed extends to the end of the text, and an error is noted for calls in it.
+        """
         char, size = run[0], len(run)
         line = at
         while True:
             if self._ends_open_code:
-                # Each of many that are never closed looks for its end.
+                # Every block that is never closed would search to the end of the text.
                 reader.steps_left -= 1
             newline = reader.find("\n", line)
             if newline == -1 and not reader.is_whole:
@@ -379,7 +394,7 @@ class Scanner:
             body = whole.strip(" \t")
             if line == at:
                 if char == "`" and "`" in body[size:]:
-                    # No fence, but a span.
+                    # The run begins inline code, not a block.
                     return (
                         yield from self._skip_span(reader, at + len(whole) - len(whole.lstrip(" ")), size)
                     )
@@ -395,16 +410,16 @@ class Scanner:
     def _note_hidden(self, reader: Reader, at: int, end: int) -> None:
         found = [position for marker in self.markers if (position := reader.text.find(marker, at)) != -1]
         if found:
-            reader.note("a call may stand in a code block that is never closed", min(found), end)
+            reader.note("there may be a call in a code block that is never closed", min(found), end)
 
 
 _OUTSIDE = re.compile(r"(?:[^`~]++|~(?!~~)|`[^`\n]++`(?!`))*+")
-"""Text after which no code is open: what code there is in it is short, and closed."""
+"""Text after which no code is open. Code within it is short and closed."""
 _RUN = re.compile("`++")
 
 
 class Found(Struct, frozen=True):
-    """A marker and where it stands; an empty one is the end of the text."""
+    """A marker and its position. An empty marker stands for the end of the text."""
 
     marker: str
     position: int

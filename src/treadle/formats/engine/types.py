@@ -1,4 +1,4 @@
-"""What a text of a model holds: its thinking, what it says, its calls, and what was meant as one and is none."""
+"""Types for the parsed text of a model: content, reasoning, tool calls and errors."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -10,73 +10,73 @@ from treadle.core.types import Json, ToolSpec
 
 
 class ParsedCall(Struct, frozen=True):
-    """One tool call."""
+    """One tool call in the text."""
 
     name: str
-    """As the model wrote it, known or not."""
+    """The name that the model wrote, whether or not there is such a tool."""
     arguments: dict[str, Json]
     raw: str
-    """The text that it came from, its tags included."""
+    """The text of the call, including its tags."""
     arguments_text: str = ""
-    """The arguments as JSON: the model's own text, where it wrote JSON."""
+    """The arguments as JSON. If the model wrote JSON, this is its own text."""
     call_id: str | None = None
-    """Where the format has ids."""
+    """The call's id, or `None` if the format has no ids."""
     position: int = 0
-    """Of `raw` in the text, in characters."""
+    """The position of `raw` in the text, in characters."""
     is_closed: bool = True
-    """`False`: the text ended where more arguments could have come. It may have been cut off."""
+    """False if the text ended where more arguments could follow, so that the call may be cut off."""
 
 
 class ParseError(Struct, frozen=True):
-    """Something that was meant as a call, or looks like one, and was not taken."""
+    """Text that looks like a tool call but could not be read as one."""
 
     position: int
-    """In the text, in characters."""
+    """The position in the text, in characters."""
     reason: str
     raw: str
-    """The text that it is about. It is in no call."""
+    """The text that the error is about. It is not part of any call."""
     name: str | None = None
-    """The tool that was meant, where that can be told."""
+    """The name of the tool, or `None` if it is unknown."""
     is_text: bool = False
-    """It may be meant as text, and so the content, or the reasoning, holds it too."""
+    """True if the text may be ordinary text, in which case the content or the reasoning contains it too."""
 
 
 class Parsed(Struct, frozen=True):
-    """The whole of a text."""
+    """The result of parsing a whole text."""
 
     reasoning: str | None = None
-    """`None`: there is none."""
+    """The model's reasoning, or `None` if the text has none."""
     content: str = ""
     tool_calls: tuple[ParsedCall, ...] = ()
     errors: tuple[ParseError, ...] = ()
 
 
 class ContentPiece(Struct, frozen=True):
-    """More of the content."""
+    """A part of the content."""
 
     text: str
 
 
 class ReasoningPiece(Struct, frozen=True):
-    """More of the reasoning."""
+    """A part of the reasoning."""
 
     text: str
 
 
 Piece: TypeAlias = ContentPiece | ReasoningPiece | ParsedCall | ParseError
-"""What is certain of a text that is still coming. All pieces together are what `Parsed` says."""
+"""A part of the text that further text cannot change. All pieces together equal `Parsed`."""
 
 ToolLike: TypeAlias = ToolSpec | Mapping[str, Json]
-"""A tool: ours, or as OpenAI has it, with or without the `function` around it."""
+"""A tool: a `ToolSpec`, or a mapping in OpenAI's form, with or without the outer `function`."""
 
 
 class Schemas(dict[str, Mapping[str, Json]]):
-    """Tool to the JSON Schema of its arguments."""
+    """A mapping from a tool's name to the JSON Schema of its arguments."""
 
     def __init__(self) -> None:
         super().__init__()
         self.types: dict[tuple[str, str], frozenset[str]] = {}
-        """Tool and parameter to the types that its values may have, as far as they were asked for."""
+        """A cache for `types_of`: tool and parameter to the types of the parameter's values."""
 
 
 _MAX_KNOWN = 64
@@ -84,10 +84,10 @@ _known: dict[int, tuple[Iterable[ToolLike], Schemas]] = {}
 
 
 def schemas_of(tools: Iterable[ToolLike] | None) -> Schemas:
-    """The schemas by which values that are written without types are read."""
+    """Return the schemas of `tools`, by tool name. The result is cached if `tools` is a tuple."""
     if not isinstance(tools, tuple):
         return _read_schemas(tools or ())
-    # The entry keeps the tools alive, so that their id stays theirs.
+    # The entry holds a reference to the tools, so that no other object can get their id.
     entry = _known.get(id(tools))
     if entry is None:
         if len(_known) >= _MAX_KNOWN:
@@ -109,7 +109,7 @@ def _read_schemas(tools: Iterable[ToolLike]) -> Schemas:
 
 
 def to_openai(tool: ToolLike) -> dict[str, Json]:
-    """A tool as OpenAI has it, which is how most formats write tools into the prompt."""
+    """Return a tool in OpenAI's form, in which most formats write tools into the prompt."""
     if isinstance(tool, ToolSpec):
         inner: dict[str, Json] = {
             "name": tool.name,
@@ -122,7 +122,7 @@ def to_openai(tool: ToolLike) -> dict[str, Json]:
 
 
 def to_json(value: Json) -> str:
-    """JSON with blanks, as templates write it."""
+    """Encode `value` as JSON with spaces after separators, as chat templates do."""
     import json
 
     return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Values that are written as texts without types, read by the tool's schema."""
+"""Convert values that are written as plain text to the types in the tool's schema."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,7 +14,10 @@ TEXT = frozenset(("string",))
 
 
 def types_of(schemas: Schemas, name: str, key: str) -> frozenset[str]:
-    """The types that a parameter's values may have; none if its schema does not say, and text if it has none."""
+    """Return the types that a parameter's values may have.
+
+    The set is empty if the parameter's schema does not say. A parameter without a schema is a string.
+    """
     types = schemas.types.get((name, key))
     if types is None:
         root = schemas.get(name, {})
@@ -27,9 +30,9 @@ def types_of(schemas: Schemas, name: str, key: str) -> frozenset[str]:
 
 
 def read_value(text: str, types: frozenset[str], name: str, key: str) -> Json:
-    """The value of one of `types` that `text` stands for.
+    """Convert `text` to a value of one of `types`.
 
-    Raises: `NoCall` for what is no JSON, where only JSON can be meant.
+    Raises: `NoCall` if the text is not valid JSON and a string is not allowed.
     """
     if types == TEXT:
         return text
@@ -40,9 +43,9 @@ def read_value(text: str, types: frozenset[str], name: str, key: str) -> Json:
         if "string" in types or not types:
             return text
         wanted = " or ".join(sorted(types))
-        raise NoCall(f"the value of {key!r} is to be {wanted} and is not valid JSON: {error}", name) from None
+        raise NoCall(f"the value of {key!r} must be {wanted}, but is not valid JSON: {error}", name) from None
     if isinstance(value, str) and ("string" in types or not types):
-        # Templates write a text as it is, so the quotes belong to it.
+        # Templates write strings without quotes, so these quotes are part of the string.
         return text
     if "string" in types and not _is_of(value, types - TEXT):
         return text
@@ -50,7 +53,7 @@ def read_value(text: str, types: frozenset[str], name: str, key: str) -> Json:
 
 
 def _types_of(schema: Json, root: Mapping[str, Json], depth: int) -> Iterator[str]:
-    """Every type that a value may have; none if the schema does not say."""
+    """Yield every type that a value may have; nothing if the schema does not say."""
     if not isinstance(schema, Mapping) or not depth:
         return
     kind = schema.get("type")

@@ -22,6 +22,7 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.formats import (
+    AUTO,
     ContentPiece,
     IncrementalParser,
     Parsed,
@@ -30,12 +31,12 @@ from treadle.formats import (
     Piece,
     ReasoningPiece,
     detect,
+    find_format,
     parse,
     render,
     render_result,
     render_tools,
 )
-from treadle.formats.engine.parsing import AUTO, find_format
 from treadle.models.protocol import Model, Watch, identity_of
 from treadle.models.wrappers.wrapper import Wrapper
 

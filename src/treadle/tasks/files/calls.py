@@ -1,4 +1,4 @@
-"""The calls of the `files` toolset, as its solvers make them, and the ways of reading that they share."""
+"""The calls of the `files` toolset, and steps that several solvers share."""
 
 import json
 from collections.abc import Callable, Generator, Sequence
@@ -21,28 +21,31 @@ _LISTING = (
 
 
 def list_files(folder: str | None = None) -> Call:
-    """List all files, or those of a folder."""
+    """Return a call that lists all files, or those in a folder."""
     return Call("list_files", {} if folder is None else {"folder": folder})
 
 
 def read_file(path: str) -> Call:
-    """Read a whole file."""
+    """Return a call that reads a whole file."""
     return Call("read_file", {"file_path": path}, path_argument="file_path")
 
 
 def search_files(pattern: str, folder: str) -> Call:
-    """Find the lines of the files in a folder that hold `pattern`, a plain text."""
+    """Return a call that finds the lines that contain `pattern`, a plain text, in the files of a folder."""
     return Call("search_files", {"pattern": pattern, "folder": folder})
 
 
 def write_file(path: str, content: str) -> Call:
-    """Create or replace a file."""
+    """Return a call that creates or replaces a file."""
     arguments = {"file_path": path, "content": content}
     return Call("write_file", arguments, look=read_file(path), is_done=partial(_is_text, content))
 
 
 def edit_file(path: str, before: str, old: str, new: str, *, replace_all: bool = False) -> Call:
-    """Replace `old`, which occurs once in `before` unless `replace_all`, in a file that reads `before`."""
+    """Return a call that replaces `old` in a file whose text is `before`.
+
+    `old` must occur once in `before`, unless `replace_all` is true.
+    """
     arguments: dict[str, str | bool] = {"file_path": path, "old_text": old, "new_text": new}
     if replace_all:
         arguments["replace_all"] = True
@@ -51,7 +54,10 @@ def edit_file(path: str, before: str, old: str, new: str, *, replace_all: bool =
 
 
 def edit_line(path: str, before: str, index: int, line: str) -> Call:
-    """Replace the line at `index` by `line`, with as many lines around it as make the old text unique."""
+    """Return a call that replaces the line at `index` with `line`.
+
+    The replaced text includes as many lines around it as are needed to make it unique.
+    """
     lines = before.split("\n")
     start = end = index
     while before.count("\n".join(lines[start : end + 1])) > 1:
@@ -64,7 +70,7 @@ def edit_line(path: str, before: str, index: int, line: str) -> Call:
 
 
 def delete_file(path: str) -> Call:
-    """Remove a file."""
+    """Return a call that deletes a file."""
     done = partial(_is_absent, path)
     return Call("delete_file", {"file_path": path}, "file_path", list_files(), done)
 
@@ -78,21 +84,21 @@ def _is_absent(path: str, listing: str) -> bool:
 
 
 Reading = Generator[Step, list[str], dict[str, str]]
-"""A part of a solver; it returns texts by path."""
+"""A part of a solver that reads files and returns their texts by path."""
 
 Making = Generator[Step, list[str], None]
 """A part of a solver that changes files."""
 
 
 def find_paths(is_wanted: Callable[[str], bool] | None = None) -> Generator[Step, list[str], list[str]]:
-    """The paths of the files there are, of those that are wanted."""
+    """List the files, and return the paths for which `is_wanted` is true."""
     (listing,) = yield Step([list_files()], pick(_LISTING, is_wanted is None))
     paths = [str(path) for path in json.loads(listing)]
     return paths if is_wanted is None else [path for path in paths if is_wanted(path)]
 
 
 def read_files(paths: Sequence[str], habit: Habit) -> Reading:
-    """The texts of the files, several of them read in one step."""
+    """Read the files, several in one step, and return their texts by path."""
     texts: dict[str, str] = {}
     batch = max(habit.batch, -(-len(paths) // 6))
     for start in range(0, len(paths), batch):
@@ -111,11 +117,11 @@ def make_all(calls: Sequence[Call], habit: Habit, reasoning: str, draft: str = "
 
 
 def in_folder(folder: str, *endings: str) -> Callable[[str], bool]:
-    """Whether a path lies anywhere in `folder` and ends in one of `endings`."""
+    """Return a function that says whether a path is within `folder` and ends with one of `endings`."""
     prefix = folder.rstrip("/") + "/"
     return lambda path: path.startswith(prefix) and (not endings or path.endswith(endings))
 
 
 def final(habit: Habit, answer: object, prose: str) -> str:
-    """The final message: the answer line, after a sentence unless the habit is terse."""
+    """Return the final message: the answer line, with `prose` before it unless the habit is terse."""
     return f"Answer: {answer}" if habit.is_terse else f"{prose}\n\nAnswer: {answer}"

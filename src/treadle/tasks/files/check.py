@@ -1,4 +1,7 @@
-"""Grading: the value in an answer, whatever prose is around it, and the files that it left."""
+"""Grade the answer of a run and the files that it left.
+
+The value is found in the answer whatever text surrounds it.
+"""
 
 import json
 import re
@@ -11,13 +14,14 @@ from msgspec import Struct
 from treadle.agent.task import Grade
 
 MAX_NUMBERS = 8
-"""An answer without an answer line that holds more different numbers is a list of guesses."""
+"""The number of different numbers in an answer without an answer line above which it counts as a list of
+guesses."""
 
 FILES_SHARE = 0.6
-"""Of the reward, for the changes that a task asks for; the rest is for the answer."""
+"""The share of the reward for the changes to files that a task asks for. The rest is for the answer."""
 
 COLLATERAL_COST = 0.25
-"""For each file that was changed, made or deleted against the task's words."""
+"""The part of the reward that is lost for each file that was wrongly changed, created or deleted."""
 
 _NUMBER = re.compile(r"(?<![\w.])[-−]?[$€£]?\d[\d,']*(?:\.\d+)?(?![\w]|\.\d)")
 _ROOT = re.compile(r"(?<![\w./-])\.?/(?=\w)")
@@ -25,13 +29,13 @@ _ANSWER_LINE = re.compile(r"^[\s>*_#`-]*answer[\s*_`]*[:=][\s*_`]*(.*)$", re.IGN
 
 
 class Number(Struct, frozen=True):
-    """An answer that is one number."""
+    """An expected answer that is one number."""
 
     value: str
-    """In plain decimal notation."""
+    """The number in plain decimal notation."""
 
     def find_fault(self, text: str, is_line: bool) -> str | None:
-        """What is wrong with the answer; `None` if nothing is."""
+        """Return what is wrong with the answer, or `None` if it is right."""
         found = [_to_decimal(item) for item in _NUMBER.findall(text)]
         right = Decimal(self.value)
         if is_line and found[:1] != [right]:
@@ -39,23 +43,23 @@ class Number(Struct, frozen=True):
         if right not in found:
             return f"the answer does not say {self.value}"
         if len(set(found)) > MAX_NUMBERS:
-            return "the answer holds too many numbers to be one"
+            return "the answer contains too many numbers"
         return None
 
 
 class Items(Struct, frozen=True):
-    """An answer that names certain things and no other things of their kind."""
+    """An expected answer that names certain things, and no other things of the same kind."""
 
     wanted: tuple[str, ...]
     others: tuple[str, ...] = ()
-    """Things of the same kind, wrong to name; those also wanted do not count."""
+    """Things of the same kind that must not be named. Things in `wanted` are ignored here."""
 
     def find_fault(self, text: str, is_line: bool) -> str | None:
-        """What is wrong with the answer; `None` if nothing is."""
+        """Return what is wrong with the answer, or `None` if it is right."""
         text = _ROOT.sub("", text).casefold()
         found = set()
         for item in sorted({*self.wanted, *self.others}, key=len, reverse=True):
-            # Longer names first, and out of the text: one may be a part of another.
+            # Longer names first, each removed once found, because a name may be a part of another.
             if (rest := _cut_out(text, item.casefold())) != text:
                 found.add(item)
                 text = rest
@@ -76,7 +80,10 @@ def grade(
     changes: Mapping[str, str | None],
     after: Mapping[str, bytes],
 ) -> Grade:
-    """Grade an answer and the files. `changes` is what the task asks for; `None` is a deletion."""
+    """Grade an answer and the files `after` the run.
+
+    `changes` are the contents that the task asks for, by path; `None` means that the file must be deleted.
+    """
     fault = _find_answer_fault(output, expected)
     done = [path for path, content in changes.items() if _is_as_wanted(path, content, after)]
     collateral = _find_collateral(before, changes, after)
@@ -112,7 +119,8 @@ def _is_as_wanted(path: str, content: str | None, after: Mapping[str, bytes]) ->
 
 
 def _is_same(path: str, one: bytes | None, other: bytes | None) -> bool:
-    """Whether two contents say the same: JSON by value, text but for white space at ends of lines."""
+    """Whether two contents are equal. JSON is compared by value; in text, white space at the ends of lines is
+    ignored."""
     if one is None or other is None or one == other:
         return one is other or one == other
     try:
@@ -145,7 +153,7 @@ def _to_decimal(text: str) -> Decimal | None:
 
 
 def _cut_out(text: str, item: str) -> str:
-    """`text` without `item`, where it stands as a whole word or path."""
+    """Return `text` without `item` where it stands as a whole word or path."""
     parts = []
     begin = 0
     start = text.find(item)
@@ -159,7 +167,8 @@ def _cut_out(text: str, item: str) -> str:
 
 
 def _can_start(text: str, start: int) -> bool:
-    """Whether a name may start here: after no letter, `-` or `/`, and no `.` that a letter comes before."""
+    """Whether a name may start at `start`: not after a letter, `-` or `/`, nor after a `.` that follows a
+    letter."""
     before = text[start - 1 : start]
     if before == ".":
         return not _is_word(text[start - 2 : start - 1])
@@ -167,7 +176,8 @@ def _can_start(text: str, start: int) -> bool:
 
 
 def _can_end(text: str, end: int) -> bool:
-    """Whether a name may end here: before no letter or `-`, and no `.` or `/` that a letter follows."""
+    """Whether a name may end at `end`: not before a letter or `-`, nor before a `.` or `/` that a letter
+    follows."""
     after = text[end : end + 1]
     if after in (".", "/"):
         return not _is_word(text[end + 1 : end + 2])

@@ -1,4 +1,4 @@
-"""Change a key over configuration files of several formats, where it has one certain value."""
+"""Tasks: change a key in configuration files of several formats, where it has a certain value."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _ENDINGS = ("json", "ini", "yaml", "properties")
 
 
 def generate(draw: Draw) -> Case:
-    """Three to eight files; those that have the old value are to be changed, near ones are not."""
+    """Draw three to eight files. Those with exactly the old value must change; similar values must not."""
     folder = draw.pick(("config", "deploy/config", "etc", "services/settings"))
     key, *other_keys = draw.sample(_KEYS, 5)
     number, zone = draw.between(1, 40), draw.pick(("internal", "lan", "example"))
@@ -52,7 +52,7 @@ def _write(path: str, pairs: list[tuple[str, str]]) -> str:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read them all; change the line that sets exactly this key to exactly this value."""
+    """Read all files, and change the lines that set exactly this key to exactly this value."""
     paths = yield from find_paths(in_folder(values["folder"]))
     texts = yield from read_files(paths, habit)
     key, old = re.escape(values["key"]), re.escape(values["old"])

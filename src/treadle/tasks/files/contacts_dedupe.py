@@ -1,4 +1,4 @@
-"""Merge contact lists, one entry for each address, the newest."""
+"""Tasks: merge contact lists and keep the newest entry of each address."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ _COLUMNS = ("email", "name", "phone", "updated")
 
 
 def generate(draw: Draw) -> Case:
-    """Two to five lists; the same address comes back in other letters and with spaces."""
+    """Draw three to five lists. The same address occurs with different capitals and spaces."""
     folder = draw.pick(("contacts", "crm/export", "people", "lists"))
     persons = [(name, email(name, draw)) for name in people(draw, draw.between(7, 16))]
     paths = [f"{folder}/{name}.csv" for name in draw.sample(("fair", "import", "mail", "office", "web"), 5)]

@@ -1,4 +1,4 @@
-"""Fix links to a page that was renamed, which only the page itself tells."""
+"""Tasks: fix links to a renamed page. Only the page itself says what it was called before."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _LINK = re.compile(r"\]\((\S+?\.md)\)")
 
 
 def generate(draw: Draw) -> Case:
-    """Four to eight pages that link to each other; one or two links lead to former names."""
+    """Draw four to eight pages that link to each other. One or two links use former names."""
     folder = draw.pick(("docs", "wiki", "kb", "help/pages"))
     topics = draw.sample(TOPICS, draw.between(6, 10))
     names = [topic.lower().replace(" ", "-") + ".md" for topic in topics]
@@ -49,7 +49,7 @@ def generate(draw: Draw) -> Case:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the pages, learn their former names, find links that lead nowhere, edit them."""
+    """Read the pages and their former names, find the broken links, and edit them."""
     paths = yield from find_paths(in_folder(values["folder"], ".md"))
     texts = yield from read_files(paths, habit)
     names = {path.rpartition("/")[2] for path in paths}

@@ -1,4 +1,4 @@
-"""Add up a column of the rows that fit a filter, over several CSV files of differing layouts."""
+"""Tasks: add up a column over the rows that match a filter, in several CSV files with different layouts."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ _FOLDERS = ("sales", "orders", "exports/sales", "finance/orders", "data/orders")
 
 
 def generate(draw: Draw) -> Case:
-    """Two to five order lists, one of them in an archive that does not count."""
+    """Draw two to five order lists, and one in an archive that must not be counted."""
     folder = draw.pick(_FOLDERS)
     column = draw.pick(_COLUMNS)
     key = draw.pick(("status", "region"))
@@ -62,7 +62,7 @@ def _write(rows: Sequence[Mapping[str, str]], columns: Sequence[str], delimiter:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read every CSV file of the folder and add up the rows that fit."""
+    """Read every CSV file in the folder and add up the rows that match."""
     paths = yield from find_paths(in_folder(values["folder"], ".csv"))
     texts = yield from read_files(paths, habit)
     total = count = 0

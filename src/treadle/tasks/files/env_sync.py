@@ -1,4 +1,4 @@
-"""Add the settings that environment files lack, as an example file has them."""
+"""Tasks: add the settings that environment files lack, with the values in an example file."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ _NAMES = ("HOST", "PORT", "USER", "REGION", "TIMEOUT", "POOL", "PREFIX", "LEVEL"
 
 
 def generate(draw: Draw) -> Case:
-    """An example of five to nine settings, and the files of three to seven services."""
+    """Draw an example of five to nine settings, and the files of three to seven services."""
     top = draw.pick(("services", "apps", "deploy", "stacks"))
     head = draw.pick(("APP", "SVC", "NODE", "CORE"))
     keys = [f"{head}_{name}" for name in draw.sample(_NAMES, draw.between(5, 9))]
@@ -53,7 +53,7 @@ def _read(text: str) -> dict[str, str]:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the example and the services' files; append what each lacks."""
+    """Read the example and the services' files, and append what each lacks."""
     (text,) = yield Step([read_file(values["example"])], "The example says what every file should have.")
     defaults = _read(text)
     prefix = values["top"] + "/"

@@ -1,4 +1,4 @@
-"""What a family of tasks is: wordings, a generator of cases, and a solver for them all."""
+"""Families of tasks: each has prompts, a generator of cases, and a solver for all of its tasks."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,14 +12,14 @@ from treadle.tasks.solver import Habit, Solver
 
 
 class Case(Struct, frozen=True):
-    """One draw of a family: what the task is about and what is right."""
+    """One generated task of a family, with the correct result."""
 
     values: dict[str, str]
-    """For the prompt; they also choose among the wordings, by their names."""
+    """The values for the fields of the prompt. A prompt fits if it has exactly these fields."""
     files: dict[str, str]
     expected: Expected
     changes: dict[str, str | None] = {}
-    """What the files should become, where they should change; `None` is a deletion."""
+    """The required contents of the files that must change, by path. `None` means that the file must be deleted."""
 
 
 class Family(Struct, frozen=True):
@@ -29,10 +29,10 @@ class Family(Struct, frozen=True):
     prompts: tuple[Prompt, ...]
     generate: Callable[[Draw], Case]
     solve: Callable[[Mapping[str, str], Habit], Solver]
-    """From the values in the prompt and from what it observes."""
+    """A function that returns a solver, given the values in the prompt."""
 
     def word(self, case: Case, draw: Draw) -> str:
-        """A prompt for the case."""
+        """Return a prompt for the case."""
         fitting = [prompt for prompt in self.prompts if prompt.fields == case.values.keys()]
         if not fitting:
             raise ConfigError(f"family {self.name!r} has no prompt for the values {sorted(case.values)}")

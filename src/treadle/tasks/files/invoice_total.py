@@ -1,4 +1,4 @@
-"""Compute an order's total from a price list and rules of discount, and write the invoice."""
+"""Tasks: compute an order's total from a price list and discount rules, and write the invoice."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _ITEM = re.compile(r"(\d+) x (\w+)")
 
 
 def generate(draw: Draw) -> Case:
-    """A price list, discounts by sum, several orders; customers may have a discount of their own."""
+    """Draw a price list, discounts by sum, and several orders. Some customers have a discount of their own."""
     prices = {product: draw.between(120, 19_900) for product in draw.sample(PRODUCTS, draw.between(6, 12))}
     steps = [
         (draw.between(50, 300) * 100, draw.between(2, 5)),
@@ -65,7 +65,7 @@ def _invoice(
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the order, then what its price depends on."""
+    """Read the order, then the files that its price depends on."""
     order = f"orders/{values['order']}.txt"
     needed = (order, "prices.json", "terms/customers.json", "terms/discounts.txt", "terms/shipping.txt")
     paths = yield from find_paths(lambda path: path in needed)

@@ -1,4 +1,4 @@
-"""Merge JSON files in an order of precedence that another file gives."""
+"""Tasks: merge JSON files in the order of precedence that another file gives."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _LAYERS = ("defaults", "site", "team", "local", "region", "override", "staging",
 
 
 def generate(draw: Draw) -> Case:
-    """Three to six layers of settings, one of which may not be in the order."""
+    """Draw three to six layers of settings. One of them may be missing from the order."""
     folder = draw.pick(("settings", "conf/layers", "profiles", "data/settings"))
     names = draw.sample(_LAYERS, draw.between(4, 7))
     listed, _ = names[:-1], names[-1]
@@ -64,7 +64,7 @@ def _add_up(value: Mapping[str, Any]) -> int:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the order, then the files that it lists, and merge them."""
+    """Read the order, then the files in it, and merge them."""
     (order,) = yield Step(
         [read_file(values["order"])], "The order decides which file wins, so I read it first."
     )

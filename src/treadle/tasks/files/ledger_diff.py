@@ -1,4 +1,4 @@
-"""Reconcile two ledgers and write down where they differ."""
+"""Tasks: reconcile two ledgers and report the differences."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from treadle.tasks.solver import Habit, Solver, Step
 
 
 def generate(draw: Draw) -> Case:
-    """Two ledgers over one to three months each; some entries differ, some are in one only."""
+    """Draw two ledgers over one to three months. Some entries differ, and some are in only one ledger."""
     left, right = draw.sample(("bank", "books", "shop", "warehouse", "cards", "till"), 2)
     year = draw.between(2021, 2025)
     months = draw.sample(range(1, 13), draw.between(1, 3))
@@ -62,7 +62,7 @@ def _write(columns: list[str], rows: list[dict[str, str]]) -> str:
 
 
 def _compare(left: str, right: str, entries: Mapping[str, tuple[int | None, int | None]]) -> tuple[str, int]:
-    """The report, and the sum on the left less that on the right."""
+    """Return the report, and the left sum minus the right sum in cents."""
     lines = [f"ref,{left},{right}\n"]
     difference = 0
     for reference, (one, two) in sorted(entries.items()):
@@ -75,7 +75,7 @@ def _compare(left: str, right: str, entries: Mapping[str, tuple[int | None, int 
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read both ledgers, join them by reference, write what differs."""
+    """Read both ledgers, join them by reference, and write the differences."""
     paths = yield from find_paths(in_folder("ledgers", ".csv"))
     left, right = values["left"], values["right"]
     sides = {path: path.split("/")[1] for path in paths if path.split("/")[1] in (left, right)}

@@ -1,4 +1,4 @@
-"""Put a licence line on top of the source files that lack it."""
+"""Tasks: add a licence line at the top of the source files that lack it."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ from treadle.tasks.solver import Habit, Solver, Step
 
 
 def generate(draw: Draw) -> Case:
-    """Four to nine sources; some have the line, some an outdated one, some none."""
+    """Draw four to nine source files: with the line, with an outdated line, or without one."""
     folder = draw.pick(("src", "lib", "engine", "plugins"))
     notice = draw.pick(("LICENSE-HEADER.txt", "legal/header.txt", "tools/notice.txt"))
     holder, year = draw.pick(COMPANIES), draw.between(2012, 2025)
@@ -48,7 +48,7 @@ def generate(draw: Draw) -> Case:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the line and the sources; rewrite those that do not begin with it."""
+    """Read the line and the source files, and rewrite those that do not begin with it."""
     (text,) = yield Step([read_file(values["notice"])], "I need the exact line first.")
     paths = yield from find_paths(in_folder(values["folder"], *[f".{ending}" for ending in COMMENT]))
     texts = yield from read_files(paths, habit)

@@ -1,4 +1,4 @@
-"""Find the requests that break a limit and delete them."""
+"""Tasks: find the purchase requests that exceed a limit, and delete them."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from treadle.tasks.solver import Habit, Solver, Step
 
 
 def generate(draw: Draw) -> Case:
-    """Five to twelve purchase requests; one or two are above their department's limit."""
+    """Draw five to twelve requests. One or two are above their department's limit."""
     folder = draw.pick(("requests", "purchases/open", "inbox/requests", "approvals"))
     limits = {name: draw.between(20, 400) * 1000 for name in draw.sample(DEPARTMENTS, 4)}
     rules = draw.pick(("rules/limits.json", "policy/limits.json", "limits.json"))
@@ -54,7 +54,7 @@ def _write(draw: Draw, person: str, department: str, total: int) -> str:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the limits and the requests, add each request up, delete what is above."""
+    """Read the limits and the requests, add up each request, and delete those above the limit."""
     (rules,) = yield Step([read_file(values["rules"])], "The limits first.")
     limits = {name: cents(limit) for name, limit in json.loads(rules).items()}
     paths = yield from find_paths(in_folder(values["folder"], ".txt"))

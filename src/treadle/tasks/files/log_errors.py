@@ -1,4 +1,4 @@
-"""Find the nth line of a level over several logs, in the order of time, and count the levels."""
+"""Tasks: find the nth line of a level over several logs in order of time, and count the levels."""
 
 import re
 from collections import Counter
@@ -27,7 +27,7 @@ _LINE = re.compile(r"(\S+) (\S+) (\w+) +\[(\w+)\] (.*) id=(\w+)")
 
 
 def generate(draw: Draw) -> Case:
-    """Two to five logs of one day whose lines interleave."""
+    """Draw two to five logs of one day whose lines interleave."""
     folder = draw.pick(("logs", "var/log", "run/logs", "logs/app"))
     day = date(draw)
     services = draw.sample(SERVICES, draw.between(2, 5))
@@ -60,7 +60,7 @@ def generate(draw: Draw) -> Case:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the logs, sort their lines by time, count."""
+    """Read the logs, sort their lines by time, and count."""
     prefix = values["folder"] + "/"
     paths = yield from find_paths(
         lambda path: in_folder(prefix, ".log")(path) and "/" not in path[len(prefix) :]

@@ -1,4 +1,4 @@
-"""Find the slowest request of a kind in access logs."""
+"""Tasks: find the slowest request of a method in access logs."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _LINE = re.compile(r"\S+ \S+ (\w+) (\S+) (\d+) (\d+(?:\.\d+)?)(ms|s) (\w+)")
 
 
 def generate(draw: Draw) -> Case:
-    """Two to five access logs; some write seconds, some milliseconds."""
+    """Draw two to five access logs. Some are in seconds, some in milliseconds."""
     folder = draw.pick(("access", "logs/access", "nginx", "proxy/logs"))
     method = draw.pick(_METHODS)
     count = draw.between(2, 4)

@@ -1,4 +1,4 @@
-"""Rank students by their weighted marks."""
+"""Tasks: rank students by their weighted marks."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from treadle.tasks.solver import Habit, Solver, Step
 
 
 def generate(draw: Draw) -> Case:
-    """Four to ten students; a mark that is missing counts as zero."""
+    """Draw four to ten students. A missing mark counts as zero."""
     folder = draw.pick(("students", "marks", "course/students", "results"))
     weights_path = draw.pick(("weights.json", "course/weights.json", "rules/weights.json"))
     subjects = [topic.lower() for topic in draw.sample(TOPICS, 4)]
@@ -46,7 +46,7 @@ def _write(scores: Mapping[str, int]) -> str:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the weights and the marks, add up, sort."""
+    """Read the weights and the marks, compute the scores, and sort."""
     (text,) = yield Step([read_file(values["weights"])], "The weights decide, so I read them first.")
     weights = json.loads(text)
     paths = yield from find_paths(in_folder(values["folder"], ".json"))

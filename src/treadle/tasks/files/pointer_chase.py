@@ -1,4 +1,4 @@
-"""Follow notes from file to file, each of which names the next, and gather what they say."""
+"""Tasks: follow notes from file to file, where each names the next, and collect what they say."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _FOLDERS = ("desk", "shelf", "attic", "cellar", "office", "garage")
 
 
 def generate(draw: Draw) -> Case:
-    """A chain of three to ten notes among others that lead elsewhere."""
+    """Draw a chain of three to ten notes among others that lead elsewhere."""
     names = draw.sample([f"{folder}/{name}.txt" for folder in _FOLDERS for name in SERVICES], 14)
     length = draw.between(3, 10)
     chain, others = names[:length], names[length:]
@@ -42,7 +42,7 @@ def generate(draw: Draw) -> Case:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read one note after the other until one is the last."""
+    """Read one note after the other up to the last."""
     path: str | None = values["start"]
     seen: list[str] = []
     stops: list[str] = []

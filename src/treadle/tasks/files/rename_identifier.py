@@ -1,4 +1,4 @@
-"""Rename an identifier over source files, as a whole word only."""
+"""Tasks: rename an identifier in source files, only where it is a whole word."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from treadle.tasks.solver import Habit, Solver
 
 
 def generate(draw: Draw) -> Case:
-    """Three to seven source files; names that only begin or end like the old one stay."""
+    """Draw three to seven source files. Names that only contain the old name must stay."""
     folder = draw.pick(("src", "lib", "app/code", "tools"))
     old = identifier(draw)
     new = f"{old.partition('_')[0]}_{draw.pick(('one', 'all', 'next', 'safe', 'raw'))}_{draw.between(2, 99)}"
@@ -47,7 +47,7 @@ def generate(draw: Draw) -> Case:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read all sources, then edit each that has the name as a whole word."""
+    """Read all source files, and edit each that has the name as a whole word."""
     paths = yield from find_paths(in_folder(values["folder"]))
     texts = yield from read_files(paths, habit)
     old, new = values["old"], values["new"]

@@ -1,4 +1,4 @@
-"""Find two bookings of one room that overlap, and take the later one out."""
+"""Tasks: find two overlapping bookings of one room, and remove the later one."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _LINE = re.compile(r"(\S+) (\d\d):(\d\d)-(\d\d):(\d\d) \[(\w+)\] (.+)")
 
 
 def generate(draw: Draw) -> Case:
-    """Three to seven calendars without a conflict, but for the one that is put in."""
+    """Draw three to seven calendars with exactly one conflict."""
     folder = draw.pick(("calendars", "bookings", "team/calendars", "rooms/by-person"))
     names = [name.split(" ")[0].lower() for name in people(draw, draw.between(3, 7))]
     days = [f"2025-{draw.between(1, 12):02d}-{day:02d}" for day in draw.sample(range(1, 29), 3)]
@@ -60,7 +60,7 @@ def _write(booking: tuple[str, str, int, int, str]) -> str:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the calendars, sort the bookings of each room by day and time, find the one that starts too early."""
+    """Read the calendars, sort the bookings of each room by time, and find the one that starts too early."""
     paths = yield from find_paths(in_folder(values["folder"], ".txt"))
     texts = yield from read_files(paths, habit)
     rows: list[tuple[str, str, int, int, str, str, str]] = []

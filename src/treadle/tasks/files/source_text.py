@@ -1,4 +1,4 @@
-"""Source files of no program in particular, for the tasks that are about code."""
+"""Generated source files for the tasks that are about code."""
 
 from treadle.tasks.draw import Draw
 from treadle.tasks.files.words import PRODUCTS, SERVICES
@@ -22,12 +22,12 @@ COMMENT = {"py": "#", "js": "//", "go": "//"}
 
 
 def identifier(draw: Draw) -> str:
-    """A name as `merge_pump`."""
+    """Return an identifier such as `merge_pump`."""
     return f"{draw.pick(VERBS)}_{draw.pick(PRODUCTS)}"
 
 
 def function(draw: Draw, language: str, name: str, called: str, comment: str | None = None) -> list[str]:
-    """The lines of a function that calls another one."""
+    """Return the lines of a function that calls another one."""
     value, number = draw.pick(PRODUCTS), draw.between(2, 99)
     notes = [] if comment is None else [f"    {COMMENT[language]} {comment}"]
     if language == "py":
@@ -43,7 +43,7 @@ def function(draw: Draw, language: str, name: str, called: str, comment: str | N
 
 
 def source_paths(draw: Draw, folder: str, count: int) -> list[str]:
-    """Different paths of source files, some of them in folders below."""
+    """Return different paths of source files, some of them in subfolders."""
     paths = []
     for service in draw.sample(SERVICES, count):
         below = draw.pick(("", "", "core/", "web/", "jobs/"))

@@ -1,4 +1,4 @@
-"""Split a long file into one file for each of its sections."""
+"""Tasks: split a long file into one file for each section."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from treadle.tasks.solver import Habit, Solver, Step
 
 
 def generate(draw: Draw) -> Case:
-    """A handbook of four to nine sections, beside a similar one that stays."""
+    """Draw a handbook of four to nine sections, and a similar one that must stay."""
     name = draw.pick(("handbook", "manual", "rules", "guide"))
     city = draw.pick(CITIES).lower()
     source = f"{name}-{city}.md"

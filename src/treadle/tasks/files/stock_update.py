@@ -1,4 +1,4 @@
-"""Bring a stock list up to date with the movements of several days."""
+"""Tasks: update a stock list with the movements of several days."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from treadle.tasks.solver import Habit, Solver, Step
 
 
 def generate(draw: Draw) -> Case:
-    """A stock list and two to six days of movements, some of them cancelled."""
+    """Draw a stock list and two to six days of movements, some of them cancelled."""
     folder = draw.pick(("moves", "stock/days", "warehouse/moves", "journal"))
     stock_path = draw.pick(("stock.json", "stock/now.json", "warehouse/stock.json"))
     names = draw.sample(PRODUCTS, draw.between(5, 10))
@@ -43,7 +43,7 @@ def generate(draw: Draw) -> Case:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the list and the days, apply what was not cancelled, write the list."""
+    """Read the list and the days, apply the movements that were not cancelled, and write the list."""
     paths = yield from find_paths(in_folder(values["folder"], ".csv"))
     texts = yield from read_files(paths, habit)
     (text,) = yield Step([read_file(values["stock"])], "And the list that these apply to.")

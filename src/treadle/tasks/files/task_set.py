@@ -1,4 +1,4 @@
-"""The task set `files`: office and code chores over a folder of files, made from their ids."""
+"""The task set `files`: office and code tasks over a folder of files. Each task is generated from its id."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from treadle.tasks.files.family import Case, Family
 from treadle.tasks.solver import Habit, Solver
 
 SEEDS = 1000
-"""How many tasks each family has, numbered from 0."""
+"""The number of tasks in each family. They are numbered from 0."""
 
 INSTRUCTIONS = (
     "You work on a folder of files through tools; paths are relative to its root. Look at the files before you "
@@ -68,11 +68,11 @@ FAMILIES: tuple[Family, ...] = (
     license_header.FAMILY,
     mark_ranking.FAMILY,
 )
-"""In the order in which the set mixes them."""
+"""The families, in the order in which iteration mixes them."""
 
 
 class FilesTask:
-    """One task of the set. Its case is drawn when it is first looked at."""
+    """One task of the set. Its case is generated when it is first needed."""
 
     def __init__(self, family: Family, seed: int) -> None:
         self._family = family
@@ -95,7 +95,7 @@ class FilesTask:
 
     @cached_property
     def files(self) -> Mapping[str, bytes]:
-        """The initial files."""
+        """The initial files: path to content."""
         return {path: text.encode() for path, text in sorted(self._drawn[0].files.items())}
 
     def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
@@ -112,7 +112,7 @@ class FilesTask:
 
 
 class FilesTaskSet:
-    """All tasks of the set: each family with each seed."""
+    """The set of all tasks: each family with each seed."""
 
     name = "files"
 
@@ -125,7 +125,7 @@ class FilesTaskSet:
                 yield FilesTask(family, seed)
 
     def get(self, task_id: str) -> FilesTask:
-        """The task of this id. Raises: `ConfigError` that names near ids."""
+        """Return the task with this id. Raises: `ConfigError` that names similar ids."""
         name, _, number = task_id.rpartition("-")
         seed = _read_seed(number)
         for family in FAMILIES:
@@ -148,7 +148,7 @@ TASK_SET = FilesTaskSet()
 
 
 def find_solver(prompt: str) -> Solver | None:
-    """A solver for the task of this prompt; `None` if the set has no such prompt."""
+    """Return a solver for the task whose input is `prompt`, or `None` if the set has no such task."""
     found = _identify(prompt.strip())
     return found[0].solve(*found[1:]) if found else None
 

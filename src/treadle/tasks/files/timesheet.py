@@ -1,4 +1,4 @@
-"""Add up hours from weekly time sheets and compute the pay."""
+"""Tasks: add up hours from weekly time sheets and compute the pay."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _LINE = re.compile(r"(\w+ \w+), (\w+): (\d\d):(\d\d)-(\d\d):(\d\d)(?:, break (\d
 
 
 def generate(draw: Draw) -> Case:
-    """Two to five weeks of three to six people; rates per hour are in a file of their own."""
+    """Draw two to five weeks of three to six people, and a file with the hourly rates."""
     folder = draw.pick(("timesheets", "hours", "hr/weeks", "shifts"))
     rates_path = draw.pick(("rates.json", "hr/rates.json", "pay/rates.json"))
     staff = people(draw, draw.between(3, 6))
@@ -45,7 +45,7 @@ def generate(draw: Draw) -> Case:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read the weeks and the rates, add up the minutes, write the pay."""
+    """Read the weeks and the rates, add up the minutes, and write the pay."""
     paths = yield from find_paths(in_folder(values["folder"], ".txt"))
     texts = yield from read_files(paths, habit)
     (text,) = yield Step([read_file(values["rates"])], "Now what an hour is worth.")

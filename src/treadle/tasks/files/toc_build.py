@@ -1,4 +1,4 @@
-"""Build a table of contents from the headings of Markdown files."""
+"""Tasks: build a table of contents from the headings in Markdown files."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from treadle.tasks.solver import Habit, Solver, Step
 
 
 def generate(draw: Draw) -> Case:
-    """Three to eight pages; code blocks hold lines that look like headings."""
+    """Draw three to eight pages. Code blocks contain lines that look like headings."""
     folder = draw.pick(("docs", "wiki", "handbook", "manual/pages"))
     target = f"{folder}/{draw.pick(('index', 'contents', 'toc'))}.md"
     pages: dict[str, tuple[str, list[str]]] = {}
@@ -67,7 +67,7 @@ def _headings(text: str) -> tuple[str, list[str]]:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read every page, take its headings, write the table."""
+    """Read every page, collect its headings, and write the table."""
     is_page = in_folder(values["folder"], ".md")
     paths = yield from find_paths(lambda path: is_page(path) and path != values["target"])
     texts = yield from read_files(paths, habit)

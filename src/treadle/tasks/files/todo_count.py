@@ -1,4 +1,4 @@
-"""Count marked comments by author over source files."""
+"""Tasks: count marked comments by author in source files."""
 
 import re
 from collections import Counter
@@ -19,7 +19,7 @@ _COMMENT = re.compile(r"(?:#|//) ([A-Z]+)\((\w+)\): ")
 
 
 def generate(draw: Draw) -> Case:
-    """Three to eight source files with comments of four people, and some outside the folder."""
+    """Draw three to eight source files with comments of four people, and some files outside the folder."""
     folder = draw.pick(("src", "app", "lib/server", "packages/main"))
     authors = [name.lower() for name in draw.sample(FIRST_NAMES, 4)]
     marker, *others = draw.sample(_MARKERS, 3)
@@ -51,7 +51,7 @@ def generate(draw: Draw) -> Case:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Look through the files, by reading them or by searching, and count."""
+    """Read or search the files, and count."""
     counts: Counter[str] = Counter()
     if habit.batch in (2, 8):
         (hits,) = yield Step(

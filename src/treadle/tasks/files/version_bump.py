@@ -1,4 +1,4 @@
-"""Bump a version in the files that a release list names."""
+"""Tasks: increase a version in the files that a release list names."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _PARTS = ("major", "minor", "patch")
 
 
 def generate(draw: Draw) -> Case:
-    """A version in four to eight files, two of which are not to change."""
+    """Draw a version in four to eight files, two of which must not change."""
     name = draw.pick(SERVICES)
     numbers = [draw.between(0, 9), draw.between(0, 30), draw.between(0, 60)]
     version = ".".join(map(str, numbers))
@@ -52,7 +52,7 @@ def _bump(version: str, part: str) -> str:
 
 
 def solve(values: Mapping[str, str], habit: Habit) -> Solver:
-    """Read which files have the version, then them, then edit the line in each."""
+    """Read the release list, then the files in it, and edit the version in each."""
     texts = yield from read_files([values["list"], "VERSION"], Habit(8))
     version = texts["VERSION"].strip()
     new = _bump(version, values["part"])

@@ -1,4 +1,4 @@
-"""The names, places and things that the tasks are made of."""
+"""The names, places and things that occur in the tasks."""
 
 import json
 
@@ -74,13 +74,13 @@ NOTE_NAMES = (
 
 
 def money(cents: int) -> str:
-    """Cents as a plain decimal, as `-12.05`."""
+    """Format an amount in cents as a decimal, such as `-12.05`."""
     sign = "-" if cents < 0 else ""
     return f"{sign}{abs(cents) // 100}.{abs(cents) % 100:02d}"
 
 
 def cents(text: str) -> int:
-    """The amount that `money` wrote, or a person: `1,204.5`, `12`, `-3.20`."""
+    """Return an amount in cents, from the format of `money` or one that people use: `1,204.5`, `12`, `-3.20`."""
     digits = text.strip().replace(",", "")
     sign = -1 if digits.startswith("-") else 1
     whole, _, part = digits.lstrip("+-").partition(".")
@@ -88,35 +88,35 @@ def cents(text: str) -> int:
 
 
 def to_json(value: object) -> str:
-    """JSON as a person would lay it out."""
+    """Encode a value as indented JSON."""
     return json.dumps(value, indent=2) + "\n"
 
 
 def people(draw: Draw, count: int) -> list[str]:
-    """Different full names, no two with the same first name."""
+    """Return different full names. No two have the same first name."""
     lasts = draw.sample(LAST_NAMES, count)
     return [f"{first} {last}" for first, last in zip(draw.sample(FIRST_NAMES, count), lasts, strict=True)]
 
 
 def email(name: str, draw: Draw) -> str:
-    """An address for a full name."""
+    """Return an e-mail address for a full name."""
     first, last = name.lower().split(" ")[:2]
     host = draw.pick(COMPANIES).split(" ")[0].lower()
     return f"{first}.{last}@{host}.example"
 
 
 def date(draw: Draw, year: int | None = None, month: int | None = None) -> str:
-    """A day, as `2024-03-09`."""
+    """Return a date such as `2024-03-09`."""
     return f"{year or draw.between(2021, 2025)}-{month or draw.between(1, 12):02d}-{draw.between(1, 28):02d}"
 
 
 def prose(draw: Draw, count: int) -> str:
-    """A few sentences that say nothing of use."""
+    """Return a few sentences without relevant information."""
     return " ".join(draw.sample(SENTENCES, count))
 
 
 def add_notes(files: dict[str, str], draw: Draw, count: int, folder: str = "-") -> None:
-    """Put files that have nothing to do with the task beside the others, none of them in `folder`."""
+    """Add `count` files that have nothing to do with the task. None of them is in `folder`."""
     names = [name for name in NOTE_NAMES if name not in files and not name.startswith(f"{folder}/")]
     for name in draw.sample(names, count):
         title = draw.pick(TOPICS)

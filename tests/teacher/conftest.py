@@ -1,4 +1,4 @@
-"""A running server, and a raw connection to it."""
+"""Fixtures: a running server, and a raw connection to it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +11,7 @@ Start = Callable[..., Awaitable[OracleServer]]
 
 
 class Raw:
-    """A connection that sends what it likes."""
+    """A connection that can send any bytes."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -33,7 +33,7 @@ class Raw:
         return int(lines[0].split(" ")[1]), headers
 
     async def read(self) -> tuple[int, dict[str, str], bytes]:
-        """One answer with a length or in chunks."""
+        """Read one response, with a length or in chunks."""
         status, headers = await self.read_head()
         if "content-length" in headers:
             return status, headers, await self.reader.readexactly(int(headers["content-length"]))
@@ -47,7 +47,7 @@ class Raw:
         return status, headers, body
 
     async def is_closed(self) -> bool:
-        """Whether the server ends the connection, with nothing more sent."""
+        """Whether the server closes the connection without sending more."""
         return await self.reader.read() == b""
 
 

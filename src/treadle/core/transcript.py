@@ -1,4 +1,4 @@
-"""The invariants that every transcript keeps which leaves a run."""
+"""The invariants of every transcript that leaves a run."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from treadle.core.types import Message, Role
 
 
 def check_transcript(messages: Sequence[Message]) -> list[str]:
-    """What is wrong with a transcript, each as a sentence that names the message; empty if nothing is.
+    """Return the faults of a transcript, one clause each; the list is empty if the transcript is correct.
 
-    Each tool call has exactly one result, in call order, before the next assistant message; ids are unique;
-    no two assistant messages follow each other; a system message is the first or none.
+    The invariants: each tool call has exactly one result, in call order, before the next assistant message; ids
+    are unique; no two assistant messages follow each other; only the first message may be a system message.
     """
     faults: list[str] = []
     awaited: list[str] = []
@@ -39,11 +39,11 @@ def check_transcript(messages: Sequence[Message]) -> list[str]:
 
 
 def _check_result(where: str, message: Message, awaited: list[str]) -> list[str]:
-    """Takes the result's call from `awaited`."""
+    """Return the faults of one result, and remove its call from `awaited`."""
     if message.call_id is None:
-        return [f"{where}: a result that names no call"]
+        return [f"{where}: a result without a call id"]
     if message.call_id not in awaited:
-        return [f"{where}: a result for {message.call_id!r}, which is not awaited"]
+        return [f"{where}: a result for {message.call_id!r}, which no call is waiting for"]
     is_next = awaited[0] == message.call_id
     awaited.remove(message.call_id)
     return [] if is_next else [f"{where}: the result for {message.call_id!r} is out of call order"]

@@ -1,4 +1,4 @@
-"""The oracle's server reads HTTP strictly, in whatever pieces it comes, and refuses the rest."""
+"""The oracle's server parses HTTP strictly, in whatever pieces it arrives, and refuses everything else."""
 
 import asyncio
 import json
@@ -6,8 +6,9 @@ import json
 import pytest
 
 from treadle.tasks.files.task_set import TASK_SET
-from treadle.teacher.http import MAX_HEAD_BYTES, HttpFault, Parser, encode_chunk, encode_head
-from treadle.teacher.server import Connection, OracleApp, ServerSettings
+from treadle.teacher.server.app import OracleApp, ServerSettings
+from treadle.teacher.server.connection import Connection
+from treadle.teacher.server.parser import MAX_HEAD_BYTES, HttpFault, Parser, encode_chunk, encode_head
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -23,7 +24,7 @@ def read_all(data: bytes, size: int) -> list[tuple[str, str, bytes]]:
         parser.feed(data[start : start + size])
         while (request := parser.next_request()) is not None:
             found.append((request[0].method, request[0].path, request[1]))
-    assert parser.is_between_requests
+    assert parser.buffered_bytes == 0
     return found
 
 
@@ -165,7 +166,7 @@ async def test_a_head_has_no_body(start, connect):
 
 
 class Recorder(asyncio.Transport):
-    """A transport that keeps what is written and whether the server reads."""
+    """A transport that records what is written and whether the server reads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""HTTP/1.1 for the oracle's server: a parser without I/O, and the bytes of answers.
+"""HTTP/1.1 for the oracle's server: a parser without I/O, and the encoding of responses.
 
-The parser is strict: what RFC 9112 calls ambiguous (two lengths, folded headers, bare line feeds) is refused,
-never guessed. Source: RFC 9110 and RFC 9112.
+The parser is strict: it refuses everything that RFC 9112 calls ambiguous, such as two lengths, folded headers
+or bare line feeds. Source: RFC 9110 and RFC 9112.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
 class HttpFault(Exception):  # noqa: N818
-    """A request that cannot be read; the connection ends with it."""
+    """Raised when a request is malformed. The connection is closed after the response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -31,14 +31,14 @@ class Head(Struct, frozen=True):
     method: str
     target: str
     headers: Mapping[str, str]
-    """Names in lower case."""
+    """The headers, with names in lower case. Values of repeated headers are joined with commas."""
     is_http_11: bool
     length: int | None
-    """`None` for a chunked body."""
+    """The length of the body in bytes, or `None` if the body is chunked."""
 
     @property
     def is_kept_alive(self) -> bool:
-        """Whether the connection stays open after the answer."""
+        """True if the connection stays open after the response."""
         options = self.headers.get("connection", "").lower()
         return "close" not in options if self.is_http_11 else "keep-alive" in options
 
@@ -49,33 +49,29 @@ class Head(Struct, frozen=True):
 
 
 class Parser:
-    """Turns the bytes of one connection into requests, one after another."""
+    """A parser for the requests of one connection."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._head: Head | None = None
         self._body = bytearray()
         self._chunk_left: int | None = None
-        """Bytes left of the chunk and its line end; `None` at a chunk's first line."""
+        """The number of bytes left of the present chunk and its line end, or `None` before a chunk's first line."""
         self._is_in_trailer = False
         self._scanned = 0
 
     @property
     def buffered_bytes(self) -> int:
-        """How much has come and is not used yet."""
+        """The number of bytes that have arrived and have not been parsed yet."""
         return len(self._buffer)
 
-    @property
-    def is_between_requests(self) -> bool:
-        """Nothing of a next request has come."""
-        return self._head is None and not self._buffer
-
     def feed(self, data: bytes) -> None:
-        """Take in what came."""
+        """Add bytes that have arrived."""
         self._buffer += data
 
     def take_continue(self) -> bool:
-        """Whether the client waits to be told to send its body; true once for a request."""
+        """Return True if the client waits for permission to send its body. It is true only once for each
+        request."""
         head = self._head
         if head is None or self._buffer or self._body or "expect" not in head.headers:
             return False
@@ -89,7 +85,7 @@ class Parser:
         return head.is_http_11
 
     def next_request(self) -> tuple[Head, bytes] | None:
-        """The next whole request; `None` if more bytes are needed. Raises: `HttpFault`."""
+        """Return the next complete request, or `None` if more bytes are needed. Raises: `HttpFault`."""
         if self._head is None:
             self._head = self._read_head()
             if self._head is None:
@@ -112,7 +108,7 @@ class Parser:
             del self._buffer[:2]
         end = self._buffer.find(b"\r\n\r\n", max(0, self._scanned - 3))
         if end > MAX_HEAD_BYTES or (end < 0 and len(self._buffer) > MAX_HEAD_BYTES):
-            raise HttpFault(431, f"the head of a request may have {MAX_HEAD_BYTES} bytes")
+            raise HttpFault(431, f"the head of a request may have at most {MAX_HEAD_BYTES} bytes")
         if end < 0:
             self._scanned = len(self._buffer)
             return None
@@ -128,7 +124,7 @@ class Parser:
         return Head(method, target, headers, is_http_11, _read_length(headers, is_http_11))
 
     def _read_chunks(self) -> bool:
-        """Take in what has come of a chunked body; true at its end."""
+        """Read the part of a chunked body that has arrived. Return True at its end."""
         while not self._is_in_trailer:
             if self._chunk_left is None:
                 line = self._take_line()
@@ -136,10 +132,10 @@ class Parser:
                     return False
                 size = line.partition(b";")[0].strip()
                 if not size or len(size) > 8 or not _HEX.issuperset(size):
-                    raise HttpFault(400, f"a chunk cannot have the size {size.decode('latin-1')!r}")
+                    raise HttpFault(400, f"{size.decode('latin-1')!r} is not the size of a chunk")
                 self._is_in_trailer = int(size, 16) == 0
                 if len(self._body) + int(size, 16) > MAX_BODY_BYTES:
-                    raise HttpFault(413, f"a body may have {MAX_BODY_BYTES} bytes")
+                    raise HttpFault(413, f"a body may have at most {MAX_BODY_BYTES} bytes")
                 self._chunk_left = int(size, 16) + 2
                 continue
             part = self._buffer[: self._chunk_left]
@@ -172,13 +168,13 @@ class Parser:
 def _read_request_line(line: bytes) -> tuple[str, str, bool]:
     parts = line.decode("latin-1").split(" ")
     if len(parts) != 3 or not parts[0] or not _TOKEN.issuperset(parts[0].encode("latin-1")):
-        raise HttpFault(400, f"{line[:80].decode('latin-1')!r} is no request line")
+        raise HttpFault(400, f"{line[:80].decode('latin-1')!r} is not a request line")
     method, target, version = parts
     if version not in ("HTTP/1.1", "HTTP/1.0"):
         status = 505 if version.startswith("HTTP/") else 400
         raise HttpFault(status, f"{version[:20]!r} is not HTTP/1.1")
     if not target or any(ord(char) <= 32 or ord(char) >= 127 for char in target):
-        raise HttpFault(400, "the request's target holds characters that it may not hold")
+        raise HttpFault(400, "the request's target contains characters that are not allowed")
     return method, target, version == "HTTP/1.1"
 
 
@@ -187,45 +183,45 @@ def _read_headers(lines: list[bytes]) -> dict[str, str]:
     for line in lines:
         raw_name, colon, value = line.partition(b":")
         if not colon or not raw_name or not _TOKEN.issuperset(raw_name):
-            raise HttpFault(400, f"{line[:80].decode('latin-1')!r} is no header")
+            raise HttpFault(400, f"{line[:80].decode('latin-1')!r} is not a header")
         if b"\n" in value or b"\r" in value or b"\0" in value:
-            raise HttpFault(400, f"the header {raw_name.decode()!r} holds a control character")
+            raise HttpFault(400, f"the header {raw_name.decode()!r} contains a control character")
         name, text = raw_name.decode().lower(), value.strip(b" \t").decode("latin-1")
         if name not in headers:
             headers[name] = text
         elif name in ("host", "transfer-encoding"):
-            raise HttpFault(400, f"the header {name!r} comes twice")
+            raise HttpFault(400, f"the header {name!r} occurs twice")
         else:
             headers[name] += ", " + text
     return headers
 
 
 def _read_length(headers: Mapping[str, str], is_http_11: bool) -> int | None:
-    """The body's length; `None` if it is chunked."""
+    """Return the length of the body in bytes, or `None` if the body is chunked."""
     length = headers.get("content-length")
     coding = headers.get("transfer-encoding")
     if coding is not None:
         if length is not None or not is_http_11:
             raise HttpFault(400, "a request may not have both a Content-Length and a Transfer-Encoding")
         if coding.lower() != "chunked":
-            raise HttpFault(501, f"the transfer coding {coding!r} is not known; use chunked")
+            raise HttpFault(501, f"the transfer coding {coding!r} is not supported; use chunked")
         return None
     if length is None:
         return 0
     if not length.isascii() or not length.isdecimal():
-        raise HttpFault(400, f"the Content-Length {length[:40]!r} is no number")
+        raise HttpFault(400, f"the Content-Length {length[:40]!r} is not a number")
     if len(length) > 12 or int(length) > MAX_BODY_BYTES:
-        raise HttpFault(413, f"a body may have {MAX_BODY_BYTES} bytes")
+        raise HttpFault(413, f"a body may have at most {MAX_BODY_BYTES} bytes")
     return int(length)
 
 
 def encode_head(status: int, headers: Mapping[str, str]) -> bytes:
-    """Status line and headers of an answer."""
+    """Return the status line and the headers of a response."""
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
 def encode_chunk(data: bytes) -> bytes:
-    """One chunk of a chunked body."""
+    """Return one chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)

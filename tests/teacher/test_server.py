@@ -1,4 +1,4 @@
-"""The oracle over HTTP: the same as in the process, whole and streamed, and clear about what it refuses."""
+"""The oracle over HTTP answers as it does in the process, complete or streamed, and explains what it refuses."""
 
 import asyncio
 import json
@@ -14,7 +14,8 @@ from treadle.models.wrappers.retry import RetryModel
 from treadle.tasks.files import find_solver
 from treadle.tasks.files.task_set import TASK_SET
 from treadle.teacher.oracle import OracleModel
-from treadle.teacher.server import OracleApp, ServerSettings, serve
+from treadle.teacher.server import ServerSettings, serve
+from treadle.teacher.server.app import OracleApp
 
 TASK = TASK_SET.get("limit_rule-0002")
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {}}}]
@@ -167,7 +168,7 @@ def test_content_may_come_in_parts():
         (b'{"model":"oracle","messages":[' + b'{"role":' * 3000, 400, "not a chat completion request"),
         ({"messages": []}, 400, "`model`"),
         ({"model": "oracle"}, 400, "`messages`"),
-        (body_of(messages=[{"role": "wizard", "content": "x"}]), 400, "'wizard' is no role"),
+        (body_of(messages=[{"role": "wizard", "content": "x"}]), 400, "'wizard' is not a role"),
         (body_of(messages=[{"role": "user", "content": 5}]), 400, "messages"),
         (body_of(messages=[{"role": "user", "content": "Hello!"}]), 400, "word for word"),
         (body_of(messages=[]), 400, "word for word"),

@@ -1,6 +1,7 @@
-"""OpenAI's chat completions as the oracle's server reads and writes them.
+"""The requests and responses of OpenAI's chat completions, as the oracle's server uses them.
 
-Source: OpenAI API reference, chat completions, 2025; `reasoning_content` as DeepSeek and vLLM name it.
+Source: OpenAI API reference, chat completions, 2025. The name `reasoning_content` is that of DeepSeek and
+vLLM.
 """
 
 import time
@@ -42,7 +43,7 @@ class _StreamOptions(Struct):
 
 
 class ChatRequest(Struct):
-    """The fields of a request that the oracle heeds."""
+    """The fields of a request that the oracle uses."""
 
     model: str
     messages: list[_Message]
@@ -58,10 +59,10 @@ decode_request = msgspec.json.Decoder(ChatRequest).decode
 
 
 def to_message(item: _Message) -> Message:
-    """Raises: `msgspec.ValidationError` for an unknown role."""
+    """Convert a message of a request. Raises: `msgspec.ValidationError` if its role is unknown."""
     role = _ROLES.get(item.role)
     if role is None:
-        raise msgspec.ValidationError(f"{item.role!r} is no role; the roles are {', '.join(_ROLES)}")
+        raise msgspec.ValidationError(f"{item.role!r} is not a role; the roles are {', '.join(_ROLES)}")
     parts = item.content
     content = parts if isinstance(parts, str) else "".join([part.text for part in parts or ()])
     calls = [ToolCall(call.id, call.function.name, call.function.arguments) for call in item.tool_calls or ()]
@@ -69,7 +70,7 @@ def to_message(item: _Message) -> Message:
 
 
 def to_wire(completion: Completion, model: str) -> dict[str, Json]:
-    """A whole answer."""
+    """Return the body of a complete response."""
     message = completion.message
     wire: dict[str, Json] = {"role": "assistant", "content": message.content or None, "refusal": None}
     if message.reasoning:
@@ -85,7 +86,7 @@ def to_wire(completion: Completion, model: str) -> dict[str, Json]:
 
 
 def to_events(completion: Completion, model: str, has_usage: bool) -> list[dict[str, Json]]:
-    """The answer as the events of a stream."""
+    """Return the events of a streamed response."""
     deltas: list[dict[str, Json]] = [{"role": "assistant", "content": ""}]
     for piece in stream(completion.message):
         if isinstance(piece, TextDelta):

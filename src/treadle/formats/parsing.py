@@ -1,0 +1,195 @@
+"""Parse and render the text of a model that writes tool calls in a text format."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from treadle.core.errors import ConfigError, FormatError
+from treadle.core.types import Message, Role, ToolCall
+from treadle.formats.engine.base import Format
+from treadle.formats.engine.reader import Reader
+from treadle.formats.engine.rendering import arguments_of
+from treadle.formats.engine.types import Parsed, Piece, Schemas, ToolLike, schemas_of, to_json
+from treadle.formats.registry import AUTO, detect, find_format
+
+
+def parse(
+    text: str,
+    format: str,
+    tools: Iterable[ToolLike] | None = None,
+    *,
+    model: str | None = None,
+    chat_template: str | None = None,
+    begins_in_reasoning: bool | None = None,
+) -> Parsed:
+    """Parse the text that a model wrote into its reasoning, content, tool calls and errors.
+
+    Some formats write every argument as plain text. The schemas of `tools` then say which type an argument has;
+    without `tools` such arguments stay strings. The format `auto` is detected from the chat template, the model's
+    name or the text, in this order. `begins_in_reasoning` says whether the prompt ended with the tag that opens
+    the reasoning; `None` means unknown.
+
+    Raises: `ConfigError` if the format is unknown. No text raises an error.
+    """
+    if format == AUTO:
+        try:
+            format = detect(model, chat_template=chat_template, text=text)
+        except ConfigError:
+            if model is not None or chat_template is not None:
+                raise
+            # A text without the marks of any format has no calls.
+            return Parsed(content=text)
+    found = find_format(format)
+    reader = Reader(schemas_of(tools), begins_in_reasoning=begins_in_reasoning)
+    reader.text, reader.is_whole = text, True
+    for _ in found.read_all(reader):
+        raise AssertionError("a complete text needs no more input")
+    return reader.result()
+
+
+class IncrementalParser:
+    """A parser for a text that arrives in pieces. It returns the same result as `parse`, wherever the text is
+    cut."""
+
+    def __init__(
+        self,
+        format: str,
+        tools: Iterable[ToolLike] | None = None,
+        *,
+        model: str | None = None,
+        chat_template: str | None = None,
+        begins_in_reasoning: bool | None = None,
+    ) -> None:
+        """Make a parser for one text; the arguments are those of `parse`.
+
+        Raises: `ConfigError` if the format is unknown, or is `auto` and cannot be detected.
+        """
+        name = detect(model, chat_template=chat_template) if format == AUTO else format
+        self._reader = Reader(schemas_of(tools), begins_in_reasoning=begins_in_reasoning)
+        self._steps = find_format(name).read_all(self._reader)
+        self._unread: list[str] = []
+        self._is_over = False
+        self._result: Parsed | None = None
+
+    @property
+    def text(self) -> str:
+        """The whole text. Complete only after `close`."""
+        return self._reader.text
+
+    def feed(self, chunk: str) -> list[Piece]:
+        """Add `chunk` to the text and return the pieces that are now certain."""
+        if self._result is not None:
+            raise ValueError("the parser is closed; make another for another text")
+        self._unread.append(chunk)
+        # While the format waits for the end of the text, joining the chunks each time would be quadratic.
+        if not self._reader.waits_for_all:
+            self._read()
+        return self._take()
+
+    def close(self) -> Parsed:
+        """End the text and return its result. The last pieces are in `pieces`. May be called again."""
+        if self._result is None:
+            self._reader.is_whole = True
+            self._read()
+            self.pieces = self._take()
+            self._result = self._reader.result()
+            self.pieces += self._take()
+        return self._result
+
+    pieces: list[Piece] = []  # noqa: RUF012
+    """The pieces that became certain only at the end of the text."""
+
+    def _read(self) -> None:
+        reader = self._reader
+        text, reader.text = reader.text, ""
+        text += "".join(self._unread)
+        reader.text = text
+        self._unread.clear()
+        del text
+        if not self._is_over:
+            self._is_over = next(self._steps, True) is True
+
+    def _take(self) -> list[Piece]:
+        taken = list(self._reader.pieces)
+        self._reader.pieces.clear()
+        return taken
+
+
+def render(
+    message: Message | Parsed | Mapping[str, Any], format: str, tools: Iterable[ToolLike] | None = None
+) -> str:
+    """Return `message` as text in the format. `parse` of this text with the same tools gives `message` again.
+
+    A mapping must be an assistant message in the form of OpenAI's chat completions.
+
+    Raises: `ConfigError` if the format is unknown; `FormatError` if the format cannot express the message, for
+    example because a value contains the tag that ends values.
+    """
+    found = find_format(format)
+    schemas = schemas_of(tools)
+    if isinstance(message, Message):
+        whole = message
+    else:
+        whole = _to_message(message) if isinstance(message, Parsed) else _read_message(message)
+    text = found.render(whole)
+    _check(found, whole, text, schemas)
+    return text
+
+
+def _to_message(parsed: Parsed) -> Message:
+    calls = [ToolCall(call.call_id or "", call.name, call.arguments_text) for call in parsed.tool_calls]
+    return Message(Role.ASSISTANT, parsed.content, tuple(calls), reasoning=parsed.reasoning)
+
+
+def _read_message(raw: Mapping[str, Any]) -> Message:
+    """Convert a mapping in OpenAI's form. Raises: `FormatError` if it is not an assistant message."""
+    try:
+        calls = []
+        for call in raw.get("tool_calls") or ():
+            inner = call.get("function", call)
+            arguments = inner["arguments"]
+            text = arguments if isinstance(arguments, str) else to_json(arguments)
+            calls.append(ToolCall(call.get("id") or "", inner["name"], text))
+        reasoning = raw.get("reasoning_content") or raw.get("reasoning")
+        read = Message(Role.ASSISTANT, raw.get("content") or "", tuple(calls), reasoning=reasoning)
+        return msgspec.convert(msgspec.to_builtins(read), Message)
+    except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise FormatError(f"the mapping is not an assistant message: {error!r}") from None
+
+
+def _check(found: Format, message: Message, text: str, schemas: Schemas) -> None:
+    """Raise an error if parsing `text` does not give `message`. Raises: `FormatError`."""
+    reader = Reader(schemas)
+    reader.text, reader.is_whole = text, True
+    for _ in found.read_all(reader):
+        raise AssertionError("a complete text needs no more input")
+    back = reader.result()
+    calls = [(call.name, arguments_of(call)) for call in message.tool_calls]
+    got = [(call.name, call.arguments) for call in back.tool_calls]
+    if back.errors:
+        what = f"a call: {back.errors[0].reason}"
+    elif len(calls) != len(got):
+        what = "text that reads as a call" if len(got) > len(calls) else "a call that does not come back"
+    elif calls != got or repr(calls) != repr(got):
+        name = next(one[0] for one, other in zip(calls, got, strict=True) if repr(one) != repr(other))
+        what = f"a name or an argument of {name!r} that does not come back as it was"
+        if name not in schemas:
+            what += "; give `tools`, whose schemas tell the types of values"
+    elif back.content != message.content:
+        what = "the content, which does not come back as it was"
+    elif (back.reasoning or "") != (message.reasoning or ""):
+        what = "the reasoning, which does not come back as it was"
+    else:
+        return
+    raise FormatError(f"the format {found.name} cannot carry {what}")
+
+
+def render_tools(tools: Sequence[ToolLike], format: str) -> str:
+    """Return the text that describes tools in the system message of a model of the format."""
+    return find_format(format).render_tools(tools)
+
+
+def render_result(content: str, name: str, format: str, *, call_id: str | None = None) -> str:
+    """Return the text that gives a tool's result to a model of the format."""
+    return find_format(format).render_result(content, name, call_id)

@@ -1,0 +1,141 @@
+"""The text formats by name, and how to tell which one a model writes.
+
+A format's module is imported when the format is first used.
+"""
+
+import re
+from functools import cache
+
+from treadle.core.errors import ConfigError
+from treadle.core.registry import Registry
+from treadle.formats.engine.base import Format
+
+FORMATS: Registry[type[Format]] = Registry(
+    "format",
+    "treadle.formats",
+    {
+        "hermes": "treadle.formats.hermes:Hermes",
+        "qwen3_coder": "treadle.formats.qwen3_coder:Qwen3Coder",
+        "llama3_json": "treadle.formats.llama:Llama3Json",
+        "llama3_pythonic": "treadle.formats.llama:Llama3Pythonic",
+        "mistral": "treadle.formats.mistral:Mistral",
+        "deepseek_v3": "treadle.formats.deepseek:DeepSeekV3",
+        "deepseek_v31": "treadle.formats.deepseek:DeepSeekV31",
+        "deepseek_v32": "treadle.formats.deepseek:DeepSeekV32",
+        "glm45": "treadle.formats.glm45:Glm45",
+        "kimi_k2": "treadle.formats.kimi_k2:KimiK2",
+        "harmony": "treadle.formats.harmony:Harmony",
+        "granite": "treadle.formats.granite:Granite",
+        "xlam": "treadle.formats.xlam:Xlam",
+        "minimax": "treadle.formats.minimax:MiniMax",
+        "functionary": "treadle.formats.functionary:Functionary",
+    },
+)
+AUTO = "auto"
+"""The name that stands for the format that `detect` finds."""
+
+_MODELS = (
+    (r"qwen.?3.*coder|qwen.?3\.[5-9]|nemotron.?3|step.?3\.5", "qwen3_coder"),
+    (r"deepseek.*v3\.2|deepseek.*v4", "deepseek_v32"),
+    (r"deepseek.*v3\.1", "deepseek_v31"),
+    (r"deepseek.*(?:v3|r1)", "deepseek_v3"),
+    (r"glm.?(?:4\.[5-9]|[5-9])", "glm45"),
+    (r"kimi.?k2", "kimi_k2"),
+    (r"gpt.?oss", "harmony"),
+    (r"granite.?4", "hermes"),
+    (r"granite", "granite"),
+    (r"xlam", "xlam"),
+    (r"minimax", "minimax"),
+    (r"functionary", "functionary"),
+    (r"toolace|llama.?4|llama.?3\.2.?[13]b", "llama3_pythonic"),
+    (r"llama.?3", "llama3_json"),
+    (r"mi[sx]tral|magistral|devstral|codestral|ministral", "mistral"),
+    (r"hermes|qwen|qwq", "hermes"),
+)
+"""Patterns in model names, the more specific ones first."""
+_TEMPLATES = (
+    ("<｜DSML｜", "deepseek_v32"),
+    ("'<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "deepseek_v3"),
+    ("<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>", "deepseek_v3"),
+    ("<｜tool▁call▁begin｜>", "deepseek_v31"),
+    ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ("<|constrain|>", "harmony"),
+    ("<minimax:tool_call>", "minimax"),
+    ("<arg_key>", "glm45"),
+    ("<function=example_function_name>", "qwen3_coder"),
+    ("<parameter=", "qwen3_coder"),
+    ("[TOOL_CALLS]", "mistral"),
+    (">>>all", "functionary"),
+    ("<|tool_call|>", "granite"),
+    ("<tool_call>", "hermes"),
+    ("<|python_start|>", "llama3_pythonic"),
+    ("<|python_tag|>", "llama3_json"),
+)
+"""Strings in chat templates, the more specific ones first."""
+_TEXTS = (
+    ("<｜DSML｜", "deepseek_v32"),
+    ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "deepseek_v3"),
+    ("<｜tool▁call▁begin｜>", "deepseek_v31"),
+    ("<|tool_call_begin|>", "kimi_k2"),
+    ("<|channel|>", "harmony"),
+    ("<minimax:tool_call>", "minimax"),
+    ("<invoke name=", "minimax"),
+    ("<tool_calls>", "minimax"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<arg_key>", "glm45"),
+    ("<parameter=", "qwen3_coder"),
+    ("<|python_start|>", "llama3_pythonic"),
+    ("<|python_tag|>", "llama3_json"),
+    ("<|tool_call|>", "granite"),
+    ("<function_call>", "granite"),
+)
+"""Strings in the text that a model wrote, the more specific ones first."""
+
+
+@cache
+def find_format(name: str) -> Format:
+    """Return the format with this name.
+
+    Raises: `ConfigError` that names similar formats if there is no such format.
+    """
+    return FORMATS.load(name)()
+
+
+def detect(model: str | None = None, *, chat_template: str | None = None, text: str | None = None) -> str:
+    """Return the name of the format that a model writes.
+
+    The chat template is tried first, then the name of the model, then a text that the model wrote.
+
+    Raises: `ConfigError` if the format cannot be told from any of them.
+    """
+    if chat_template is not None:
+        for mark, name in _TEMPLATES:
+            if mark in chat_template:
+                return name
+    if model is not None:
+        for pattern, name in _MODELS:
+            if re.search(pattern, model, re.IGNORECASE):
+                return name
+    if text is not None and (found := _detect_text(text)) is not None:
+        return found
+    raise ConfigError(
+        f"cannot tell which format the model {model!r} writes; give one of {', '.join(FORMATS.names())}"
+    )
+
+
+def _detect_text(text: str) -> str | None:
+    for mark, name in _TEXTS:
+        if mark in text:
+            return name
+    at = text.find("<tool_call>")
+    if at != -1:
+        behind = text[at + len("<tool_call>") :].lstrip()
+        if behind.startswith("["):
+            return "granite"
+        if behind.startswith("<function="):
+            return "qwen3_coder"
+        return "hermes" if behind.startswith("{") or not behind[:1].isalpha() else "glm45"
+    at = text.find("<function=")
+    if at != -1:
+        return "qwen3_coder" if "<parameter=" in text[at:] else "functionary"
+    return None
