@@ -66,3 +66,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section(f"CPU seconds of {title}, of {sum(table.values()):.1f} in all")
         for name, seconds in sorted(table.items(), key=lambda item: -item[1])[:count]:
             terminalreporter.write_line(f"{seconds:8.2f}  {name}")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return one worker more than there are cores, as tests of time-outs and of processes mostly wait."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
