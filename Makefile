@@ -8,6 +8,9 @@ DEMO_STAMP := $(VENV)/.installed-demo
 # Options for pytest: make test PYTEST_ARGS="-k shell"
 PYTEST_ARGS ?=
 
+# Tests start thousands of processes, which would compile the same files again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-full fuzz lint types pytest bubblewrap bench clean help
 
 help:

@@ -14,7 +14,7 @@ IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 # The gate draws the same examples each time, so that a change is judged by what it changed; the long form draws
 # new ones. Neither has a deadline: a busy machine is not a defect.
 hypothesis.settings.register_profile("gate", deadline=None, derandomize=True, print_blob=True)
-hypothesis.settings.register_profile("full", deadline=None, max_examples=300, print_blob=True)
+hypothesis.settings.register_profile("full", deadline=None, max_examples=500, print_blob=True)
 hypothesis.settings.load_profile("full" if IS_FULL else "gate")
 
 
