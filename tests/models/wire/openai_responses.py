@@ -1,6 +1,7 @@
 """The Responses API as a server speaks it."""
 
 import json
+from functools import cache
 
 from openai import AsyncOpenAI
 from openai.types.responses.response_create_params import (
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
 from treadle.models import OpenAIResponsesModel
 
+adapter = cache(TypeAdapter)
 MODEL = OpenAIResponsesModel
 CONTENT_TYPE = "text/event-stream"
 USAGE = Usage(12, 7, 4, 2)
@@ -171,4 +173,4 @@ async def ask_vendor(base_url, question, *, is_streamed):
 def check(body):
     """That the vendor's own types take a request's body."""
     params = ResponseCreateParamsStreaming if body.get("stream") else ResponseCreateParamsNonStreaming
-    TypeAdapter(params).validate_python(body)
+    adapter(params).validate_python(body)
