@@ -2,32 +2,75 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What is installed: for the demo Treadle alone, for everything else also its extras and what the tests need.
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
+# Options for pytest: make test PYTEST_ARGS="-k shell"
+PYTEST_ARGS ?=
 
-.PHONY: demo test test-full fuzz lint types bubblewrap bench clean help
+# Tests start thousands of processes, which would compile the same files again.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test test-full fuzz lint types pytest bubblewrap bench clean help
 
 help:
 	@echo "make demo       watch a few hundred runs be killed, resumed, checked and exported"
-	@echo "make test       lint, types and tests"
+	@echo "make test       lint, types and tests, side by side"
+	@echo "make lint       ruff alone; make types: mypy alone; make pytest: the tests alone"
 	@echo "make test-full  the long forms too: every crash point, soak, fuzzing"
 	@echo "make fuzz       the text formats, coverage-guided, SECONDS=600 each"
 	@echo "make bench      all benchmarks, each against its baseline"
 	@echo "make clean      remove what the others made"
 
+# The names of the packages are shown as pip finds them, and its whole output if it fails. An environment whose
+# making was interrupted has no pip, and is made anew.
+define INSTALL
+@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "Treadle needs Python 3.11 or newer; %s is %d.%d. Say PYTHON=/path/to/python3.11" % (sys.executable, v[0], v[1]))'
+@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	echo "making a virtual environment in $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+@echo "installing treadle$(EXTRAS) into $(VENV):"
+@{ $(BIN)/python -m pip install --disable-pip-version-check --editable ".$(EXTRAS)" 2>&1 || echo "pip failed"; } | \
+	tee $(VENV)/install.log | awk ' \
+	/^ *Collecting / { sub(/[^A-Za-z0-9_.-].*/, "", $$2); if (!seen[$$2]++) { printf " %s", $$2; fflush() } } \
+	/^Installing collected packages/ { print "\nwriting the packages"; fflush() } \
+	/^pip failed$$/ { failed = 1 } END { exit failed }' || { echo; cat $(VENV)/install.log; exit 1; }
+endef
+
+$(STAMP): EXTRAS = [all,dev]
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "Treadle needs Python 3.11 or newer; %s is %d.%d. Say PYTHON=/path/to/python3.11" % (sys.executable, v[0], v[1]))'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[all,dev]"
+	$(INSTALL)
+	@touch $@ $(DEMO_STAMP)
+
+$(DEMO_STAMP): pyproject.toml
+	$(INSTALL)
 	@touch $@
 
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	@$(BIN)/treadle demo
 
-test: lint types bubblewrap
-	$(BIN)/python -m pytest
+LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check .
+TYPES = $(BIN)/mypy
+PYTEST = $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
-test-full: lint types bubblewrap
-	TREADLE_FULL=1 $(BIN)/python -m pytest
+# All three run to their ends, whatever the others say. What ruff and mypy wrote follows what pytest writes.
+test test-full: bubblewrap
+	@{ $(LINT); } >$(VENV)/lint.log 2>&1 & lint=$$!; \
+	{ $(TYPES); } >$(VENV)/types.log 2>&1 & types=$$!; \
+	echo "ruff, mypy and pytest run side by side"; \
+	$(if $(filter test-full,$@),TREADLE_FULL=1) $(PYTEST) && tests=passed || tests=FAILED; \
+	wait $$lint && lint=passed || lint=FAILED; cat $(VENV)/lint.log; \
+	wait $$types && types=passed || types=FAILED; cat $(VENV)/types.log; \
+	echo "ruff $$lint, mypy $$types, pytest $$tests"; \
+	test "$$lint $$types $$tests" = "passed passed passed"
+
+lint: $(STAMP)
+	$(LINT)
+
+types: $(STAMP)
+	$(TYPES)
+
+pytest: bubblewrap
+	$(PYTEST)
 
 # Coverage-guided, so it needs a package of its own, which has wheels for Linux and macOS.
 SECONDS ?= 600
@@ -52,13 +95,6 @@ bubblewrap: $(STAMP)
 	(cd $(APT) && { apt-get -qq download bubblewrap 2>/dev/null || { $(APT_GET) update && $(APT_GET) download bubblewrap; }; } && \
 	dpkg -x bubblewrap_*.deb .) && cp $(APT)/usr/bin/bwrap $(BIN)/bwrap && rm -rf $(APT) || \
 	echo "bubblewrap could not be fetched, and tests of the shell will fail: install it with your system's package manager"
-
-lint: $(STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-
-types: $(STAMP)
-	$(BIN)/mypy
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,9 @@
-"""The command as a user has it: a process of its own, in a folder that is empty at first."""
+"""The command in a process of its own, in a folder that is empty at first.
+
+The process is forked from one that has done its imports (`tests.forks`), because importing is most of what a
+command does. What comes before that is tested by `RealCli`, which starts the installed program: its entry point,
+its help, which loads each command's module, and how signals and closed pipes end it.
+"""
 
 import json
 import os
@@ -9,7 +14,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.forks.process import ForkServer, Process
+
 Json = Any
+Started = Process | subprocess.Popen[str]
+
+FORKS = ForkServer("treadle.*", "pyreqwest.client", "rich.progress", "rich.markdown", "rich.live")
 
 
 class Result:
@@ -38,21 +48,20 @@ class Cli:
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(cleared)}
         self.env |= {"COLUMNS": "100", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
 
-    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-        """A process that goes on beside the test."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "treadle", *arguments],
-            cwd=self.folder,
-            env={**self.env, **options.pop("env", {})},
-            stdin=options.pop("stdin", subprocess.DEVNULL),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            # SIGINT is what these tests send, so it must not be ignored from the outside.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    def start(self, *arguments: str, **options: Any) -> Started:
+        """Start a process that goes on beside the test."""
+        options = {
+            "cwd": self.folder,
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
             **options,
-        )
+            "env": {**self.env, **options.get("env", {})},
+        }
+        return self._start(arguments, options)
+
+    def _start(self, arguments: Sequence[str], options: dict[str, Any]) -> Started:
+        return FORKS.start("-m", "treadle", *arguments, **options)
 
     def __call__(
         self, *arguments: str, text: str | bytes | None = None, env: dict[str, str] | None = None
@@ -81,6 +90,20 @@ class Cli:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
         return path
+
+
+class RealCli(Cli):
+    """Starts the installed program `treadle`, as a shell does."""
+
+    def _start(self, arguments: Sequence[str], options: dict[str, Any]) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [str(Path(sys.executable).with_name("treadle")), *arguments],
+            text=True,
+            encoding="utf-8",
+            # SIGINT is what these tests send, so it must not be ignored from the outside.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            **options,
+        )
 
 
 class Oracle:

@@ -4,13 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.command import Cli, Oracle
+from tests.cli.command import Cli, Oracle, RealCli
 from tests.cli.scripted import Answer, Script, Scripted
 
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
     return Cli(tmp_path)
+
+
+@pytest.fixture
+def real_cli(tmp_path: Path) -> RealCli:
+    return RealCli(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,6 @@
 import os
 import pty
 import select
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,17 +120,8 @@ class Terminal:
 
     def __init__(self, cli: Cli, *arguments: str) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "treadle", *arguments],
-            cwd=cli.folder,
-            env={**cli.env, "TERM": "xterm"},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            # SIGINT is what these tests send, so it must not be ignored from the outside.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
+        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+        self.process = cli.start(*arguments, env={"TERM": "xterm"}, start_new_session=True, **streams)
         os.close(slave)
         self.seen = ""
 

@@ -4,13 +4,13 @@ import subprocess
 import sys
 
 import pytest
-from tests.cli.command import Cli
+from tests.cli.command import RealCli
 
 from treadle.cli.app import COMMANDS
 
 
-def test_help_has_two_examples(cli: Cli) -> None:
-    results = cli.run_all((name, "--help") for name in COMMANDS)
+def test_help_has_two_examples(real_cli: RealCli) -> None:
+    results = real_cli.run_all((name, "--help") for name in COMMANDS)
     for name, result in zip(COMMANDS, results, strict=True):
         assert result.code == 0, (name, result)
         _, examples = result.out.split("Examples:")
@@ -19,12 +19,12 @@ def test_help_has_two_examples(cli: Cli) -> None:
         assert all(f"treadle {name}" in line for line in commands), name
 
 
-def test_help_names_every_command(cli: Cli) -> None:
-    out = cli("--help").out
+def test_help_names_every_command(real_cli: RealCli) -> None:
+    out = real_cli("--help").out
     assert all(f"│ {name} " in out for name in COMMANDS)
-    assert cli().code == 2
-    assert cli("nope").code == 2
-    assert cli("--version").out.startswith("treadle ")
+    assert real_cli().code == 2
+    assert real_cli("nope").code == 2
+    assert real_cli("--version").out.startswith("treadle ")
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -47,8 +47,8 @@ def test_help_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "arguments", [["tasks", "files", "--limit", "0"], ["run", "--task", "files:csv_sum-0001", "-m", "oracle"]]
 )
-def test_reader_that_has_seen_enough(cli: Cli, arguments: list[str]) -> None:
-    process = cli.start(*arguments)
+def test_reader_that_has_seen_enough(real_cli: RealCli, arguments: list[str]) -> None:
+    process = real_cli.start(*arguments)
     assert process.stdout is not None
     assert process.stdout.readline()
     process.stdout.close()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.cli.command import Cli, Oracle
+from tests.cli.command import Cli, Oracle, RealCli, Started
 from tests.cli.scripted import Answer, Json, Script, call, say
 
 TOOLS = '''
@@ -46,7 +46,7 @@ async def hog() -> str:
 '''
 
 
-def wait_for(process: "subprocess.Popen[str]", kind: str) -> None:
+def wait_for(process: Started, kind: str) -> None:
     """Read JSON lines until an event of this type."""
     assert process.stdout is not None
     for line in process.stdout:
@@ -55,7 +55,7 @@ def wait_for(process: "subprocess.Popen[str]", kind: str) -> None:
     raise AssertionError(process.communicate())
 
 
-def interrupt(process: "subprocess.Popen[str]") -> str:
+def interrupt(process: Started) -> str:
     """Ctrl-C; standard error of the process, which must say that it was interrupted."""
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -64,7 +64,7 @@ def interrupt(process: "subprocess.Popen[str]") -> str:
     return err
 
 
-def test_during_a_model_call(cli: Cli, script: Script) -> None:
+def test_during_a_model_call(real_cli: RealCli, script: Script) -> None:
     answered = threading.Event()
     server = script(lambda body: say("hello") if answered.is_set() else answered.wait(60) and 500)
     base = [
@@ -80,15 +80,15 @@ def test_during_a_model_call(cli: Cli, script: Script) -> None:
         "-j",
         "my runs.db",
     ]
-    process = cli.start(*base)
+    process = real_cli.start(*base)
     wait_for(process, "inference_started")
     server.asked.wait(60)
     err = interrupt(process)
     assert "interrupted; go on with: treadle resume mine --journal 'my runs.db'" in err
-    listed = cli("runs", "--json", "-j", "my runs.db").lines
+    listed = real_cli("runs", "--json", "-j", "my runs.db").lines
     assert [(line["run_id"], line["status"]) for line in listed] == [("mine", "unfinished")]
     answered.set()
-    resumed = cli("resume", "mine", "--journal", "my runs.db", "--quiet")
+    resumed = real_cli("resume", "mine", "--journal", "my runs.db", "--quiet")
     assert (resumed.code, resumed.out) == (0, "hello\n"), resumed
 
 
@@ -127,13 +127,13 @@ def test_once_tool_is_not_run_again(cli: Cli, script: Script) -> None:
     assert not (cli.folder / "begun").exists()
 
 
-def test_second_interrupt_does_not_wait(cli: Cli, script: Script) -> None:
-    cli.write(
+def test_second_interrupt_does_not_wait(real_cli: RealCli, script: Script) -> None:
+    real_cli.write(
         "tools.py",
         HOG,
     )
     server = script(_calls("hog"))
-    process = cli.start("run", "go", "-m", "m", "--base-url", server.url, "-t", "tools.py", "-q")
+    process = real_cli.start("run", "go", "-m", "m", "--base-url", server.url, "-t", "tools.py", "-q")
     assert process.stdout is not None
     assert process.stdout.readline() == "hogging\n"
     # Signals that come too close are one, so that it may take a third.
@@ -178,7 +178,7 @@ def _calls(name: str) -> Answer:
     return answer
 
 
-def _wait_for_file(path: Path, process: "subprocess.Popen[str]") -> None:
+def _wait_for_file(path: Path, process: Started) -> None:
     while not path.exists():
         assert process.poll() is None
         threading.Event().wait(0.01)

@@ -2,13 +2,12 @@
 
 import json
 import sqlite3
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.command import Cli, Oracle
+from tests.cli.command import Cli, Oracle, Started
 from tests.cli.scripted import Script, call_once, say
 
 TASK = "files:csv_sum-0001"
@@ -23,7 +22,7 @@ def lookup(word: str) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def run_against_nothing(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[subprocess.Popen[str]]":
+def run_against_nothing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     """A run whose server is down. It begins before the other tests, as its attempts take a while."""
     process = Cli(tmp_path_factory.mktemp("down")).start(
         "run", "hi", "-m", "m", "--base-url", "http://127.0.0.1:9/v1"
@@ -239,7 +238,7 @@ def test_fixture_folder_is_clean(tmp_path: Path, cli: Cli) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_server_that_is_down(run_against_nothing: "subprocess.Popen[str]") -> None:
+def test_server_that_is_down(run_against_nothing: Started) -> None:
     out, err = run_against_nothing.communicate(timeout=120)
     assert run_against_nothing.returncode == 1, (out, err)
     assert "attempt 1 failed: cannot connect to http://127.0.0.1:9" in out

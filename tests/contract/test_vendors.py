@@ -29,7 +29,7 @@ ANSWERS = {
 }
 
 
-@pytest.fixture(params=WIRES)
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in WIRES])
 def wire(request):
     return WIRES[request.param]
 

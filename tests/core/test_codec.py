@@ -63,7 +63,7 @@ KINDS = typing.get_args(e.DurableBody)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__struct_config__.tag)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_an_event_is_read_as_it_was_written(kind: type[Struct], data: st.DataObject) -> None:
     body = data.draw(structs_of(kind).map(as_of_this_version))

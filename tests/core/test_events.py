@@ -19,7 +19,7 @@ from treadle.core.policy import Policy
 STARTED = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings().max_examples // 3, suppress_health_check=list(HealthCheck))
 @given(histories())
 def test_events_are_read_as_they_were_written(history: History) -> None:
     for seq, body in enumerate(history.bodies, 1):
@@ -42,6 +42,7 @@ def test_every_type_of_the_vocabulary_is_known() -> None:
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
 )
 
 

@@ -11,8 +11,7 @@ from treadle.core.transcript import check_transcript
 from treadle.core.types import StopReason
 
 many = settings(
-    max_examples=40,
-    deadline=None,
+    max_examples=settings().max_examples * 4 // 10,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 

@@ -5,9 +5,11 @@ each effect of a tool. What the world saw is written to a file beside the journa
 """
 
 import asyncio
+import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,13 @@ RUN_ID = "run"
 class Boundary:
     """Kills the process at the `crash_at`-th call, counted from 0; `None` never does."""
 
-    def __init__(self, crash_at: int | None, witness: Path) -> None:
+    def __init__(self) -> None:
         self.count = 0
+        self._crash_at: int | None = None
+        self._file = -1
+
+    def begin(self, crash_at: int | None, witness: Path) -> None:
+        """Count from here, and write to `witness`."""
         self._crash_at = crash_at
         self._file = os.open(witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -41,23 +48,26 @@ class Boundary:
         os.write(self._file, f"{what}\n".encode())
 
 
+boundary = Boundary()
+"""A process drives one run, so it has one; the tools below are made before it is known which run that is."""
+
+
 class CrashingWriter:
     """The journal's own writer, with a boundary on both sides of what it does."""
 
-    def __init__(self, inner: RunWriter, boundary: Boundary) -> None:
+    def __init__(self, inner: RunWriter) -> None:
         self._inner = inner
-        self._boundary = boundary
         self.run_id = inner.run_id
 
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
-        self._boundary()
+        boundary()
         self._inner.append(bodies, blobs)
-        self._boundary()
+        boundary()
 
     async def sync(self) -> None:
-        self._boundary()
+        boundary()
         await self._inner.sync()
-        self._boundary()
+        boundary()
 
     async def release(self) -> None:
         await self._inner.release()
@@ -66,15 +76,14 @@ class CrashingWriter:
 class CrashingJournal:
     """A SQLite journal whose writers may kill the process."""
 
-    def __init__(self, path: Path, level: str, boundary: Boundary) -> None:
+    def __init__(self, path: Path, level: str) -> None:
         self._inner = open_journal(path, level=level)
-        self._boundary = boundary
 
     def create(self, run_id: str) -> CrashingWriter:
-        return CrashingWriter(self._inner.create(run_id), self._boundary)
+        return CrashingWriter(self._inner.create(run_id))
 
     async def acquire(self, run_id: str) -> CrashingWriter:
-        return CrashingWriter(await self._inner.acquire(run_id), self._boundary)
+        return CrashingWriter(await self._inner.acquire(run_id))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -85,16 +94,15 @@ class Script:
 
     name = "script"
 
-    def __init__(self, steps: Sequence[Sequence[ToolCall]], boundary: Boundary) -> None:
+    def __init__(self, steps: Sequence[Sequence[ToolCall]]) -> None:
         self._steps = steps
-        self._boundary = boundary
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         step = sum(message.role is Role.ASSISTANT for message in request.messages)
-        self._boundary.witness(f"asked {step + 1}")
-        self._boundary()
+        boundary.witness(f"asked {step + 1}")
+        boundary()
         await asyncio.sleep(0)
-        self._boundary()
+        boundary()
         if step < len(self._steps):
             calls = tuple(
                 ToolCall(f"c{step}_{index}", item.name, item.arguments)
@@ -106,7 +114,7 @@ class Script:
         return Completion(Message(Role.ASSISTANT, "done"), FinishReason.STOP, cost_usd=0.0)
 
 
-def make_tools(boundary: Boundary) -> list[Any]:
+def make_tools() -> list[Any]:
     """One sync and one async tool of each effect."""
 
     def act(effect: str, context: ToolContext, text: str) -> str:
@@ -147,13 +155,16 @@ def make_tools(boundary: Boundary) -> list[Any]:
     return [*tools, program, "files"]
 
 
-def tools_of(scenario: str, boundary: Boundary, witness: Path) -> list[Any]:
+OWN = make_tools()
+
+
+def tools_of(scenario: str, witness: Path) -> list[Any]:
     """The tools of a scenario; those that need a process of their own only where it is about them."""
     if scenario in ("python", "shell"):
-        return [*make_tools(boundary), scenario]
+        return [*OWN, scenario]
     if scenario == "mcp":
         return [_servers(witness)]
-    return make_tools(boundary)
+    return OWN
 
 
 def _servers(witness: Path) -> Any:
@@ -216,8 +227,8 @@ async def drive(
     path: Path, scenario: str, level: str, crash_at: int | None, *, listens: bool, in_doubt: InDoubt
 ) -> tuple[Run, int]:
     """Resume the run, or begin it if nothing of it was kept; the run and the number of boundaries."""
-    boundary = Boundary(crash_at, path.with_suffix(".witness"))
-    journal = CrashingJournal(path, level, boundary)
+    boundary.begin(crash_at, path.with_suffix(".witness"))
+    journal = CrashingJournal(path, level)
 
     async def approve(request: ApprovalRequest) -> bool:
         boundary.witness(f"approved {request.call.call_id}")
@@ -225,8 +236,8 @@ async def drive(
         return True
 
     agent = Agent(
-        Script(SCENARIOS[scenario], boundary),
-        tools=tools_of(scenario, boundary, path.with_suffix(".witness")),
+        Script(SCENARIOS[scenario]),
+        tools=tools_of(scenario, path.with_suffix(".witness")),
         policy=Policy(in_doubt=in_doubt, approve=APPROVE.get(scenario, {})),
         approver=approve,
         journal=journal,  # type: ignore[arg-type]
@@ -246,3 +257,19 @@ async def drive(
         run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, "unknown, says the user"))
     journal.close()
     return run, boundary.count
+
+
+def main() -> None:
+    """Drive the run that the last argument describes, and end at once: how Python ends is not the question."""
+    order = json.loads(sys.argv[-1])
+    path = Path(order.pop("path"))
+    code = 1
+    try:
+        _, count = asyncio.run(drive(path, **{**order, "in_doubt": InDoubt(order["in_doubt"])}))
+        path.with_suffix(".count").write_text(str(count))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

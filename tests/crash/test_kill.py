@@ -1,20 +1,18 @@
 """A process is killed with SIGKILL at every boundary of a run, and the run is resumed until it is done."""
 
 import asyncio
-import atexit
 import json
 import os
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from tests.crash.scenario import RUN_ID, SCENARIOS
+from tests.forks.process import ROOT, ForkServer
 
 from treadle import Agent, InDoubt, ScriptedModel, open_journal
 from treadle.core.events import DurableBody, InferenceCompleted, ToolStarted
@@ -43,25 +41,15 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-@cache
-def zygote() -> "subprocess.Popen[str]":
-    """The process whose children drive the runs."""
-    root = Path(__file__).parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.zygote"],
-        cwd=root,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    atexit.register(process.kill)
-    return process
+FORKS = ForkServer("treadle.*", "tests.crash.scenario", "jsonschema_rs", "mcp")
+"""A fork of this process could not use tools with threads of their own that other tests have used in it."""
+DRIVE = "from tests.crash.scenario import main; main()"
 
 
 def run_once(
     path: Path, name: str, level: str, crash_at: int | None, listens: bool, in_doubt: InDoubt = InDoubt.TELL
 ) -> int:
-    """Drive a run in a process of its own; what `waitpid` says of its end."""
+    """Drive a run in a process of its own; its exit code, or the signal that ended it as a negative number."""
     order = {
         "path": str(path),
         "scenario": name,
@@ -70,12 +58,7 @@ def run_once(
         "listens": listens,
         "in_doubt": in_doubt,
     }
-    process = zygote()
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(json.dumps(order) + "\n")
-    process.stdin.flush()
-    return int(process.stdout.readline())
+    return FORKS.start("-c", DRIVE, json.dumps(order), cwd=ROOT).wait()
 
 
 def read(path: Path) -> list[DurableBody]:
@@ -140,11 +123,10 @@ def crash_and_resume(
     name, listens = case
     for point in points:
         asked_before = witnessed(path, "asked")
-        status = run_once(path, name, level, point, listens)
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
+        code = run_once(path, name, level, point, listens)
+        if code == 0:
             break
-        assert os.WTERMSIG(status) == signal.SIGKILL
+        assert code == -signal.SIGKILL
         check_kept(path, asked_before)
     kept, asked_until = read(path), len(witnessed(path, "asked"))
     assert run_once(path, name, level, None, listens) == 0
@@ -206,7 +188,7 @@ def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
     asked = 0
     for point in range(total):
         path = tmp_path / f"{point}.db"
-        assert os.WIFSIGNALED(run_once(path, "async", "process", point, False, InDoubt.ASK))
+        assert run_once(path, "async", "process", point, False, InDoubt.ASK) == -signal.SIGKILL
         assert run_once(path, "async", "process", None, False, InDoubt.ASK) == 0
         state = fold(read(path))
         assert state.stop_reason == "completed"

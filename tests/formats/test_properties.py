@@ -20,7 +20,7 @@ from treadle.formats import (
     render,
 )
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=settings().max_examples * 6 // 10, suppress_health_check=[HealthCheck.too_slow])
 WORDS = """
 <tool_call> </tool_call> <think> </think> <function=f> </function> <parameter=a> </parameter> [TOOL_CALLS]
 [ARGS] <|python_tag|> <|tool_call_begin|> <|tool_call_end|> <|channel|> <|message|> <|end|> <|call|> <arg_key>

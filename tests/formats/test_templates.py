@@ -16,6 +16,7 @@ from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from treadle.core.types import Message, Role, ToolCall
 from treadle.formats import parse, render, render_result, render_tools
 
+pytestmark = pytest.mark.xdist_group("mistral")
 ARGUMENTS = {"word": 'ü "[TOOL_CALLS]" \n', "n": [1, 1.5, {"a": None}], "b": True}
 CALLS = (
     ToolCall("abcdefgh1", "look_up", json.dumps(ARGUMENTS, ensure_ascii=False)),
@@ -25,21 +26,30 @@ TOOL = {"name": "look_up", "description": "Looks up.", "parameters": {"type": "o
 MESSAGE = Message(Role.ASSISTANT, "I look.", CALLS)
 
 
+@pytest.fixture(scope="module")
+def vocabulary():
+    """The vocabulary that comes with the package, short: the templates need only their marks."""
+    raw = json.loads((Path(mistral_common.__file__).parent / "data" / "tekken_240911.json").read_text())
+    marks = raw["config"]["default_num_special_tokens"]
+    raw["vocab"] = raw["vocab"][:1000]
+    raw["config"]["default_vocab_size"] = marks + len(raw["vocab"])
+    return raw
+
+
 @pytest.fixture(params=["v3", "v7", "v11", "v13"])
-def mistral(request, tmp_path):
+def mistral(request, tmp_path, vocabulary):
     """The text of a conversation as the template of one version writes it."""
-    path = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
+    raw = {**vocabulary, "config": dict(vocabulary["config"])}
     if request.param != "v3":
-        # The vocabulary that comes with the package is of v3; the templates of the others need only their marks.
-        raw = json.loads(path.read_text())
+        # The vocabulary is of v3.
         marks = [dict(item) for item in Tekkenizer.DEPRECATED_SPECIAL_TOKENS]
         known = {item["token_str"] for item in marks}
         for mark in ("[ARGS]", "[CALL_ID]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"):
             if mark not in known:
                 marks.append({"rank": len(marks), "token_str": mark, "is_control": True})
         raw["config"]["version"], raw["special_tokens"] = request.param, marks
-        path = tmp_path / "tekken.json"
-        path.write_text(json.dumps(raw))
+    path = tmp_path / "tekken.json"
+    path.write_text(json.dumps(raw))
     calls = [
         MistralCall(id=call.call_id, function=FunctionCall(name=call.name, arguments=call.arguments))
         for call in CALLS

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.sandbox.commands.folder import STATE, Folder
@@ -82,7 +82,6 @@ def change(root: Path, sandbox: MemorySandbox, kind: str, path: str, other: str,
 
 
 @given(st.dictionaries(PATHS, CONTENTS, max_size=5), st.lists(CHANGES, min_size=1, max_size=4))
-@settings(deadline=None)
 def test_after_each_command_all_three_are_the_same(
     files: dict[str, bytes], commands: list[list[tuple[str, str, str, bytes]]]
 ) -> None:

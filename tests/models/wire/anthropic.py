@@ -1,6 +1,7 @@
 """A server of the Messages API."""
 
 import json
+from functools import cache
 
 import msgspec
 from anthropic import AsyncAnthropic
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
 from treadle.models import AnthropicModel
 
+adapter = cache(TypeAdapter)
 MODEL = AnthropicModel
 CONTENT_TYPE = "text/event-stream"
 USAGE = Usage(12, 7, 4, 2)
@@ -159,6 +161,6 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 def check(body):
     """Check a request's body with the vendor's own types."""
-    TypeAdapter(
+    adapter(
         MessageCreateParamsStreaming if body.get("stream") else MessageCreateParamsNonStreaming
     ).validate_python(body)

@@ -1,6 +1,7 @@
 """A server of the chat completions API."""
 
 import json
+from functools import cache
 
 from openai import AsyncOpenAI
 from openai.types.chat.completion_create_params import (
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
 from treadle.models import OpenAIChatModel
 
+adapter = cache(TypeAdapter)
 MODEL = OpenAIChatModel
 CONTENT_TYPE = "text/event-stream"
 USAGE = Usage(12, 7, 4, 2)
@@ -119,7 +121,7 @@ async def ask_vendor(base_url, question, *, is_streamed):
 def check(body):
     """Check a request's body with the vendor's own types."""
     params = CompletionCreateParamsStreaming if body.get("stream") else CompletionCreateParamsNonStreaming
-    TypeAdapter(params).validate_python(body)
+    adapter(params).validate_python(body)
 
 
 def with_image(raw, data):

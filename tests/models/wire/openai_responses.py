@@ -1,6 +1,7 @@
 """A server of the Responses API."""
 
 import json
+from functools import cache
 
 from openai import AsyncOpenAI
 from openai.types.responses.response_create_params import (
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
 from treadle.models import OpenAIResponsesModel
 
+adapter = cache(TypeAdapter)
 MODEL = OpenAIResponsesModel
 CONTENT_TYPE = "text/event-stream"
 USAGE = Usage(12, 7, 4, 2)
@@ -171,7 +173,7 @@ async def ask_vendor(base_url, question, *, is_streamed):
 def check(body):
     """Check a request's body with the vendor's own types."""
     params = ResponseCreateParamsStreaming if body.get("stream") else ResponseCreateParamsNonStreaming
-    TypeAdapter(params).validate_python(body)
+    adapter(params).validate_python(body)
 
 
 def with_image(raw, data):

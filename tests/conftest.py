@@ -1,0 +1,74 @@
+"""What every test shares: the profiles of hypothesis, and a table of the CPU time of the tests."""
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+from tests.forks import process
+
+IS_FULL = bool(os.environ.get("TREADLE_FULL"))
+
+# The gate draws the same examples each time, so that a change is judged by what it changed; the long form draws
+# new ones. Neither has a deadline: a busy machine is not a defect.
+hypothesis.settings.register_profile("gate", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("full", deadline=None, max_examples=500, print_blob=True)
+hypothesis.settings.load_profile("full" if IS_FULL else "gate")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cpu", type=int, default=0, metavar="N", help="show the N tests with the most CPU time"
+    )
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and of the processes that it has started and waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime + process.spent_seconds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    item.stash[_BEFORE] = _cpu_seconds()
+    return (yield)
+
+
+_BEFORE = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    now = _cpu_seconds()
+    report.user_properties.append(("cpu_seconds", now - item.stash[_BEFORE]))
+    item.stash[_BEFORE] = now
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    count = config.getoption("--cpu")
+    if not count:
+        return
+    tests: dict[str, float] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                spent = [value for name, value in report.user_properties if name == "cpu_seconds"]
+                tests[report.nodeid] = tests.get(report.nodeid, 0.0) + spent[-1]
+    files: dict[str, float] = {}
+    for name, seconds in tests.items():
+        file = name.partition("::")[0]
+        files[file] = files.get(file, 0.0) + seconds
+    for title, table in (("files", files), ("tests", tests)):
+        terminalreporter.section(f"CPU seconds of {title}, of {sum(table.values()):.1f} in all")
+        for name, seconds in sorted(table.items(), key=lambda item: -item[1])[:count]:
+            terminalreporter.write_line(f"{seconds:8.2f}  {name}")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return one worker more than there are cores, as tests of time-outs and of processes mostly wait."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1

@@ -1,0 +1,197 @@
+"""Python processes that begin with their imports done: forked by a server that has imported them once.
+
+They are processes like others: an id, streams, a folder, an environment, signals and an exit code of their own;
+they end as Python ends, and SIGKILL kills them. What they are not is started: the program's file, the interpreter
+and the imports are not tested by them. Tests of those use `subprocess`; so does `start` itself, where the
+environment changes how Python starts.
+"""
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+from tests.forks.server import HEAD
+
+ROOT = Path(__file__).parents[2]
+FOLLOWED = ("PYTHONIOENCODING", "PYTHONUNBUFFERED")
+"""What the server does as Python does; other variables that Python reads at its start have to be the server's."""
+
+spent_seconds = 0.0
+"""The CPU time of all processes that have ended; they are no children of this process."""
+
+
+class Process:
+    """A forked process, with the interface of `subprocess.Popen` in text mode."""
+
+    def __init__(
+        self,
+        server: "ForkServer",
+        arguments: Sequence[str],
+        *,
+        cwd: Path | str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        start_new_session: bool = False,
+    ) -> None:
+        self.args = list(arguments)
+        self.returncode: int | None = None
+        order = {
+            "arguments": self.args,
+            "cwd": str(cwd or os.getcwd()),
+            "env": dict(os.environ if env is None else env),
+            "start_new_session": start_new_session,
+        }
+        with contextlib.ExitStack() as given:
+            child_in, self.stdin = _give(given, stdin, 0)
+            child_out, self.stdout = _give(given, stdout, 1)
+            child_err, self.stderr = _give(given, child_out if stderr == subprocess.STDOUT else stderr, 2)
+            answer, told = os.pipe()
+            given.callback(os.close, told)
+            self._answer = open(answer, "rb", buffering=0)  # noqa: SIM115
+            server.order(order, [child_in, child_out, child_err, told])
+        self.pid = int(self._line())
+        self._outputs: dict[str, str] = {}
+        self._threads: list[threading.Thread] = []
+
+    def _line(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            data = self._answer.read(1)
+            assert data, "the fork server is gone"
+            line += data
+        return line
+
+    def poll(self) -> int | None:
+        """Return the exit code, a negative signal number, or `None` while the process runs."""
+        return self._wait(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end."""
+        code = self._wait(timeout)
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return code
+
+    def _wait(self, timeout: float | None) -> int | None:
+        global spent_seconds
+        if self.returncode is None:
+            waited_for = select.poll()
+            waited_for.register(self._answer, select.POLLIN)
+            if not waited_for.poll(None if timeout is None else timeout * 1000):
+                return None
+            status, seconds = self._line().split()
+            self._answer.close()
+            spent_seconds += float(seconds)
+            self.returncode = os.waitstatus_to_exitcode(int(status))
+        return self.returncode
+
+    def communicate(self, text: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+        """Send `text`, read both outputs to their ends, and wait; after a time-out it can be called again."""
+        begun = time.monotonic()
+        if not self._threads:
+            work = [threading.Thread(target=self._feed, args=(text,), daemon=True)] if self.stdin else []
+            for name, file in (("out", self.stdout), ("err", self.stderr)):
+                if file and not file.closed:
+                    work.append(threading.Thread(target=self._read, args=(name, file), daemon=True))
+            self._threads = work
+            for thread in work:
+                thread.start()
+        for thread in self._threads:
+            left = None if timeout is None else max(0.0, begun + timeout - time.monotonic())
+            thread.join(left)
+            if thread.is_alive():
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(self.args, timeout)
+        self.wait(None if timeout is None else max(0.0, begun + timeout - time.monotonic()))
+        return self._outputs.get("out", ""), self._outputs.get("err", "")
+
+    def _feed(self, text: str | None) -> None:
+        assert self.stdin
+        with contextlib.suppress(OSError, ValueError):
+            self.stdin.write(text or "")
+        with contextlib.suppress(OSError):
+            self.stdin.close()
+
+    def _read(self, name: str, file: IO[str]) -> None:
+        with file:
+            self._outputs[name] = file.read()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if the process still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(9)
+
+
+class ForkServer:
+    """A server that has imported `modules`, begun at the first order; `package.*` is all of a package."""
+
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+
+    @cached_property
+    def _control(self) -> socket.socket:
+        own, other = socket.socketpair()
+        program = str(Path(__file__).with_name("server.py"))
+        with other:
+            subprocess.Popen(
+                [sys.executable, program, str(other.fileno()), *self._modules],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+            )
+        return own
+
+    def order(self, order: dict[str, Any], fds: list[int]) -> None:
+        """Ask for a process."""
+        data = json.dumps(order).encode()
+        with self._lock:
+            socket.send_fds(self._control, [HEAD.pack(len(data))], fds)
+            self._control.sendall(data)
+
+    def start(self, *arguments: str, **options: Any) -> "Process | subprocess.Popen[str]":
+        """Start `python ARGUMENTS`, which begin with `-m MODULE` or `-c CODE`."""
+        env = options.get("env")
+        if env is not None and _start_of(env) != _start_of(os.environ):
+            return subprocess.Popen([sys.executable, *arguments], text=True, encoding="utf-8", **options)
+        return Process(self, arguments, **options)
+
+
+def _start_of(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that change how Python starts."""
+    names = [name for name in env if name.startswith(("PYTHON", "LC_", "LANG")) and name not in FOLLOWED]
+    return {name: env[name] for name in names}
+
+
+def _give(given: contextlib.ExitStack, wanted: int | None, number: int) -> tuple[int, Any]:
+    """Return what the child gets as a stream, and the other end of it if it is a pipe."""
+    if wanted is None:
+        return number, None
+    if wanted == subprocess.DEVNULL:
+        null = os.open(os.devnull, os.O_RDWR)
+        given.callback(os.close, null)
+        return null, None
+    if wanted != subprocess.PIPE:
+        return wanted, None
+    reading, writing = os.pipe()
+    own, child, mode = (writing, reading, "w") if number == 0 else (reading, writing, "r")
+    given.callback(os.close, child)
+    return child, open(own, mode, encoding="utf-8")

@@ -1,0 +1,149 @@
+"""The server behind `tests.forks.process`: it imports modules once, and forks for each process that is asked for.
+
+Started as `python server.py SOCKET MODULE...`. An order is a length, with the three standard streams and a pipe
+for the answer beside it, and then JSON. The pipe gets the process's id, and at its end its wait status and its
+CPU seconds.
+"""
+
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import types
+from typing import Any
+
+HEAD = struct.Struct("!I")
+
+
+def preload(names: list[str]) -> None:
+    """Import modules; of a package whose name ends in `.*`, everything in it."""
+    for name in names:
+        package, _, rest = name.partition(".*")
+        module = importlib.import_module(package)
+        if rest or name.endswith(".*"):
+            for found in pkgutil.walk_packages(module.__path__, f"{package}."):
+                if not found.name.endswith(".__main__"):
+                    importlib.import_module(found.name)
+    # A thread does not survive a fork, and what it holds stays locked.
+    assert threading.active_count() == 1
+    assert not os.path.isdir("/proc/self/task") or len(os.listdir("/proc/self/task")) == 1
+
+
+def serve(control: socket.socket) -> dict[str, Any] | None:
+    """Fork for each order. Return the order in the child, and `None` in the server once nobody asks any more."""
+    answers: dict[int, int] = {}
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    while True:
+        ready, _, _ = select.select([control, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            reap(answers)
+        if control in ready:
+            head, fds, _, _ = socket.recv_fds(control, HEAD.size, 4)
+            if not head:
+                return None
+            order = json.loads(receive(control, HEAD.unpack(head)[0]))
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for number in range(3):
+                    os.dup2(fds[number], number)
+                control.detach()
+                os.closerange(3, max(*fds, wake, woken, *answers.values()) + 1)
+                return order
+            answers[pid] = fds[3]
+            os.write(fds[3], b"%d\n" % pid)
+            for fd in fds[:3]:
+                os.close(fd)
+
+
+def receive(control: socket.socket, size: int) -> bytes:
+    """Return exactly `size` bytes."""
+    data = b""
+    while len(data) < size:
+        data += control.recv(size - len(data))
+    return data
+
+
+def reap(answers: dict[int, int]) -> None:
+    """Tell of each process that has ended how it did."""
+    while answers:
+        pid, status, usage = os.wait4(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        answer = answers.pop(pid)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(answer, b"%d %f\n" % (status, usage.ru_utime + usage.ru_stime))
+        os.close(answer)
+
+
+def become(order: dict[str, Any]) -> None:
+    """Take on the folder, environment, streams and arguments of the process that was asked for."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if order["start_new_session"]:
+        os.setsid()
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.stdin = sys.__stdin__ = stream(0, "r")
+    sys.stdout = sys.__stdout__ = stream(1, "w")
+    sys.stderr = sys.__stderr__ = stream(2, "w")
+    sys.argv = order["arguments"]
+
+
+def stream(fd: int, mode: str) -> io.TextIOWrapper:
+    """Return a standard stream as Python opens it at its start."""
+    encoding, _, errors = os.environ.get("PYTHONIOENCODING", "utf-8").partition(":")
+    is_buffered = mode == "r" or not os.environ.get("PYTHONUNBUFFERED")
+    raw = open(fd, f"{mode}b", buffering=-1 if is_buffered else 0, closefd=False)  # noqa: SIM115
+    return io.TextIOWrapper(
+        raw,
+        encoding,
+        "backslashreplace" if fd == 2 else errors or "strict",
+        newline="\n",
+        line_buffering=fd == 2 or raw.isatty(),
+        write_through=not is_buffered,
+    )
+
+
+def run(arguments: list[str]) -> None:
+    """Run `-m MODULE ...` or `-c CODE ...` as the main program; what it raises ends this process."""
+    kind, what, *_ = sys.argv
+    sys.argv = ["-c", *arguments[2:]] if kind == "-c" else arguments[1:]
+    if kind == "-m":
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        assert kind == "-c", kind
+        sys.path.insert(0, "")
+        main = types.ModuleType("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(what, "<string>", "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    own = sys.path.pop(0)
+    sys.path.insert(0, os.getcwd())
+    preload(sys.argv[2:])
+    sys.path.pop(0)
+    gc.collect()
+    gc.freeze()
+    order = serve(socket.socket(fileno=int(sys.argv[1])))
+    if order is not None:
+        become(order)
+        run(order["arguments"])
