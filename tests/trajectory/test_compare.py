@@ -57,5 +57,5 @@ def test_a_tool_declares_its_rules() -> None:
         return ""
 
     assert now.spec.may_differ == ("timestamps", r"id \w+")
-    with pytest.raises(ConfigError, match="no regular expression"):
+    with pytest.raises(ConfigError, match="not a regular expression"):
         tool(now, may_differ=["("])

@@ -361,7 +361,10 @@ class Ephemeral(Struct, frozen=True, gc=False):
 
 def stamp(body: DurableBody, at: float) -> None:
     """Set the time of a body that was just made and that nobody else holds yet."""
-    msgspec.structs.force_setattr(body, "at", at)
+    _force(body, "at", at)
+
+
+_force = msgspec.structs.force_setattr
 
 
 def read_version_1(started: RunStarted) -> AgentSpec:

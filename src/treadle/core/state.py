@@ -104,6 +104,8 @@ class State(Struct, gc=False):
     policy: Policy = Policy()
     messages: Log[Message] = field(default_factory=Log)
     """The transcript, system message included."""
+    has_parts: bool = False
+    """True if a message has parts, whose contents a request may need."""
     tools: tuple[ToolSpec, ...] = ()
     """The tools that are offered to the model, as the newest start or resume recorded them."""
     turn: int = 0
@@ -246,13 +248,18 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.status = Status.RUNNING
     state.turn = body.turn
     state.is_turn_open = True
-    state.messages = state.messages.append(body.message)
-    state.unsent_chars += len(body.message.content)
+    _say(state, body.message)
     state.answer = state.final = state.failure = state.limit = None
     state.is_wrapped_up = False
     state.spent = Spent()
     state.work_began_at = body.at
     state.rewards = {}
+
+
+def _say(state: State, message: Message) -> None:
+    state.messages = state.messages.append(message)
+    state.unsent_chars += len(message.content)
+    state.has_parts = state.has_parts or bool(message.parts)
 
 
 def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
@@ -266,6 +273,7 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     state.step = body.step
     state.is_inferring = False
     state.messages = state.messages.append(message)
+    state.has_parts = state.has_parts or bool(message.parts)
     state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
     state.open_calls = len(state.calls)
     state.answer = None if message.tool_calls else message
@@ -316,8 +324,9 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> No
     if result.name == state.output_tool and result.error_kind in _REJECTIONS:
         state.spent.rejected_answers += 1
     if not state.open_calls:
-        results = [item.result for item in state.calls.values() if item.result is not None]
-        state.messages = state.messages.extend([to_message(item) for item in results])
+        results = [to_message(item.result) for item in state.calls.values() if item.result is not None]
+        state.messages = state.messages.extend(results)
+        state.has_parts = state.has_parts or any([item.parts for item in results])
         state.calls = {}
 
 
@@ -351,12 +360,12 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, before: float)
     state.messages = Log([*body.replacement, *list(state.messages)[body.messages :]])
     state.usage += body.usage or Usage()
     state.last_usage = Usage()
+    state.has_parts = any([message.parts for message in state.messages])
     state.unsent_chars = sum(len(message.content) for message in state.messages)
 
 
 def _on_message_injected(state: State, body: e.MessageInjected, before: float) -> None:
-    state.messages = state.messages.append(body.message)
-    state.unsent_chars += len(body.message.content)
+    _say(state, body.message)
     state.limit = body.limit or state.limit
     if body.output_fault is not None:
         state.answer = None

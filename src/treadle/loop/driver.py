@@ -11,6 +11,7 @@ model or to a listener before what led to it is durable. Nobody else appends.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -32,7 +33,8 @@ from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
 from treadle.loop.inference import Inference, check_answer
-from treadle.loop.toolcalls import ask, request_approvals, run_calls
+from treadle.loop.outbox import Outbox
+from treadle.loop.toolcalls import ToolCalls
 from treadle.loop.workbench import Clock, Workbench
 from treadle.models.protocol import Model
 from treadle.sandbox.protocol import Sandbox
@@ -72,6 +74,7 @@ class Driver:
             decide_inner=_InnerDecider(state),
             clock=clock,
         )
+        self._calls = ToolCalls(self.bench)
         self._unsent: list[e.Event] = []
         self._is_released = False
         self.listen(emit)
@@ -99,16 +102,19 @@ class Driver:
         Cancelling stops the model and the tools at once, and leaves a journal that can be resumed.
         Raises: `JournalError` if the store refuses; nothing else.
         """
-        while (action := decide(self.state)) is not None:
-            deadline_seconds = self.state.policy.deadline_seconds
-            # The time that somebody takes to decide is not the run's.
-            if deadline_seconds is None or isinstance(action, Ask):
-                await self._perform(action)
+        state = self.state
+        while (action := decide(state)) is not None:
+            deadline_seconds = state.policy.deadline_seconds
+            if isinstance(action, Append):
+                self.put(*action.bodies)
+            elif deadline_seconds is None or isinstance(action, Ask):
+                # The time that somebody takes to decide is not the run's.
+                await self._performer(action)(state, action, self)
             else:
-                await self._perform_until(action, deadline_seconds - self.state.work_seconds)
+                await self._perform_until(action, deadline_seconds - state.work_seconds)
             if self._emit is not None:
                 await self.kept()
-        return self.state
+        return state
 
     async def pause(self, reason: str) -> None:
         """Note that nobody drives the run any more; whatever was under way is thrown away or in doubt."""
@@ -138,8 +144,9 @@ class Driver:
         self._writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)
-            if self._emit is not None:
-                self._unsent.append(e.Event(self.run_id, state.seq, body))
+        if self._emit is not None:
+            first_seq = state.seq - len(bodies) + 1
+            self._unsent += [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
 
     def adopt(self, events: Sequence[e.Event]) -> None:
         """Begin with the events of another run as they were read, with their times and unknown fields."""
@@ -160,26 +167,21 @@ class Driver:
         while self._emit is not None and self._unsent and self._unsent[0].seq <= kept_seq:
             self._emit(self._unsent.pop(0))
 
-    async def _perform(self, action: Action) -> None:
-        kind, state = type(action), self.state
-        if kind is Append:
-            self.put(*action.bodies)  # type: ignore[union-attr]
-        elif isinstance(action, Infer):
-            await self._inference.perform(state, action, self)
-        elif isinstance(action, RunCalls):
-            await run_calls(state, action, self, self.bench)
-        elif isinstance(action, CheckAnswer):
-            check_answer(state, action, self)
-        elif isinstance(action, RequestApprovals):
-            await request_approvals(state, action, self, self.bench)
-        elif isinstance(action, Ask):
-            await ask(state, action, self, self.bench)
+    def _performer(self, action: Action) -> "Callable[[State, Any, Outbox], Awaitable[None]]":
+        """Return the function that performs `action`: it is given the state, the action and the outbox."""
+        if isinstance(action, Infer):
+            return self._inference.perform
+        if isinstance(action, RunCalls):
+            return self._calls.run
+        if isinstance(action, CheckAnswer):
+            return check_answer
+        return self._calls.request_approvals if isinstance(action, RequestApprovals) else self._calls.ask
 
     async def _perform_until(self, action: Action, left_seconds: float) -> None:
         """Perform an action; the deadline stops it."""
         try:
             async with asyncio.timeout(max(0.0, left_seconds)) as timer:
-                await self._perform(action)
+                await self._performer(action)(self.state, action, self)
         except TimeoutError:
             if not timer.expired():
                 raise

@@ -59,8 +59,8 @@ class Inference:
         begin = self._clock.monotonic()
         try:
             request = answers.make_request(state, has_tools=action.has_tools)
-            if digests := digests_of_parts(messages):
-                await self._contents.load(digests)
+            if state.has_parts:
+                await self._contents.load(digests_of_parts(messages))
                 request = replace(request, contents=self._contents)
             completion = await self._model.infer(request, Watch(self.on_delta, on_failure))
         except Exception as error:
@@ -177,7 +177,7 @@ def whole_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> tuple[int, .
     return previous[: tokens.prompt_shared_tokens] + tokens.prompt_token_ids + tokens.token_ids
 
 
-def check_answer(state: State, action: CheckAnswer, outbox: Outbox) -> None:
+async def check_answer(state: State, action: CheckAnswer, outbox: Outbox) -> None:
     """Check an answer against its schema."""
     # Only runs with a schema pay for the validator's import.
     from treadle.tools.schema.output import find_output_fault

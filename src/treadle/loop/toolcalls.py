@@ -1,7 +1,7 @@
 """The tool calls of a step: which run beside each other, and who approves them."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 
 from treadle.core import events as e
 from treadle.core.decide import Ask, RequestApprovals, RunCalls
@@ -10,46 +10,58 @@ from treadle.core.types import FinishReason, ToolResult
 from treadle.loop.outbox import Outbox
 from treadle.loop.results import read_call
 from treadle.loop.workbench import Order, Workbench, to_decided
-from treadle.tools.protocol import Tool
 
 
-async def run_calls(state: State, action: RunCalls, outbox: Outbox, bench: Workbench) -> None:
-    """Run calls in order; neighbours that may run beside others run together."""
-    tools = bench.toolbox.tools
-    calls = [(item, _order(state, item)) for item in action.calls]
-    start = 0
-    while start < len(calls):
-        end = start + 1
-        if _is_concurrent(calls[start][0], tools):
-            while end < len(calls) and _is_concurrent(calls[end][0], tools):
-                end += 1
-        orders = [order for _, order in calls[start:end]]
-        if len(orders) == 1:
-            await bench.make(orders[0], outbox)
-        else:
-            await _run_beside(orders, outbox, bench, state.policy.parallel_tool_calls)
-        start = end
+class ToolCalls:
+    """Performs the actions that are about tool calls, on one workbench."""
 
+    __slots__ = ("_bench",)
 
-async def request_approvals(state: State, action: RequestApprovals, outbox: Outbox, bench: Workbench) -> None:
-    """Note which calls wait for approval; nobody is asked about a call that could not run anyway."""
-    bodies: list[e.DurableBody] = []
-    is_cut_off = state.finish_reason is FinishReason.LENGTH
-    for item in action.calls:
-        ready = read_call(item.call, bench.toolbox.tools, is_cut_off=is_cut_off)
-        if isinstance(ready, ToolResult):
-            bodies.append(e.ToolCompleted(step=state.step, result=ready))
-        else:
-            bodies.append(e.ApprovalRequested(call_id=item.call.call_id))
-    outbox.put(*bodies)
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
 
+    async def run(self, state: State, action: RunCalls, outbox: Outbox) -> None:
+        """Run calls in order; neighbours that may run beside others run together."""
+        bench, calls = self._bench, action.calls
+        if len(calls) == 1:
+            await bench.make(_order(state, calls[0]), outbox)
+            return
+        orders = [_order(state, item) for item in calls]
+        start = 0
+        while start < len(orders):
+            end = start + 1
+            if self._is_concurrent(orders[start]):
+                while end < len(orders) and self._is_concurrent(orders[end]):
+                    end += 1
+            if end - start == 1:
+                await bench.make(orders[start], outbox)
+            else:
+                await _run_beside(orders[start:end], outbox, bench, state.policy.parallel_tool_calls)
+            start = end
 
-async def ask(state: State, action: Ask, outbox: Outbox, bench: Workbench) -> None:
-    """Ask whether to run the first call; pause the run if nobody decides."""
-    call = action.calls[0].call
-    await outbox.kept()
-    decision = await bench.consult(call)
-    outbox.put(e.RunPaused(reason="approval") if decision is None else to_decided(call.call_id, decision))
+    async def request_approvals(self, state: State, action: RequestApprovals, outbox: Outbox) -> None:
+        """Note which calls wait for approval; nobody is asked about a call that could not run anyway."""
+        bodies: list[e.DurableBody] = []
+        is_cut_off = state.finish_reason is FinishReason.LENGTH
+        for item in action.calls:
+            ready = read_call(item.call, self._bench.toolbox.tools, is_cut_off=is_cut_off)
+            if isinstance(ready, ToolResult):
+                bodies.append(e.ToolCompleted(step=state.step, result=ready))
+            else:
+                bodies.append(e.ApprovalRequested(call_id=item.call.call_id))
+        outbox.put(*bodies)
+
+    async def ask(self, state: State, action: Ask, outbox: Outbox) -> None:
+        """Ask whether to run the first call; pause the run if nobody decides."""
+        call = action.calls[0].call
+        await outbox.kept()
+        decision = await self._bench.consult(call)
+        paused = e.RunPaused(reason="approval")
+        outbox.put(paused if decision is None else to_decided(call.call_id, decision))
+
+    def _is_concurrent(self, order: Order) -> bool:
+        tool = self._bench.toolbox.tools.get(order.call.name)
+        return tool is None or tool.spec.is_concurrent
 
 
 def _order(state: State, item: CallState) -> Order:
@@ -61,11 +73,6 @@ def _order(state: State, item: CallState) -> Order:
         is_cut_off=state.finish_reason is FinishReason.LENGTH,
         edited=approval.arguments if isinstance(approval, e.ApprovalDecided) else None,
     )
-
-
-def _is_concurrent(item: CallState, tools: Mapping[str, Tool]) -> bool:
-    tool = tools.get(item.call.name)
-    return tool is None or tool.spec.is_concurrent
 
 
 async def _run_beside(orders: Sequence[Order], outbox: Outbox, bench: Workbench, limit: int) -> None:

@@ -165,7 +165,29 @@ class Workbench:
                 make_caller=None if inner is None else inner.caller,
             )
         begin = self._clock.monotonic()
-        result, blobs = await _call(call, tool, arguments, context, max_chars)
+        timeout_seconds = spec.timeout_seconds
+        timer: asyncio.Timeout | None = None
+        try:
+            if timeout_seconds is None:
+                outcome = await tool.call(arguments, context)
+            else:
+                async with asyncio.timeout(timeout_seconds) as timer:
+                    outcome = await tool.call(arguments, context)
+            result, blobs = to_result(call, outcome, max_chars)
+        except TimeoutError as error:
+            kind, text = ToolErrorKind.FAILED, describe_exception(error)
+            if timer is not None and timer.expired():
+                kind = ToolErrorKind.TIMEOUT
+                text = f"{call.name} did not finish within {timeout_seconds} s and was stopped."
+            result, blobs = failed(call, kind, text), None
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled this call: something that the tool waited for was cancelled.
+            result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
+        except Exception as error:
+            result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
         return result, blobs, self._clock.monotonic() - begin
 
     def _complete(
@@ -261,30 +283,3 @@ class _InnerCalls:
         else:
             assert isinstance(decided, Recall)
         return decided.result
-
-
-async def _call(
-    call: ToolCall, tool: Tool, arguments: dict[str, Json], context: ToolContext, max_chars: int
-) -> tuple[ToolResult, Blobs | None]:
-    """Run a tool and return its result, whatever it does, and the contents of its artifacts."""
-    timeout_seconds = tool.spec.timeout_seconds
-    try:
-        if timeout_seconds is None:
-            outcome = await tool.call(arguments, context)
-        else:
-            async with asyncio.timeout(timeout_seconds) as timer:
-                outcome = await tool.call(arguments, context)
-    except TimeoutError as error:
-        if timeout_seconds is not None and timer.expired():
-            text = f"{call.name} did not finish within {timeout_seconds} s and was stopped."
-            return failed(call, ToolErrorKind.TIMEOUT, text), None
-        return failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        # Nobody cancelled this call: something that the tool waited for was cancelled.
-        return failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
-    except Exception as error:
-        return failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
-    return to_result(call, outcome, max_chars)
