@@ -315,7 +315,7 @@ def _on_limits(state: State) -> Append | None:
     """What to do instead of the next inference with tools, if a limit stands in its way."""
     policy, spent = state.policy, state.spent
     if policy.deadline_seconds is not None and _is_past_deadline(state):
-        return _end_turn(state, StopReason.DEADLINE, error=f"{policy.deadline_seconds} s passed")
+        return _end_turn(state, StopReason.DEADLINE, error=f"{float(policy.deadline_seconds)} s passed")
     limit: StopReason | None = None
     is_affordable = True
     if policy.max_cost_usd is not None:

@@ -35,6 +35,7 @@ from treadle.journal.protocol import RunWriter
 from treadle.loop.inference import Inference, check_answer
 from treadle.loop.outbox import Outbox
 from treadle.loop.toolcalls import ToolCalls
+from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock, Workbench
 from treadle.models.protocol import Model
 from treadle.sandbox.protocol import Sandbox
@@ -90,10 +91,11 @@ class Driver:
         # A run that ended with an error may be resumed, and then needs what its tools hold elsewhere.
         has_failed = self.state.stop_reason is StopReason.ERROR
         self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
-        await self.bench.scope.close()
+        if not self.bench.scope.is_empty:
+            await see_through(self.bench.scope.close)
         if not self._is_released:
-            self._is_released = True
             await self._writer.release()
+            self._is_released = True
         await self.kept()
 
     async def drive(self) -> State:

@@ -44,6 +44,11 @@ class Scope:
             item: T = self._items[key]
         return item
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to close."""
+        return not self._closers
+
     async def close(self) -> None:
         """Close everything in the scope. It is empty afterwards and can be used again."""
         while self._closers:
