@@ -81,10 +81,10 @@ async def test_a_killed_process_loses_its_run_at_once(tmp_path: Path) -> None:
 
 async def test_a_stopped_process_cannot_write_once_another_took_over(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    holder = hold(path, 1)
+    holder = hold(path, 3)
     try:
         os.kill(holder.pid, signal.SIGSTOP)
-        with open_journal(path, lease_seconds=1) as journal:
+        with open_journal(path, lease_seconds=3) as journal:
             with pytest.raises(LeaseHeldError):
                 await journal.acquire("run")
             async with asyncio.timeout(30):
@@ -127,7 +127,8 @@ async def test_many_processes_resume_one_run_and_one_drives(tmp_path: Path) -> N
         task = asyncio.ensure_future(
             Agent(ScriptedModel(["never"], delay_seconds=60), journal=journal).run("go", run_id="run")
         )
-        await asyncio.sleep(0.3)
+        while "run" not in {info.run_id for info in journal.runs()}:
+            await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     script = textwrap.dedent("""

@@ -1,9 +1,9 @@
-"""Python processes that begin with their imports done: forked by a server that has imported them once.
+"""Python processes whose imports are already done: a server imports modules once and forks for each process.
 
-They are processes like others: an id, streams, a folder, an environment, signals and an exit code of their own;
-they end as Python ends, and SIGKILL kills them. What they are not is started: the program's file, the interpreter
-and the imports are not tested by them. Tests of those use `subprocess`; so does `start` itself, where the
-environment changes how Python starts.
+A forked process is a real one: it has its own id, streams, folder, environment, signals and exit code, it ends as
+Python ends, and it can be killed. Only its start differs: no program file is executed, no interpreter starts and
+nothing is imported; what is tested about these needs `subprocess`. `ForkServer.start` itself uses `subprocess` if
+the environment sets variables that change how Python starts.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from tests.forks.server import HEAD
 
 ROOT = Path(__file__).parents[2]
 FOLLOWED = ("PYTHONIOENCODING", "PYTHONUNBUFFERED")
-"""What the server does as Python does; other variables that Python reads at its start have to be the server's."""
+"""Variables that the server applies to a forked process; others that Python reads at its start must not change."""
 
 spent_seconds = 0.0
-"""The CPU time of all processes that have ended; they are no children of this process."""
+"""The CPU time of all forked processes that have ended. They are children of the server, not of this process."""
 
 
 class Process:
@@ -140,7 +140,7 @@ class Process:
 
 
 class ForkServer:
-    """A server that has imported `modules`, begun at the first order; `package.*` is all of a package."""
+    """A server that imports `modules` and starts with the first order; `package.*` stands for a whole package."""
 
     def __init__(self, *modules: str) -> None:
         self._modules = modules
@@ -161,7 +161,7 @@ class ForkServer:
         return own
 
     def order(self, order: dict[str, Any], fds: list[int]) -> None:
-        """Ask for a process."""
+        """Send an order for a process with its standard streams and the pipe for the answer."""
         data = json.dumps(order).encode()
         with self._lock:
             socket.send_fds(self._control, [HEAD.pack(len(data))], fds)
@@ -182,7 +182,7 @@ def _start_of(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _give(given: contextlib.ExitStack, wanted: int | None, number: int) -> tuple[int, Any]:
-    """Return what the child gets as a stream, and the other end of it if it is a pipe."""
+    """Return the file descriptor for the child, and the file at the other end if it is a pipe."""
     if wanted is None:
         return number, None
     if wanted == subprocess.DEVNULL:

@@ -1,8 +1,8 @@
-"""The server behind `tests.forks.process`: it imports modules once, and forks for each process that is asked for.
+"""The server behind `tests.forks.process`: it imports modules once and forks for each order.
 
-Started as `python server.py SOCKET MODULE...`. An order is a length, with the three standard streams and a pipe
-for the answer beside it, and then JSON. The pipe gets the process's id, and at its end its wait status and its
-CPU seconds.
+Started as `python server.py SOCKET MODULE...`. An order is its length followed by JSON; the three standard streams
+and a pipe for the answer come with the length. The server writes the id of the process to the pipe, and when the
+process has ended its wait status and CPU seconds.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ HEAD = struct.Struct("!I")
 
 
 def preload(names: list[str]) -> None:
-    """Import modules; of a package whose name ends in `.*`, everything in it."""
+    """Import modules; a name that ends in `.*` stands for a package with all its modules."""
     for name in names:
-        package, _, rest = name.partition(".*")
+        package = name.removesuffix(".*")
         module = importlib.import_module(package)
-        if rest or name.endswith(".*"):
+        if package != name:
             for found in pkgutil.walk_packages(module.__path__, f"{package}."):
                 if not found.name.endswith(".__main__"):
                     importlib.import_module(found.name)
@@ -40,7 +40,7 @@ def preload(names: list[str]) -> None:
 
 
 def serve(control: socket.socket) -> dict[str, Any] | None:
-    """Fork for each order. Return the order in the child, and `None` in the server once nobody asks any more."""
+    """Fork for each order. Return the order in the child, and `None` in the server when the socket is closed."""
     answers: dict[int, int] = {}
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -80,7 +80,7 @@ def receive(control: socket.socket, size: int) -> bytes:
 
 
 def reap(answers: dict[int, int]) -> None:
-    """Tell of each process that has ended how it did."""
+    """Report the wait status and CPU seconds of each process that has ended."""
     while answers:
         pid, status, usage = os.wait4(-1, os.WNOHANG)
         if pid == 0:
@@ -92,7 +92,7 @@ def reap(answers: dict[int, int]) -> None:
 
 
 def become(order: dict[str, Any]) -> None:
-    """Take on the folder, environment, streams and arguments of the process that was asked for."""
+    """Take the folder, environment, streams and arguments from the order."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["start_new_session"]:
         os.setsid()
@@ -106,7 +106,7 @@ def become(order: dict[str, Any]) -> None:
 
 
 def stream(fd: int, mode: str) -> io.TextIOWrapper:
-    """Return a standard stream as Python opens it at its start."""
+    """Open a standard stream as Python does when it starts."""
     encoding, _, errors = os.environ.get("PYTHONIOENCODING", "utf-8").partition(":")
     is_buffered = mode == "r" or not os.environ.get("PYTHONUNBUFFERED")
     raw = open(fd, f"{mode}b", buffering=-1 if is_buffered else 0, closefd=False)  # noqa: SIM115
@@ -121,7 +121,7 @@ def stream(fd: int, mode: str) -> io.TextIOWrapper:
 
 
 def run(arguments: list[str]) -> None:
-    """Run `-m MODULE ...` or `-c CODE ...` as the main program; what it raises ends this process."""
+    """Run `-m MODULE ...` or `-c CODE ...` as the main program; its exceptions end this process."""
     kind, what, *_ = sys.argv
     sys.argv = ["-c", *arguments[2:]] if kind == "-c" else arguments[1:]
     if kind == "-m":
@@ -137,10 +137,10 @@ def run(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    own = sys.path.pop(0)
-    sys.path.insert(0, os.getcwd())
+    # In place of the folder of this file; a process begins with its own.
+    sys.path[0] = os.getcwd()
     preload(sys.argv[2:])
-    sys.path.pop(0)
+    del sys.path[0]
     gc.collect()
     gc.freeze()
     order = serve(socket.socket(fileno=int(sys.argv[1])))

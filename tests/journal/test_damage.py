@@ -201,7 +201,8 @@ async def test_a_run_of_a_torn_journal_is_resumed(tmp_path: Path) -> None:
     with open_journal(path) as journal:
         slow = ScriptedModel(["late"], delay_seconds=60)
         task = asyncio.ensure_future(Agent(slow, journal=journal).run("go", run_id="r"))
-        await asyncio.sleep(0.3)
+        while "r" not in {info.run_id for info in journal.runs()}:
+            await asyncio.sleep(0.01)
         for name in ("runs.db", "runs.db-wal"):
             shutil.copy(tmp_path / name, tmp_path / f"copy-{name}")
         task.cancel()

@@ -89,7 +89,7 @@ async def test_a_server_that_stalls_is_asked_again(make):
     async with serve([STALL, stream(b"abc", end=End.STALL), GOOD]) as server:
         listener = Listener()
         listener.watch.on_delta = None
-        completion = await connect(server.base_url, timeout_seconds=0.2, make=make).infer(
+        completion = await connect(server.base_url, timeout_seconds=1.0, make=make).infer(
             REQUEST, listener.watch
         )
         assert completion.message.content == "Sunny."

@@ -198,7 +198,7 @@ def test_memory_that_processes_share_counts_once() -> None:
         "import os, time\n"
         "x = bytearray(os.urandom(1 << 20) * 50)\n"
         "pids = [os.fork() for _ in range(2)]\n"
-        "if all(pids): print('ready', flush=True)\n"
+        "os.write(1, b'ready\\n')\n"
         "time.sleep(1000)"
     )
     with subprocess.Popen(
@@ -206,7 +206,8 @@ def test_memory_that_processes_share_counts_once() -> None:
     ) as process:
         try:
             assert process.stdout is not None
-            process.stdout.readline()
+            # The first child forks too.
+            assert [process.stdout.readline() for _ in range(4)] == [b"ready\n"] * 4
             assert measure_tree(process.pid, 10**12).memory_bytes > 150 * 2**20
             tree = measure_tree(process.pid, 10**6)
             assert 50 * 2**20 < tree.memory_bytes < 130 * 2**20

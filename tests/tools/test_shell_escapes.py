@@ -216,7 +216,9 @@ READING = {
     "the environment of others": "cat /proc/*/environ /proc/@VICTIM/environ /proc/@US/environ",
     "our own environment": "env; cat /proc/self/environ; set",
     "everything there is": (
-        "grep -rsl treadle-outside / --include=plain; find / -name plain -path '*outside*' -exec cat {} +"
+        # One search for each folder: a search ends when what it is in goes, as processes in /proc do.
+        "grep -rsl treadle-outside / --include=plain; "
+        "for d in $(ls -A /); do find /$d -name plain -path '*outside*' -exec cat {} +; done"
     ),
     "tcp to the loopback": python(
         "import socket\ns = socket.create_connection(('127.0.0.1', @TCP), 2); print(s.recv(100))"
