@@ -294,7 +294,6 @@ class Connection(asyncio.Protocol):
             return
         self._status = status
         headers = self._headers = dict(self._raw)
-        self._raw.clear()
         for name in headers:
             if len(name) == 16 and name.lower() == b"content-encoding":
                 encoding = headers[name].strip().lower()
