@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from msgspec import Struct
 
 from treadle.http import failures
 from treadle.http.plain.inflate import ENCODINGS, Inflater
@@ -38,22 +39,21 @@ class StaleConnectionError(Exception):
     """The server had closed an idle connection, so that the request was lost before any of the answer came."""
 
 
-class Headers:
+class Headers(Struct, gc=False):
     """The headers of an answer; calling it returns the first with a name."""
 
-    __slots__ = ("_by_name", "_raw")
-
-    def __init__(self, raw: dict[bytes, bytes]) -> None:
-        self._raw = raw
-        self._by_name: dict[str, str] | None = None
+    raw: dict[bytes, bytes]
+    """As they came; of several with the same spelling of the name, the first."""
+    by_name: dict[str, str] | None = None
+    """Names in lower case; made when somebody asks."""
 
     def __call__(self, name: str) -> str | None:
         """Return the first header called `name`, in any case; `None` if there is none."""
-        if self._by_name is None:
-            self._by_name = {}
-            for key, value in self._raw.items():
-                self._by_name.setdefault(key.decode("latin-1").lower(), value.decode("latin-1"))
-        return self._by_name.get(name.lower())
+        if self.by_name is None:
+            self.by_name = {}
+            for key, value in self.raw.items():
+                self.by_name.setdefault(key.decode("latin-1").lower(), value.decode("latin-1"))
+        return self.by_name.get(name.lower())
 
 
 class Body:
@@ -149,6 +149,7 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._transport: Any = None
         self._headers: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
         self._is_writable = True
         self._is_paused = False
         self.may_be_stale = False
@@ -162,7 +163,7 @@ class Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self._head: Head | None = None
         self._body: Body | None = None
-        self._pieces: list[bytes] = []
+        self._pieces.clear()
         self._size = self._received_bytes = self._status = 0
         self._inflater: Inflater | None = None
         self._unsent: memoryview | None = None
@@ -170,14 +171,16 @@ class Connection(asyncio.Protocol):
         """What the parser's callbacks found wrong, which may not raise."""
         self._is_streamed = self._is_complete = self._is_keepable = False
 
-    def ask(self, payload: bytes, unsent: bytes, *, is_streamed: bool) -> Any:
+    def ask(self, payload: bytes, unsent: bytes, due: float, *, is_streamed: bool) -> Any:
         """Send a request and return a future for the whole answer, or for its head if it is streamed.
 
         `payload` is sent at once; `unsent`, the rest of a large request, as fast as the server takes it. The future
         fails with an error of `treadle.http.failures`, or with `StaleConnectionError`.
         """
-        self._is_streamed = is_streamed
+        self.due = due
         self.is_resting = False
+        self._is_streamed = is_streamed
+        self._pool.watch(self)
         head = self._head = self._pool.loop.create_future()
         self._transport.write(payload)
         if unsent:
