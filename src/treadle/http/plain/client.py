@@ -93,7 +93,7 @@ class PlainClient:
     async def ask(self, route: Route, body: bytes | None, *, is_streamed: bool = False) -> Any:
         """Send a request, without a body if that is `None`, and return its `Answer`, after redirects.
 
-        If `is_streamed`, return its `StreamedAnswer` as soon as the head has come; redirects are left to the caller.
+        If `is_streamed`, return its `StreamedAnswer` once the head has come, and leave redirects to the caller.
 
         A request is sent once more, over a new connection, if its connection had been idle for some time and the
         server closed it before anything of an answer came. Raises: the errors of `treadle.http.failures`.
