@@ -86,29 +86,32 @@ class Pool:
             if timer is not None:
                 timer.cancel()
         for connection in [*self._idle, *self._busy]:
-            connection.drop()
+            connection.fail(failures.broken(self.origin, "the event loop shuts down"))
 
     async def connect(self, due: float) -> Connection:
         """Return a new connection. Raises: the errors of `treadle.http.failures`."""
+        connected = await self._dial(due)
+        try:
+            _, connection = await self.loop.create_connection(lambda: Connection(self), sock=connected)
+        except OSError as error:
+            connected.close()
+            raise self._explain(error) from None
+        except BaseException:
+            connected.close()
+            raise
+        return connection
+
+    async def _dial(self, due: float) -> socket.socket:
         in_time = self.loop.time() + self._timeouts.connect
-        connected: socket.socket | None = None
         try:
             async with asyncio.timeout_at(min(in_time, due)):
-                connected = await dial(self.loop, self._host, self._port)
-            _, connection = await self.loop.create_connection(lambda: Connection(self), sock=connected)
-        except TimeoutError as error:
-            # An operating system's own time-out is an `OSError` with a number.
-            if error.errno is not None:
+                return await dial(self.loop, self._host, self._port)
+        except OSError as error:
+            # `TimeoutError` is an `OSError`, and has a number if it is the operating system's.
+            if not isinstance(error, TimeoutError) or error.errno is not None:
                 raise self._explain(error) from None
             make = failures.connect_timeout if in_time <= due else failures.total_timeout
             raise make(self.origin, self._timeouts) from None
-        except OSError as error:
-            raise self._explain(error) from None
-        except BaseException:
-            if connected is not None:
-                connected.close()
-            raise
-        return connection
 
     def _explain(self, error: OSError) -> ProviderError:
         """Return the typed error for a failure to connect."""
