@@ -199,6 +199,8 @@ async def test_leaving_a_stream_early_closes_its_connection_and_only_then():
         async with transport.stream(server.origin, {}, b"") as answer:
             assert await anext(answer.chunks) == b"abc"
         await asyncio.wait_for(server.gone.wait(), 5)
+        with pytest.raises(TransportError, match="the stream was left"):
+            await anext(answer.chunks)
         for _ in range(3):
             assert await collect(transport, server.origin) == (200, b"abc")
         assert server.connections == 2

@@ -86,4 +86,4 @@ class Body:
     def close(self) -> None:
         """Give up the rest of the body, if there is one, and its connection."""
         if self._connection is not None:
-            self._connection.drop()
+            self._connection.leave()

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote_to_bytes
 
 from treadle.http import failures
-from treadle.http.plain.connection import Body, StaleConnectionError
+from treadle.http.plain.body import Body
+from treadle.http.plain.connection import StaleConnectionError
 from treadle.http.plain.pool import Pool, find_pool
 from treadle.http.protocol import Answer, StreamedAnswer, Transport
 

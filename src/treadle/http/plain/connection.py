@@ -116,9 +116,6 @@ class Connection(asyncio.Protocol):
 
     def drop(self) -> None:
         """Close the connection, whatever it is doing."""
-        if self._head is not None and self._head.done() and not self._head.cancelled():
-            # The asker was cancelled together with a failure, and will not look at it.
-            self._head.exception()
         self._pool.forget(self)
         self._reset()
         self._transport.abort()
@@ -135,6 +132,10 @@ class Connection(asyncio.Protocol):
             body.end(failure)
         elif head is not None and not head.done():
             head.set_exception(failure)
+
+    def leave(self) -> None:
+        """Close the connection because the reader of the body has left."""
+        self.fail(failures.broken(self._pool.origin, "the stream was left"))
 
     def resume(self) -> None:
         """Read the socket again, if that was paused."""
