@@ -199,6 +199,8 @@ async def test_leaving_a_stream_early_closes_its_connection_and_only_then():
         async with transport.stream(server.origin, {}, b"") as answer:
             assert await anext(answer.chunks) == b"abc"
         await asyncio.wait_for(server.gone.wait(), 5)
+        with pytest.raises(TransportError, match="the stream was left"):
+            await anext(answer.chunks)
         for _ in range(3):
             assert await collect(transport, server.origin) == (200, b"abc")
         assert server.connections == 2
@@ -414,6 +416,31 @@ def test_connections_end_with_their_event_loop(run, recwarn):
     gc.collect()
     assert loops[0]() is None
     assert [str(item.message) for item in recwarn if issubclass(item.category, ResourceWarning)] == []
+
+
+@WAYS
+async def test_a_server_that_closes_at_once_is_an_error_at_once(ask):
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with listen(close) as url:
+        transport = HttpTransport(timeout_seconds=60)
+        for _ in range(50):
+            with pytest.raises(TransportError, match="broke before"):
+                await ask(transport, url)
+
+
+async def test_two_event_loops_in_turn_keep_their_connections():
+    """The same transport, asked from this loop and from that of a thread."""
+    async with serve([Reply(b"ok")]) as server:
+        transport = HttpTransport()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            for _ in range(5):
+                assert await whole(transport, server.origin) == (200, b"ok")
+                answer = await asyncio.to_thread(runner.run, whole(transport, server.origin))
+                assert answer == (200, b"ok")
+            assert server.connections == 2
+            await asyncio.to_thread(runner.close)
 
 
 async def test_a_reset_of_a_waiting_connection_harms_nobody():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.http.sse import SseReader
+from treadle.http.sse import LineReader, SseReader
 
 
 def read(*chunks: bytes) -> list[bytes]:
@@ -32,6 +32,10 @@ def read(*chunks: bytes) -> list[bytes]:
         (b"", []),
         (b"not an event\n\n", []),
         (b"database: a\n\n", []),
+        (b"data: a\rdata: b\r\rdata: c\r\r", [b"a\nb", b"c"]),
+        (b"data: a\r\n\rdata: b\n\r\n", [b"a", b"b"]),
+        (b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n", [b"a"]),
+        (b"\xef\xbb\xbf\n\ndata: a\n\n", [b"a"]),
     ],
 )
 def test_events(raw, events):
@@ -42,8 +46,24 @@ def test_events(raw, events):
 LINES = st.sampled_from([b"data: a", b"data:b", b": c", b"", b"event: d", b"data: \xc3\xbc{}", b"junk"])
 
 
-@given(st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n"]))), st.lists(st.integers(0, 200)))
+@given(st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"]))), st.lists(st.integers(0, 200)))
 def test_where_the_pieces_end_makes_no_difference(lines, cuts):
     raw = b"".join(line + end for line, end in lines)
     edges = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
     assert read(*(raw[a:b] for a, b in pairwise(edges))) == read(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "lines"),
+    [
+        (b'{"a":1}\n{"b":2}\n', [b'{"a":1}', b'{"b":2}']),
+        (b"a\r\n\r\n\nb", [b"a\r", b"b"]),
+        (b"a", [b"a"]),
+        (b"", []),
+    ],
+)
+def test_lines(raw, lines):
+    for step in (1, 2, len(raw) or 1):
+        reader = LineReader()
+        found = [line for at in range(0, len(raw), step) for line in reader.feed(raw[at : at + step])]
+        assert found + reader.close() == lines

@@ -19,7 +19,7 @@ from msgspec import Struct
 from treadle.cli.terminal.output import clean, print_lines, stdout
 from treadle.journal.registry import DEFAULT_PATH
 
-_NEEDED = ("msgspec", "pydantic", "pyreqwest", "jsonschema-rs", "tenacity", "typer", "rich")
+_NEEDED = ("msgspec", "pydantic", "pyreqwest", "httptools", "jsonschema-rs", "tenacity", "typer", "rich")
 _KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
 
 

@@ -14,7 +14,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """The largest body that is read, after decompression."""
 
 
-class Answer(Struct, frozen=True):
+class Answer(Struct, frozen=True, gc=False):
     """A whole answer, with any status."""
 
     status: int

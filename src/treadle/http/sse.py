@@ -1,23 +1,30 @@
-"""Server-sent events: bytes that arrive in any pieces, to the data of each event. No I/O.
+"""Reading streams: the data of server-sent events, and lines. No I/O.
 
-Event names, ids, retry times and comments are skipped: model servers say all in the data. A lone carriage
-return ends no line.
+Source: WHATWG HTML, section "Server-sent events". Event names, ids, retry times and comments are skipped, since
+model servers put everything into the data.
 """
+
+_BOM = b"\xef\xbb\xbf"
 
 
 class SseReader:
-    """Takes bytes, gives events."""
+    """A reader of server-sent events, from bytes in pieces of any size."""
 
-    __slots__ = ("_data", "_partial")
+    __slots__ = ("_after_cr", "_data", "_is_at_start", "_partial")
 
     def __init__(self) -> None:
         self._partial: list[bytes] = []
-        """Pieces of a line that has not ended."""
+        """The pieces of a line that has not ended."""
         self._data: list[bytes] = []
-        """Data lines of an event that has not ended."""
+        """The data lines of an event that has not ended."""
+        self._after_cr = False
+        """Whether the last byte was a carriage return, so that a line feed now would belong to it."""
+        self._is_at_start = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of the events that `chunk` completes."""
+        """Return the data of the events that `chunk` completes."""
+        if self._after_cr or b"\r" in chunk:
+            chunk = self._unify(chunk)
         if b"\n" not in chunk:
             self._partial.append(chunk)
             return []
@@ -25,25 +32,38 @@ class SseReader:
             self._partial.append(chunk)
             chunk = b"".join(self._partial)
             self._partial.clear()
+        if self._is_at_start:
+            self._is_at_start = False
+            chunk = chunk.removeprefix(_BOM)
         *lines, rest = chunk.split(b"\n")
         if rest:
             self._partial.append(rest)
         events = []
         for line in lines:
             if line.startswith(b"data:"):
-                self._data.append(line[5:].removesuffix(b"\r").removeprefix(b" "))
-            elif self._data and (not line or line == b"\r"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
                 events.append(b"\n".join(self._data))
                 self._data.clear()
         return events
 
     def close(self) -> list[bytes]:
-        """The last event, where the stream ended without the empty line after it."""
+        """Return the last event, if the stream ended without the empty line after it."""
+        self._after_cr = False
         return self.feed(b"\n\n")
+
+    def _unify(self, chunk: bytes) -> bytes:
+        """Return `chunk` with each kind of line end as a line feed."""
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
+        if chunk:
+            self._after_cr = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 class LineReader:
-    """The same for servers that send one JSON object a line (Ollama)."""
+    """A reader of lines, for servers that send one JSON object a line (Ollama)."""
 
     __slots__ = ("_partial",)
 
@@ -51,7 +71,7 @@ class LineReader:
         self._partial: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that `chunk` completes, empty ones left out."""
+        """Return the lines that `chunk` completes, without empty ones."""
         head, newline, rest = chunk.rpartition(b"\n")
         if not newline:
             self._partial.append(chunk)
@@ -61,5 +81,5 @@ class LineReader:
         return [line for line in lines if line.strip()]
 
     def close(self) -> list[bytes]:
-        """The last line, where the stream ended without a newline."""
+        """Return the last line, if the stream ended without a newline."""
         return self.feed(b"\n")

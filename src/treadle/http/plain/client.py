@@ -8,21 +8,22 @@ import asyncio
 import base64
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote_to_bytes
 
 from treadle.http import failures
-from treadle.http.plain.connection import Body
+from treadle.http.plain.body import Body
+from treadle.http.plain.connection import StaleConnectionError
 from treadle.http.plain.pool import Pool, find_pool
 from treadle.http.protocol import Answer, StreamedAnswer, Transport
 
 if TYPE_CHECKING:
     from pyreqwest.http import Url
 
-REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _WHOLE_BYTES = 64 * 1024
 """Requests of up to this size are written in one piece."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -78,46 +79,67 @@ class PlainClient:
         self._timeouts = timeouts
         self._redirected = redirected
 
-    async def post(self, route: Route, body: bytes) -> Answer:
+    def post(self, route: Route, body: bytes) -> Coroutine[Any, Any, Answer]:
         """See `Transport.post`."""
-        payload, unsent = _frame(route, body)
-        answer: Answer = await self._pool(route).ask(payload, unsent)
-        if answer.status in REDIRECTS and answer.header("location") is not None:
-            return await self._redirected.post(route.url, route.headers, body)
-        return answer
+        return self.ask(route, body)
 
-    async def get(self, route: Route) -> Answer:
+    def get(self, route: Route) -> Coroutine[Any, Any, Answer]:
         """See `Transport.get`."""
-        answer: Answer = await self._pool(route).ask(route.head + b"\r\n")
-        if answer.status in REDIRECTS and answer.header("location") is not None:
-            return await self._redirected.get(route.url, route.headers)
-        return answer
+        return self.ask(route, None)
 
     def stream(self, route: Route, body: bytes) -> AbstractAsyncContextManager[StreamedAnswer]:
         """See `Transport.stream`."""
         return _Stream(self, route, body)
 
-    async def open_stream(self, route: Route, body: bytes) -> StreamedAnswer:
-        """Return a streamed answer; closing it is left to the caller."""
-        payload, unsent = _frame(route, body)
-        answer: StreamedAnswer = await self._pool(route).ask(payload, unsent, is_streamed=True)
-        return answer
+    async def ask(self, route: Route, body: bytes | None, *, is_streamed: bool = False) -> Any:
+        """Send a request, without a body if that is `None`, and return its `Answer`, after redirects.
 
-    def follow(self, route: Route, body: bytes) -> AbstractAsyncContextManager[StreamedAnswer]:
-        """Return the stream of a request that was answered with a redirect."""
-        return self._redirected.stream(route.url, route.headers, body)
+        If `is_streamed`, return its `StreamedAnswer` once the head has come, and leave redirects to the caller.
 
-    def _pool(self, route: Route) -> Pool:
+        A request is sent once more, over a new connection, if its connection had been idle for some time and the
+        server closed it before anything of an answer came. Raises: the errors of `treadle.http.failures`.
+        """
         loop = asyncio.get_running_loop()
         pool = route.pool() if route.pool is not None else None
         if pool is None or pool.loop is not loop or pool.is_closed:
             pool = find_pool(loop, route.host, route.port, route.origin, self._timeouts)
             route.pool = weakref.ref(pool)
-        return pool
+        payload, unsent = _frame(route, body)
+        due = loop.time() + self._timeouts.total
+        connection = pool.take(due)
+        while True:
+            if connection is None:
+                connection = await pool.connect(due)
+            head = connection.ask(payload, unsent, due, is_streamed=is_streamed)
+            try:
+                answer = await head
+                break
+            except StaleConnectionError:
+                connection = None
+            except asyncio.CancelledError:
+                if connection.is_asked_by(head):
+                    connection.drop()
+                raise
+        if is_streamed or not is_redirect(answer):
+            return answer
+        if body is None:
+            return await self._redirected.get(route.url, route.headers)
+        return await self._redirected.post(route.url, route.headers, body)
+
+    def follow(self, route: Route, body: bytes) -> AbstractAsyncContextManager[StreamedAnswer]:
+        """Return the stream of a request that was answered with a redirect."""
+        return self._redirected.stream(route.url, route.headers, body)
 
 
-def _frame(route: Route, body: bytes) -> tuple[bytes, bytes]:
+def is_redirect(answer: Answer | StreamedAnswer) -> bool:
+    """Return whether an answer asks to send the request to another URL."""
+    return answer.status in _REDIRECTS and answer.header("location") is not None
+
+
+def _frame(route: Route, body: bytes | None) -> tuple[bytes, bytes]:
     """Return what is written at once, and what is written as the server takes it."""
+    if body is None:
+        return route.head + b"\r\n", b""
     if len(body) <= _WHOLE_BYTES:
         return b"%bcontent-length: %d\r\n\r\n%b" % (route.head, len(body), body), b""
     return b"%bcontent-length: %d\r\n\r\n" % (route.head, len(body)), body
@@ -126,29 +148,29 @@ def _frame(route: Route, body: bytes) -> tuple[bytes, bytes]:
 class _Stream:
     """The context of a streamed answer."""
 
-    __slots__ = ("_body", "_client", "_content", "_other", "_route")
+    __slots__ = ("_answer_body", "_body", "_client", "_redirected", "_route")
 
-    def __init__(self, client: PlainClient, route: Route, content: bytes) -> None:
+    def __init__(self, client: PlainClient, route: Route, body: bytes) -> None:
         self._client = client
         self._route = route
-        self._content = content
-        self._body: Body | None = None
-        self._other: AbstractAsyncContextManager[StreamedAnswer] | None = None
+        self._body = body
+        self._answer_body: Body | None = None
+        self._redirected: AbstractAsyncContextManager[StreamedAnswer] | None = None
 
     async def __aenter__(self) -> StreamedAnswer:
-        answer = await self._client.open_stream(self._route, self._content)
-        self._body = cast(Body, answer.chunks)
-        if answer.status not in REDIRECTS or answer.header("location") is None:
+        answer: StreamedAnswer = await self._client.ask(self._route, self._body, is_streamed=True)
+        self._answer_body = cast(Body, answer.chunks)
+        if not is_redirect(answer):
             return answer
-        self._body.close()
-        self._other = self._client.follow(self._route, self._content)
-        return await self._other.__aenter__()
+        self._answer_body.close()
+        self._redirected = self._client.follow(self._route, self._body)
+        return await self._redirected.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        if self._other is not None:
-            return await self._other.__aexit__(kind, error, trace)
-        if self._body is not None:
-            self._body.close()
+        if self._redirected is not None:
+            return await self._redirected.__aexit__(kind, error, trace)
+        if self._answer_body is not None:
+            self._answer_body.close()
         return None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from treadle.http import failures
+from treadle.http.plain.body import Body, Headers
 from treadle.http.plain.inflate import ENCODINGS, Inflater
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
 
@@ -28,92 +29,12 @@ MAX_HEAD_BYTES = 256 * 1024
 _FRAMING_RATE = 16
 """Bytes of chunk sizes and extensions that are allowed for each byte of a body."""
 _WRITE_BYTES = 256 * 1024
-_UNREAD_BYTES = 256 * 1024
-"""How much of a streamed body waits for its reader before the socket is no longer read."""
 
 Head: TypeAlias = asyncio.Future[Answer] | asyncio.Future[StreamedAnswer]
 
 
 class StaleConnectionError(Exception):
     """The server had closed an idle connection, so that the request was lost before any of the answer came."""
-
-
-class Headers:
-    """The headers of an answer; calling it returns the first with a name."""
-
-    __slots__ = ("_by_name", "_raw")
-
-    def __init__(self, raw: dict[bytes, bytes]) -> None:
-        self._raw = raw
-        self._by_name: dict[str, str] | None = None
-
-    def __call__(self, name: str) -> str | None:
-        """Return the first header called `name`, in any case; `None` if there is none."""
-        if self._by_name is None:
-            self._by_name = {}
-            for key, value in self._raw.items():
-                self._by_name.setdefault(key.decode("latin-1").lower(), value.decode("latin-1"))
-        return self._by_name.get(name.lower())
-
-
-class Body:
-    """The body of a streamed answer: an iterator over its pieces as they arrive."""
-
-    __slots__ = ("_connection", "_failure", "_is_ended", "_loop", "_unread", "_unread_bytes", "_waiter")
-
-    def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
-        self._connection: Connection | None = connection
-        self._loop = loop
-        self._unread: list[bytes] = []
-        self._unread_bytes = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._failure: Exception | None = None
-        self._is_ended = False
-
-    def __aiter__(self) -> "Body":
-        return self
-
-    async def __anext__(self) -> bytes:
-        while not self._unread:
-            if self._failure is not None:
-                raise self._failure
-            if self._is_ended:
-                raise StopAsyncIteration
-            self._waiter = self._loop.create_future()
-            await self._waiter
-        piece = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
-        self._unread.clear()
-        self._unread_bytes = 0
-        if self._connection is not None:
-            self._connection.resume()
-        return piece
-
-    def add(self, piece: bytes) -> None:
-        """Append a piece, without waking the reader."""
-        self._unread.append(piece)
-        self._unread_bytes += len(piece)
-
-    def wake(self) -> bool:
-        """Wake the reader if there is something to read. Return whether too much is unread."""
-        if self._unread and self._waiter is not None:
-            if not self._waiter.done():
-                self._waiter.set_result(None)
-            self._waiter = None
-        return self._unread_bytes > _UNREAD_BYTES
-
-    def end(self, failure: Exception | None = None) -> None:
-        """Let the reader read what is unread, and then the end or the failure."""
-        self._connection = None
-        self._is_ended = True
-        self._failure = failure
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-        self._waiter = None
-
-    def close(self) -> None:
-        """Give up the rest of the body, if there is one, and its connection."""
-        if self._connection is not None:
-            self._connection.drop()
 
 
 class Connection(asyncio.Protocol):
@@ -149,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._transport: Any = None
         self._headers: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
         self._is_writable = True
         self._is_paused = False
         self.may_be_stale = False
@@ -162,7 +84,7 @@ class Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self._head: Head | None = None
         self._body: Body | None = None
-        self._pieces: list[bytes] = []
+        self._pieces.clear()
         self._size = self._received_bytes = self._status = 0
         self._inflater: Inflater | None = None
         self._unsent: memoryview | None = None
@@ -170,15 +92,22 @@ class Connection(asyncio.Protocol):
         """What the parser's callbacks found wrong, which may not raise."""
         self._is_streamed = self._is_complete = self._is_keepable = False
 
-    def ask(self, payload: bytes, unsent: bytes, *, is_streamed: bool) -> Any:
+    def ask(self, payload: bytes, unsent: bytes, due: float, *, is_streamed: bool) -> Any:
         """Send a request and return a future for the whole answer, or for its head if it is streamed.
 
         `payload` is sent at once; `unsent`, the rest of a large request, as fast as the server takes it. The future
         fails with an error of `treadle.http.failures`, or with `StaleConnectionError`.
         """
-        self._is_streamed = is_streamed
+        self.due = due
         self.is_resting = False
-        head = self._head = self._pool.loop.create_future()
+        self._is_streamed = is_streamed
+        head = self._pool.loop.create_future()
+        if self._parser is None:
+            # The server closed the connection as soon as it was made.
+            head.set_exception(failures.broken(self._pool.origin, _CLOSED))
+            return head
+        self._head = head
+        self._pool.watch(self)
         self._transport.write(payload)
         if unsent:
             self._unsent = memoryview(unsent)
@@ -187,9 +116,6 @@ class Connection(asyncio.Protocol):
 
     def drop(self) -> None:
         """Close the connection, whatever it is doing."""
-        if self._head is not None and self._head.done() and not self._head.cancelled():
-            # The asker was cancelled together with a failure, and will not look at it.
-            self._head.exception()
         self._pool.forget(self)
         self._reset()
         self._transport.abort()
@@ -206,6 +132,10 @@ class Connection(asyncio.Protocol):
             body.end(failure)
         elif head is not None and not head.done():
             head.set_exception(failure)
+
+    def leave(self) -> None:
+        """Close the connection because the reader of the body has left."""
+        self.fail(failures.broken(self._pool.origin, "the stream was left"))
 
     def resume(self) -> None:
         """Read the socket again, if that was paused."""
@@ -294,7 +224,6 @@ class Connection(asyncio.Protocol):
             return
         self._status = status
         headers = self._headers = dict(self._raw)
-        self._raw.clear()
         for name in headers:
             if len(name) == 16 and name.lower() == b"content-encoding":
                 encoding = headers[name].strip().lower()

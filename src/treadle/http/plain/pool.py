@@ -12,11 +12,10 @@ import os
 import socket
 import weakref
 from collections.abc import AsyncGenerator
-from typing import Any
 
 from treadle.core.errors import ProviderError
 from treadle.http import failures
-from treadle.http.plain.connection import Connection, StaleConnectionError
+from treadle.http.plain.connection import Connection
 from treadle.http.plain.dial import dial
 
 _STALE_SECONDS = 2.0
@@ -51,33 +50,19 @@ class Pool:
         with contextlib.suppress(StopIteration):
             self._guard.asend(None).send(None)
 
-    async def ask(self, payload: bytes, unsent: bytes = b"", *, is_streamed: bool = False) -> Any:
-        """Send a request and return its `Answer`, or its `StreamedAnswer` once the head has come.
+    def take(self, due: float) -> Connection | None:
+        """Return an idle connection, if there is one, for a request that is due at `due`."""
+        if not self._idle:
+            return None
+        connection = self._idle.popitem()[0]
+        connection.may_be_stale = due - connection.due > _STALE_SECONDS
+        return connection
 
-        A request is sent once more, over a new connection, if its connection had been idle for some time and the
-        server closed it before anything of an answer came. Raises: the errors of `treadle.http.failures`.
-        """
-        due = self.loop.time() + self._timeouts.total
-        is_first = True
-        while True:
-            if is_first and self._idle:
-                connection = self._idle.popitem()[0]
-                connection.may_be_stale = due - connection.due > _STALE_SECONDS
-            else:
-                connection = await self._connect(due)
-            connection.due = due
-            self._busy.add(connection)
-            if due < self._rings_at:
-                self._set_timer(due)
-            head = connection.ask(payload, unsent, is_streamed=is_streamed)
-            try:
-                return await head
-            except StaleConnectionError:
-                is_first = False
-            except asyncio.CancelledError:
-                if connection.is_asked_by(head):
-                    connection.drop()
-                raise
+    def watch(self, connection: Connection) -> None:
+        """Fail the request of a connection when it is due."""
+        self._busy.add(connection)
+        if connection.due < self._rings_at:
+            self._set_timer(connection.due)
 
     def release(self, connection: Connection) -> None:
         """Take back a connection that can be used again."""
@@ -101,28 +86,32 @@ class Pool:
             if timer is not None:
                 timer.cancel()
         for connection in [*self._idle, *self._busy]:
-            connection.drop()
+            connection.fail(failures.broken(self.origin, "the event loop shuts down"))
 
-    async def _connect(self, due: float) -> Connection:
+    async def connect(self, due: float) -> Connection:
+        """Return a new connection. Raises: the errors of `treadle.http.failures`."""
+        connected = await self._dial(due)
+        try:
+            _, connection = await self.loop.create_connection(lambda: Connection(self), sock=connected)
+        except OSError as error:
+            connected.close()
+            raise self._explain(error) from None
+        except BaseException:
+            connected.close()
+            raise
+        return connection
+
+    async def _dial(self, due: float) -> socket.socket:
         in_time = self.loop.time() + self._timeouts.connect
-        connected: socket.socket | None = None
         try:
             async with asyncio.timeout_at(min(in_time, due)):
-                connected = await dial(self.loop, self._host, self._port)
-            _, connection = await self.loop.create_connection(lambda: Connection(self), sock=connected)
-        except TimeoutError as error:
-            # An operating system's own time-out is an `OSError` with a number.
-            if error.errno is not None:
+                return await dial(self.loop, self._host, self._port)
+        except OSError as error:
+            # `TimeoutError` is an `OSError`, and has a number if it is the operating system's.
+            if not isinstance(error, TimeoutError) or error.errno is not None:
                 raise self._explain(error) from None
             make = failures.connect_timeout if in_time <= due else failures.total_timeout
             raise make(self.origin, self._timeouts) from None
-        except OSError as error:
-            raise self._explain(error) from None
-        except BaseException:
-            if connected is not None:
-                connected.close()
-            raise
-        return connection
 
     def _explain(self, error: OSError) -> ProviderError:
         """Return the typed error for a failure to connect."""

@@ -1,0 +1,89 @@
+"""What a caller gets of an answer: its headers, and the body of a streamed one."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from treadle.http.plain.connection import Connection
+
+_UNREAD_BYTES = 256 * 1024
+"""How much of a streamed body waits for its reader before the socket is no longer read."""
+
+
+class Headers(Struct, gc=False):
+    """The headers of an answer; calling it returns the first with a name."""
+
+    raw: dict[bytes, bytes]
+    """As they came; of several with the same spelling of the name, the first."""
+    by_name: dict[str, str] | None = None
+    """Names in lower case; made when somebody asks."""
+
+    def __call__(self, name: str) -> str | None:
+        """Return the first header called `name`, in any case; `None` if there is none."""
+        if self.by_name is None:
+            self.by_name = {}
+            for key, value in self.raw.items():
+                self.by_name.setdefault(key.decode("latin-1").lower(), value.decode("latin-1"))
+        return self.by_name.get(name.lower())
+
+
+class Body:
+    """The body of a streamed answer: an iterator over its pieces as they arrive."""
+
+    __slots__ = ("_connection", "_failure", "_is_ended", "_loop", "_unread", "_unread_bytes", "_waiter")
+
+    def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
+        self._connection: Connection | None = connection
+        self._loop = loop
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: Exception | None = None
+        self._is_ended = False
+
+    def __aiter__(self) -> "Body":
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._unread:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_ended:
+                raise StopAsyncIteration
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        piece = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+        self._unread.clear()
+        self._unread_bytes = 0
+        if self._connection is not None:
+            self._connection.resume()
+        return piece
+
+    def add(self, piece: bytes) -> None:
+        """Append a piece, without waking the reader."""
+        self._unread.append(piece)
+        self._unread_bytes += len(piece)
+
+    def wake(self) -> bool:
+        """Wake the reader if there is something to read. Return whether too much is unread."""
+        if self._unread and self._waiter is not None:
+            if not self._waiter.done():
+                self._waiter.set_result(None)
+            self._waiter = None
+        return self._unread_bytes > _UNREAD_BYTES
+
+    def end(self, failure: Exception | None = None) -> None:
+        """Let the reader read what is unread, and then the end or the failure."""
+        self._connection = None
+        self._is_ended = True
+        self._failure = failure
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._waiter = None
+
+    def close(self) -> None:
+        """Give up the rest of the body, if there is one, and its connection."""
+        if self._connection is not None:
+            self._connection.leave()
