@@ -72,6 +72,8 @@ class PlainUsage(Struct, gc=False):
     def read(self) -> Usage:
         """Return the counts in Treadle's type."""
         before, after = self.prompt_tokens_details, self.completion_tokens_details
+        if before is None and after is None:
+            return Usage(self.prompt_tokens, self.completion_tokens)
         return Usage(
             self.prompt_tokens,
             self.completion_tokens,
