@@ -232,7 +232,7 @@ def test_a_loop_that_ends_leaves_the_others_going():
     assert limiter.stats().waiting == 1
 
     async def go_on():
-        from treadle.models.wrappers.limit import Permit
+        from treadle.models.wrappers.limiter import Permit
 
         limiter.finish(Permit(0.0, 0.0))
         return await asyncio.wait_for(limiter.admit(), 1)

@@ -180,7 +180,8 @@ class Config:
         return with_retries(made, table.max_attempts, table.total_timeout_seconds)
 
     def _limited(self, inner: Model, name: str) -> Model:
-        from treadle.models.wrappers.limit import Limiter, LimitModel
+        from treadle.models.wrappers.limit import LimitModel
+        from treadle.models.wrappers.limiter import Limiter
 
         table = self.file.limits[name]
         given = table.model_dump(exclude_none=True)

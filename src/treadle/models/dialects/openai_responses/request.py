@@ -29,6 +29,7 @@ from treadle.models.dialects.openai_responses.answer import KEY, ResponseReader,
 from treadle.models.dialects.openai_responses.stream import ResponseCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.http_model import HttpModel
+from treadle.models.wire.openai import OPENAI
 from treadle.models.wire.parts import (
     AcceptedParts,
     Contents,
@@ -38,7 +39,6 @@ from treadle.models.wire.parts import (
     text_of_part,
     with_attached,
 )
-from treadle.models.wire.preset import Preset
 from treadle.models.wire.schema import is_strict
 
 STATES = ("none", "previous_response_id", "conversation")
@@ -73,13 +73,7 @@ class OpenAIResponsesModel(HttpModel):
 
     DIALECT = "openai_responses"
     BASE_URL = "https://api.openai.com/v1"
-    PRESET = Preset(
-        dialect="openai_responses",
-        key_variable="OPENAI_API_KEY",
-        base_url_variable="OPENAI_BASE_URL",
-        header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
-        price_provider="openai",
-    )
+    PRESET = replace(OPENAI, dialect="openai_responses")
     PATH = "/responses"
     READER = ResponseReader
     COLLECTOR = ResponseCollector
