@@ -21,7 +21,7 @@ def call(name: str, arguments: Json = None, *, call_id: str | None = None) -> To
 
 
 class ScriptedModel:
-    """Answers the n-th request with the n-th answer of a list, or with the result of a function of the request.
+    """A model that gives the n-th answer of a list to the n-th request, or the result of a function of the request.
 
     After the last answer of a list it raises `IndexError`, since a script that is too short is a mistake of its
     author and not an answer.

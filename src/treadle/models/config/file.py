@@ -117,7 +117,10 @@ class Config:
     """Named models. `load_config` makes it."""
 
     def __init__(self, file: ConfigFile, path: Path | None = None) -> None:
-        """Raises: `ConfigError` for a name that is used but not defined, and for a fallback that names itself."""
+        """Check and keep the content of a file.
+
+        Raises: `ConfigError` for a name that is used but not defined, and for a fallback that names itself.
+        """
         self.file = file
         self.path = path
         """The file that it was read from; `None` if there is none."""

@@ -17,7 +17,7 @@ MakeModel = Callable[..., Model]
 
 
 class Grade(StrEnum):
-    """How exactly a run's journal will hold what the model sampled."""
+    """The exactness with which a run's journal will hold what the model sampled."""
 
     TOKENS = "tokens"
     """Token ids of prompt and answer, and logprobs, which is all that RL needs."""
@@ -67,7 +67,7 @@ _ANSWER: dict[str, Json] = {
 
 
 class Prober:
-    """Asks one endpoint a few short questions, one after another."""
+    """An examination of one endpoint by a few short questions, one after another."""
 
     def __init__(self, make: MakeModel) -> None:
         self._make = make

@@ -101,7 +101,7 @@ class HttpModel(ABC):
 
     @property
     def identity(self) -> str:
-        """What answers depend on beside the request; see `identity_of`."""
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
         asked = [self.DIALECT, self.server.address, self.model, self.settings]
         return msgspec.json.encode(asked, order="sorted").decode()
 

@@ -23,7 +23,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Collector(ABC):
-    """Builds the raw object of a whole answer from a dialect's events."""
+    """A builder of a whole answer's raw object from a dialect's events."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         """Make a collector for one answer; `on_delta` is called with each piece as it arrives."""

@@ -18,7 +18,7 @@ NO_TURNS: Turns = (None, (), b"")
 
 
 class TurnWriter:
-    """Writes messages as turns; an instance is a function for `Log.scan`."""
+    """A writer of messages as turns; an instance is a function for `Log.scan`."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ _CHARS_PER_TOKEN = 4
 
 
 class LimitModel(Wrapper):
-    """Makes the requests of a model wait for a limiter."""
+    """A model whose requests wait for a limiter."""
 
     CHANGES_ANSWERS = False
 

@@ -72,7 +72,7 @@ class _Waiter:
 
 
 class Limiter:
-    """Admits requests in the order in which they come. Several threads and event loops may use one limiter.
+    """A gate that admits requests in the order in which they come. Threads and event loops may share it.
 
     Without any numbers it learns the server's limits: from the headers that report them, from how many requests
     succeed between two refusals, and (unless `is_adaptive` is false) from whether more requests in flight bring

@@ -85,7 +85,7 @@ class GeminiModel(HttpModel):
 
     @property
     def identity(self) -> str:
-        """What answers depend on beside the request; see `identity_of`."""
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
         if not self._server_tools:
             return super().identity
         return super().identity + msgspec.json.encode(self._server_tools, order="sorted").decode()

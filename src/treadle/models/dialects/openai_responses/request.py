@@ -115,7 +115,7 @@ class OpenAIResponsesModel(HttpModel):
 
     @property
     def identity(self) -> str:
-        """What answers depend on beside the request; see `identity_of`."""
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
         more = [self._server_tools, self._conversation]
         return super().identity + (msgspec.json.encode(more, order="sorted").decode() if any(more) else "")
 
