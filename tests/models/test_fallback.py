@@ -95,7 +95,7 @@ async def test_the_journal_says_what_was_tried():
     assert run.output == "yes"
     tried = [event.body for event in run.events if isinstance(event.body, e.InferenceFailed)]
     assert [(item.model, item.error, item.retry_in_seconds) for item in tried] == [("a", "a is down", 0.0)]
-    assert run.events[0].body.spec.model.name == "a"
+    assert run.events[0].body.agent.model.name == "a"
 
 
 def test_modes_and_names():

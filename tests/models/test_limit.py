@@ -232,7 +232,7 @@ def test_a_loop_that_ends_leaves_the_others_going():
     assert limiter.stats().waiting == 1
 
     async def go_on():
-        from treadle.models.wrappers.limit import Permit
+        from treadle.models.wrappers.limiter import Permit
 
         limiter.finish(Permit(0.0, 0.0))
         return await asyncio.wait_for(limiter.admit(), 1)
@@ -257,7 +257,7 @@ def test_a_forked_process_begins_anew():
 def test_there_is_one_limiter_of_a_name():
     first = Limiter.shared("test-one", requests_per_minute=5)
     assert Limiter.shared("test-one", requests_per_minute=5) is first
-    with pytest.raises(ConfigError, match="already there"):
+    with pytest.raises(ConfigError, match="was made with"):
         Limiter.shared("test-one", requests_per_minute=6)
 
 
@@ -349,7 +349,7 @@ async def test_a_refusal_is_heard_by_the_other_processes(tmp_path):
 
 async def test_a_store_that_cannot_be_used_is_an_error(tmp_path):
     limiter = Limiter(requests_per_minute=60, store=tmp_path / "missing" / "runs.db")
-    with pytest.raises(ConfigError, match="limits cannot be shared by"):
+    with pytest.raises(ConfigError, match="the limits cannot be shared through"):
         await asyncio.wait_for(limiter.admit(), 5)
     (tmp_path / "broken.db.limits").write_bytes(b"this is no database at all" * 100)
     limiter = Limiter(requests_per_minute=60, store=tmp_path / "broken.db")

@@ -55,17 +55,21 @@ class Log(Generic[T]):
         `function` returns the next state and the result of the item; the first item is given `initial`. Each item
         is computed once for all versions of this history, as by `map`, so both must depend on the items alone.
         """
-        known = self._memos.get((function, "scan"))
+        known: tuple[list[R], list[S]] | None = self._memos.get(function)
         if known is None:
-            known = self._memos[function, "scan"] = ([], [initial])
-        results, states = cast("tuple[list[R], list[S]]", known)
-        for item in self._items[len(results) : self._size]:
-            state, result = function(states[-1], item, *context)
-            results.append(result)
-            states.append(state)
-        if len(results) == self._size:
+            known = self._memos[function] = ([], [initial])
+        results, states = known
+        size = self._size
+        if len(results) < size:
+            state = states[-1]
+            for item in self._items[len(results) : size]:
+                state, result = function(state, item, *context)
+                results.append(result)
+                states.append(state)
+            return results, state
+        if len(results) == size:
             return results, states[-1]
-        return results[: self._size], states[self._size]
+        return results[:size], states[size]
 
     def derive(self, function: "Callable[[list[T], bool], Iterable[R]]") -> "Log[R]":
         """A log of what `function` makes of the items, which shares its storage as this history does.

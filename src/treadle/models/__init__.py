@@ -1,4 +1,4 @@
-"""Models: what answers a request. Names only, each loaded when it is first used."""
+"""Models, which answer requests. The names are loaded when they are first used."""
 
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from treadle.models.wrappers.cost import CostModel
     from treadle.models.wrappers.fallback import FallbackModel
     from treadle.models.wrappers.format_model import FormatModel
-    from treadle.models.wrappers.limit import Limiter, LimitModel
+    from treadle.models.wrappers.limit import LimitModel
+    from treadle.models.wrappers.limiter import Limiter
     from treadle.models.wrappers.retry import RetryModel
     from treadle.models.wrappers.wrapper import Wrapper
 
@@ -81,7 +82,7 @@ _WHERE = {
     "HttpTransport": "treadle.http.transport",
     "InProcessTransport": "treadle.http.transport",
     "LimitModel": "treadle.models.wrappers.limit",
-    "Limiter": "treadle.models.wrappers.limit",
+    "Limiter": "treadle.models.wrappers.limiter",
     "Model": "treadle.models.protocol",
     "ModelConfig": "treadle.models.config.build",
     "ModelLike": "treadle.models.protocol",

@@ -11,20 +11,20 @@ from treadle.core.types import Completion, FinishReason, Json, Message, Request,
 from treadle.models.protocol import Watch
 
 Answer: TypeAlias = "str | Message | Completion | BaseException | list[ToolCall]"
-"""A final text, calls, a whole message or completion, or an error to raise."""
+"""An answer of a script: a final text, calls, a whole message or completion, or an error to raise."""
 
 
 def call(name: str, arguments: Json = None, *, call_id: str | None = None) -> ToolCall:
-    """A tool call for a script. `arguments` may be a text, which is taken as it is."""
+    """Return a tool call for a script. `arguments` may be a value, or a text that is used unchanged."""
     text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
     return ToolCall(call_id or "", name, text)
 
 
 class ScriptedModel:
-    """Answers the n-th request with the n-th answer, or with what a function of the request gives.
+    """A model that gives the n-th answer of a list to the n-th request, or the result of a function of the request.
 
-    After the last answer of a list it raises `IndexError`: a script that is too short is a mistake of its
-    writer, not an answer.
+    After the last answer of a list it raises `IndexError`, since a script that is too short is a mistake of its
+    author and not an answer.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ScriptedModel:
     ) -> None:
         self.name = name
         self.requests: list[Request] = []
-        """What was asked, in order."""
+        """The requests so far, in order."""
         self._answer = answers if callable(answers) else None
         self._answers = [] if callable(answers) else list(answers)
         self._delay_seconds = delay_seconds
@@ -47,7 +47,7 @@ class ScriptedModel:
         self._asked = 0
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """The next answer, streamed in pieces of `chunk_chars` if somebody listens."""
+        """Return the next answer, streamed in pieces of `chunk_chars` if somebody listens."""
         position = self._asked
         self._asked += 1
         if self._keeps_requests:

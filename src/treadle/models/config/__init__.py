@@ -1,1 +1,1 @@
-"""From a name or a file to a model."""
+"""Makes models from names and from treadle.toml."""

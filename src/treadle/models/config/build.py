@@ -51,7 +51,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
 
 
 if TYPE_CHECKING:
-    from treadle.models.wrappers.limit import Limiter
+    from treadle.models.wrappers.limiter import Limiter
     from treadle.models.wrappers.retry import RetryModel
 
 Maker: TypeAlias = Callable[[ModelConfig], Model]

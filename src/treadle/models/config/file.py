@@ -117,7 +117,10 @@ class Config:
     """Named models. `load_config` makes it."""
 
     def __init__(self, file: ConfigFile, path: Path | None = None) -> None:
-        """Raises: `ConfigError` for a name that is used but not defined, and for a fallback that names itself."""
+        """Check and keep the content of a file.
+
+        Raises: `ConfigError` for a name that is used but not defined, and for a fallback that names itself.
+        """
         self.file = file
         self.path = path
         """The file that it was read from; `None` if there is none."""
@@ -180,7 +183,8 @@ class Config:
         return with_retries(made, table.max_attempts, table.total_timeout_seconds)
 
     def _limited(self, inner: Model, name: str) -> Model:
-        from treadle.models.wrappers.limit import Limiter, LimitModel
+        from treadle.models.wrappers.limit import LimitModel
+        from treadle.models.wrappers.limiter import Limiter
 
         table = self.file.limits[name]
         given = table.model_dump(exclude_none=True)

@@ -1,4 +1,4 @@
-"""What a live endpoint can do, found out by asking it; and the grade of the data that its runs will carry."""
+"""Finds out what a live endpoint can do by asking it, and which grade of data its runs will carry."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,41 +13,41 @@ from treadle.core.types import Completion, Json, Message, Request, Role, ToolSpe
 from treadle.models.protocol import Model, Watch
 
 MakeModel = Callable[..., Model]
-"""A model with further settings, as `logprobs=True`."""
+"""A function that makes the model with further settings, such as `logprobs=True`."""
 
 
 class Grade(StrEnum):
-    """What a run's journal will hold of what the model sampled."""
+    """The exactness with which a run's journal will hold what the model sampled."""
 
     TOKENS = "tokens"
-    """Token ids of prompt and answer, and logprobs: all that RL needs."""
+    """Token ids of prompt and answer, and logprobs, which is all that RL needs."""
     LOGPROBS = "logprobs"
-    """Texts with logprobs, but no ids: a tokenizer has to guess them."""
+    """Texts with logprobs but without ids, which a tokenizer has to guess."""
     TEXT = "text"
-    """Texts alone: for fine-tuning, not for RL."""
+    """Texts alone, which are enough for fine-tuning but not for RL."""
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
-    """What was seen of one ability."""
+    """The result for one ability."""
 
     name: str
     is_there: bool | None
-    """`None`: it could not be found out."""
+    """Whether the endpoint has the ability; `None`: it could not be found out."""
     seen: str
     advice: str | None = None
 
 
 class Probed(Struct, frozen=True):
-    """All that was found, at the end."""
+    """The results for all abilities."""
 
     findings: tuple[Finding, ...]
     grade: Grade
     output_mode: str
-    """How answers in a schema are best asked for."""
+    """How the model is best brought to answer in a schema."""
 
     @property
     def is_usable(self) -> bool:
-        """It answers at all."""
+        """Whether the endpoint answers at all."""
         return self.findings[0].is_there is True
 
 
@@ -67,7 +67,7 @@ _ANSWER: dict[str, Json] = {
 
 
 class Prober:
-    """Asks one endpoint a handful of short questions, one after another."""
+    """An examination of one endpoint by a few short questions, one after another."""
 
     def __init__(self, make: MakeModel) -> None:
         self._make = make
@@ -75,13 +75,13 @@ class Prober:
         self._findings: list[Finding] = []
 
     async def findings(self) -> AsyncIterator[Finding]:
-        """Each finding as it is made; the rest is left out if the endpoint does not answer at all."""
+        """Yield each finding as it is made; only the first one if the endpoint does not answer at all."""
         async for finding in self._look():
             self._findings.append(finding)
             yield finding
 
     def result(self) -> Probed:
-        """What all findings come to."""
+        """Return the conclusion from all findings."""
         found = {item.name: item.is_there for item in self._findings}
         grade = Grade.TEXT
         if found.get("logprobs"):

@@ -1,1 +1,1 @@
-"""One folder for each provider's wire format: `request`, `answer` and `stream`."""
+"""One folder for each wire format, with the modules `request`, `answer` and `stream`."""

@@ -30,6 +30,9 @@ _MAX_PREFIXES = 1024
 
 OnDelta: TypeAlias = Callable[[Delta], None]
 
+_Prefix: TypeAlias = tuple[Request, tuple[bool, ...], bytes]
+"""A prefix of bodies, after the request without messages and the flags that it was made for."""
+
 _decode = msgspec.json.Decoder().decode
 
 
@@ -88,7 +91,8 @@ class HttpModel(ABC):
         self.server = Server(model, self._base_url, tuple(self._headers.items()), key_variable)
         self._transport = transport or HttpTransport()
         self._read_plain = self.READER(self.settings, price).read
-        self._prefixes: dict[tuple[object, ...], tuple[Request, bytes]] = {}
+        self._newest: _Prefix = (Request(Log()), (), b"")
+        self._prefixes: dict[tuple[object, ...], _Prefix] = {}
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
             raise ConfigError(f"Settings.extra may not hold {reserved}: the request has its own")
         for setting in self.UNKNOWN_SETTINGS:
@@ -97,7 +101,7 @@ class HttpModel(ABC):
 
     @property
     def identity(self) -> str:
-        """What answers depend on beside the request; see `identity_of`."""
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
         asked = [self.DIALECT, self.server.address, self.model, self.settings]
         return msgspec.json.encode(asked, order="sorted").decode()
 
@@ -176,15 +180,25 @@ class HttpModel(ABC):
 
     def _kept_prefix(self, request: Request, *flags: bool) -> bytes:
         """Return `_prefix`, computed once for the same tools and schema."""
+        kept, known, prefix = self._newest
+        if (
+            known == flags
+            and prefix
+            and kept.tools is request.tools
+            and kept.output_schema is request.output_schema
+            and kept.required_tool == request.required_tool
+        ):
+            return prefix
         key = (id(request.tools), id(request.output_schema), request.required_tool, *flags)
         entry = self._prefixes.get(key)
         if entry is None:
             if len(self._prefixes) >= _MAX_PREFIXES:
                 self._prefixes.clear()
             # The entry keeps the tools and the schema alive, so that their ids stay theirs.
-            kept = Request(Log(), request.tools, request.output_schema)
-            entry = self._prefixes[key] = (kept, self._prefix(request, *flags))
-        return entry[1]
+            kept = Request(Log(), request.tools, request.output_schema, request.required_tool)
+            entry = self._prefixes[key] = (kept, flags, self._prefix(request, *flags))
+        self._newest = entry
+        return entry[2]
 
     @abstractmethod
     def _read(self, raw: Json) -> Completion:

@@ -3,6 +3,16 @@
 from msgspec import Struct
 
 from treadle.core.types import Json, TokenRecord, ToolSpec, Usage
+from treadle.models.wire.preset import Preset
+
+OPENAI = Preset(
+    dialect="openai_chat",
+    key_variable="OPENAI_API_KEY",
+    base_url_variable="OPENAI_BASE_URL",
+    header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
+    price_provider="openai",
+)
+"""OpenAI itself."""
 
 
 def read_usage(raw: Json) -> Usage | None:
@@ -72,6 +82,8 @@ class PlainUsage(Struct, gc=False):
     def read(self) -> Usage:
         """Return the counts in Treadle's type."""
         before, after = self.prompt_tokens_details, self.completion_tokens_details
+        if before is None and after is None:
+            return Usage(self.prompt_tokens, self.completion_tokens)
         return Usage(
             self.prompt_tokens,
             self.completion_tokens,

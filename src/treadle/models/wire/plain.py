@@ -12,6 +12,10 @@ import msgspec
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, ToolCall, Usage
 from treadle.models.wire.price import Price
 
+# An attribute of an enum takes longer to look up than a global name.
+_ASSISTANT = Role.ASSISTANT
+_CALLS = FinishReason.TOOL_CALLS
+_STOP = FinishReason.STOP
 _MAX_MISSES = 16
 """After so many answers in a row that are not plain, the fast decoder is no longer tried."""
 
@@ -37,7 +41,8 @@ class PlainReader(ABC):
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
             self._misses += 1
             return None
-        self._misses = 0
+        if self._misses:
+            self._misses = 0
         return self._read(answer)
 
     @abstractmethod
@@ -55,7 +60,12 @@ class PlainReader(ABC):
         opaque: dict[str, Json] | None = None,
     ) -> Completion:
         """Return the completion with these values."""
-        message = Message(Role.ASSISTANT, content, calls, None, None, False, reasoning, opaque)
-        reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-        cost = None if usage is None or self._price is None else self._price.cost_usd(usage)
-        return Completion(message, reason, usage, cost, model, response_id, self._settings)
+        return Completion(
+            Message(_ASSISTANT, content, calls, None, None, False, reasoning, opaque),
+            _CALLS if calls else _STOP,
+            usage,
+            None if self._price is None or usage is None else self._price.cost_usd(usage),
+            model,
+            response_id,
+            self._settings,
+        )

@@ -8,7 +8,7 @@ from treadle.core.types import OutputMode
 
 
 class Quirks(Struct, frozen=True, omit_defaults=True):
-    """How a chat-completions server differs from OpenAI's."""
+    """The differences between a chat-completions server and OpenAI's."""
 
     renamed: Mapping[str, str] = {}
     """Field of the request body to the name that this server uses."""

@@ -5,8 +5,8 @@ off.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
@@ -22,42 +22,40 @@ _DRAIN_SECONDS = 0.25
 _decode = msgspec.json.Decoder().decode
 
 
-class Collector(Protocol):
-    """Builds the raw object of a whole answer from a dialect's events."""
+class Collector(ABC):
+    """A builder of a whole answer's raw object from a dialect's events."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         """Make a collector for one answer; `on_delta` is called with each piece as it arrives."""
-        ...
-
-    @property
-    def is_done(self) -> bool:
+        self.is_done = False
         """Whether the server said that nothing more will come."""
-        ...
+        self._on_delta = on_delta
+        self._server = server
 
     @property
+    @abstractmethod
     def is_complete(self) -> bool:
         """Whether the server has said why it stopped, so that only details can be missing."""
-        ...
 
+    @abstractmethod
     def add(self, event: Json) -> None:
         """Add one decoded event.
 
         Raises: `ProviderError` for an error in it; `LookupError`, `TypeError`, `AttributeError` or `ValueError`
         for an event that makes no sense.
         """
-        ...
 
     def add_whole(self, raw: Json) -> None:
-        """Add the answer of a server that did not stream."""
-        ...
+        """Add the answer of a server that did not stream. Without a subclass's own way it is read as one chunk."""
+        self.add(raw)
 
     def end(self) -> None:
         """Note that the server sent the end mark `[DONE]`."""
-        ...
+        self.is_done = True
 
+    @abstractmethod
     def raw(self) -> Json:
         """Return the raw object of the whole answer. Called once, when the stream is over and `is_complete`."""
-        ...
 
 
 async def read_stream(

@@ -1,25 +1,24 @@
 """Messages as turns that alternate between user and model, for APIs that want them so."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TypeAlias
 
 from treadle.core.types import Message, Role
 from treadle.models.wire.parts import Contents, Encode
 
+Turns: TypeAlias = tuple[Role | None, tuple[str, ...], bytes]
+"""The state between two messages of a transcript.
 
-class Turns(NamedTuple):
-    """The state between two messages of a transcript."""
-
-    last: Role | None = None
-    """The role of the turn that is open; `None` before the first one."""
-    instructions: tuple[str, ...] = ()
-    """The system messages so far, which these APIs take in a field of their own."""
-    waiting: bytes = b""
-    """What is still to follow in a turn of the user, once the results of the step are there."""
+It is the role of the turn that is open, `None` before the first one; the system messages so far, which these APIs
+take in a field of their own; and what is still to follow in a turn of the user, once the results of the step are
+there.
+"""
+NO_TURNS: Turns = (None, (), b"")
+"""The state before the first message."""
 
 
 class TurnWriter:
-    """Writes messages as turns; an instance is a function for `Log.scan`."""
+    """A writer of messages as turns; an instance is a function for `Log.scan`."""
 
     def __init__(
         self,
@@ -31,9 +30,10 @@ class TurnWriter:
     ) -> None:
         """Make a writer.
 
-        `openers` says how the turn of each role begins, up to its first element; `encode` gives the elements of a
-        message, joined by commas; `merges` says whether consecutive messages of a role share a turn; `attach` gives
-        the elements of a user's turn that hold those parts of a message which `encode` leaves out.
+        `openers` says how the turn of each role begins, up to its first element; roles with the same object share
+        turns; `encode` gives the elements of a message, joined by commas; `merges` says whether consecutive
+        messages of a role share a turn; `attach` gives the elements of a user's turn that hold those parts of a
+        message which `encode` leaves out.
         """
         self._openers = openers
         self._next = {role: b"]}," + opener for role, opener in openers.items()}
@@ -48,29 +48,31 @@ class TurnWriter:
         if role is Role.SYSTEM:
             if message.content.strip():
                 instructions = (*instructions, message.content)
-            return Turns(last, instructions, waiting), b""
-        written = b""
+            return (last, instructions, waiting), b""
+        elements = self._encode(message, contents)
+        written = self._join(last, role, elements) if elements else b""
         if waiting and role is not Role.TOOL:
-            written, last = self._join(last, Role.USER, waiting)
-            waiting = b""
-        if elements := self._encode(message, contents):
-            more, last = self._join(last, role, elements)
-            written += more
+            written = self._join(last, Role.USER, waiting)
+            if elements:
+                written += self._join(Role.USER, role, elements)
+            last, waiting = Role.USER, b""
+        if elements:
+            last = role
         if message.parts and role is not Role.USER and (more := self._attach(message, contents)):
             waiting = waiting + b"," + more if waiting else more
-        return Turns(last, instructions, waiting), written
+        return (last, instructions, waiting), written
 
     def close(self, state: Turns) -> bytes:
         """Return what ends the list of turns after the last message."""
-        written, last = (
-            self._join(state.last, Role.USER, state.waiting) if state.waiting else (b"", state.last)
-        )
-        return written + (b"]}]" if last is not None else b"]")
+        last, _, waiting = state
+        if waiting:
+            return self._join(last, Role.USER, waiting) + b"]}]"
+        return b"]" if last is None else b"]}]"
 
-    def _join(self, last: Role | None, role: Role, elements: bytes) -> tuple[bytes, Role]:
-        """Return `elements` with what stands before them, and the role of the turn that they are in."""
+    def _join(self, last: Role | None, role: Role, elements: bytes) -> bytes:
+        """Return `elements` with what stands before them."""
         if last is None:
-            return self._openers[role] + elements, role
-        if self._openers[role] == self._openers[last] and self._merges(role) and self._merges(last):
-            return b"," + elements, role
-        return self._next[role] + elements, role
+            return self._openers[role] + elements
+        if self._openers[role] is self._openers[last] and self._merges(role) and self._merges(last):
+            return b"," + elements
+        return self._next[role] + elements

@@ -21,7 +21,7 @@ _encode_message = msgspec.json.Encoder(order="deterministic").encode
 
 
 class CacheModel(Wrapper):
-    """Keeps whole answers in a folder, by request, model and settings.
+    """A model that keeps whole answers in a folder, by request, model and settings.
 
     An answer from the cache is marked, costs nothing and counts no tokens. Samples that should differ need
     different seeds. Processes may share a folder: the first answer is kept, and damaged or cut-off ones are never

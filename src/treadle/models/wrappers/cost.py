@@ -11,7 +11,7 @@ from treadle.models.wrappers.wrapper import Wrapper
 
 
 class CostModel(Wrapper):
-    """Adds the cost to answers that do not have it from the server or from the user's own price.
+    """A model that adds the cost to answers without one from the server or from the user's own price.
 
     If the table has no price, the cost stays unknown, which is not zero: a run with `max_cost_usd` ends with an
     error that says so. `is_known` tells it beforehand.

@@ -29,7 +29,7 @@ DEFAULT_ERRORS = (
 
 
 class FallbackModel:
-    """Asks models in order until one answers. The journal holds the others as failed attempts.
+    """A model that asks several in order until one answers. The journal holds the others as failed attempts.
 
     A model that failed is left out for `cooldown_seconds`, unless all have failed; then all are asked again in
     order. A prompt that is too long, or that has a part which a model cannot be sent, leaves no model out.

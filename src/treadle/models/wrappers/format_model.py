@@ -52,7 +52,7 @@ _Write: TypeAlias = Callable[[list[Message], bool], Iterable[Message]]
 
 
 class FormatModel(Wrapper):
-    """Gives a model a text format of tool calls. Answers in a schema are asked for in the instructions."""
+    """A model whose tool calls are text in one format. Answers in a schema are asked for in the instructions."""
 
     output_mode = OutputMode.TEXT
 
@@ -79,7 +79,7 @@ class FormatModel(Wrapper):
 
     @property
     def identity(self) -> str:
-        """What answers depend on beside the request; see `identity_of`."""
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
         return f"{identity_of(self.inner)} {self.format}"
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
@@ -140,7 +140,7 @@ class FormatModel(Wrapper):
 
 
 class _Writer:
-    """Writes messages as plain text; a function for `Log.derive`."""
+    """A writer of messages as plain text; an instance is a function for `Log.derive`."""
 
     def __init__(self, format: str, told: str, *, merges_results: bool) -> None:
         self._format = format
@@ -219,7 +219,7 @@ def _calls_of(parsed: Parsed, *, is_cut: bool) -> list[ToolCall]:
 
 
 class _Reader:
-    """Parses the text of a stream, and passes on each piece as soon as its meaning is certain."""
+    """A parser of a stream's text, which passes on each piece as soon as its meaning is certain."""
 
     def __init__(self, parser: IncrementalParser, on_delta: Callable[[Delta], None]) -> None:
         self._parser = parser

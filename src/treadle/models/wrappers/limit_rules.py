@@ -1,34 +1,35 @@
-"""The rules of a limiter: how fast to ask, and how much at a time. Pure: the time is given, in seconds.
+"""The rules of a limiter: how fast to send, and how much at a time. Pure: the time is an argument, in seconds.
 
-A server that limits requests is taken for a bucket that fills at a steady rate. Each refusal says that the bucket
-is empty; so what was let through between two refusals, over the time between them, is the rate.
+A server that limits requests is modelled as a bucket that fills at a steady rate. Each refusal means that the
+bucket is empty, so the rate is the number of requests that passed between two refusals, over the time between them.
 """
 
 import math
 from random import Random
 
 _SAFETY = 0.985
-"""Of the rate that was learned. What is left of it is the price of hardly ever being refused."""
+"""The fraction of the learned rate that is used, so that requests are hardly ever refused."""
 _DOUBLING_SECONDS = 0.7
-"""Of the rate, as long as it was not learned."""
+"""The time in which the rate doubles while it is not learned."""
 _HOLD_SECONDS = 5.0
 _HOLD_WAITS = 60
-"""For how many times of what a refusal costs a learned rate is kept, before a higher one is tried."""
+"""How long a learned rate is kept before a higher one is tried, in multiples of the wait after a refusal."""
 _GROWTH = 0.004
-"""Of the learned rate, a second, after that."""
+"""The growth of the rate in each second after that, as a fraction."""
 _CHANGED = 0.85
+"""An estimate below this fraction of the learned rate means that the limit has changed."""
 _ENOUGH = 12
-"""Requests from which a learned rate is learned anew."""
+"""The number of requests from which a learned rate is updated."""
 _FEW = 5
-"""Requests of which nothing is learned."""
+"""The number of requests below which nothing is learned."""
 _TRUSTED = 100
-"""Requests from which a rate is learned well."""
+"""The number of requests from which a rate is fully trusted."""
 _MEMORY = 2_000
-"""Requests over which a learned rate is averaged."""
+"""The number of requests over which a learned rate is averaged."""
 
 
 class Bucket:
-    """Tokens that come back at `rate` a second, up to `capacity`. Its level may be below zero: a debt."""
+    """A bucket that fills at `rate` a second, up to `capacity`. Its level may be below zero, which is a debt."""
 
     __slots__ = ("at", "capacity", "level", "rate")
 
@@ -40,40 +41,40 @@ class Bucket:
 
     @classmethod
     def per_minute(cls, count: float, now: float) -> "Bucket":
-        """One that gives no more than `count` in any minute: a second's worth at once, and the rest steadily.
+        """Return a bucket that gives at most `count` in any minute: one second's share at once, the rest steadily.
 
-        Where a second is worth less than one, one is given at a time.
+        If a second's share is less than one, one is given at a time.
         """
         if count < 60:
             return cls(count / 60, 1.0, now)
         return cls((count - count / 60) / 60, count / 60, now)
 
     def fill(self, now: float) -> None:
-        """What has come back until `now`."""
+        """Add what has flowed in until `now`."""
         if now > self.at:
             self.level = min(self.capacity, self.level + (now - self.at) * self.rate)
             self.at = now
 
     def wait(self, count: float, now: float) -> float:
-        """Until `count` can be taken. What is more than it holds can be taken when it is full."""
+        """Return the seconds until `count` can be taken. More than the capacity can be taken from a full bucket."""
         self.fill(now)
         missing = min(count, self.capacity) - self.level
-        # So little is missing only because the time is rounded.
+        # A tiny amount is missing only because times are rounded.
         return 0.0 if missing <= 1e-9 else missing / self.rate
 
     def take(self, count: float) -> None:
-        """Take `count`, or give it back."""
+        """Take `count`; a negative count gives back."""
         self.level = min(self.capacity, self.level - count)
 
 
 def follow(
     bucket: Bucket | None, total: float, left: float, reset_seconds: float, on_the_way: float, now: float
 ) -> Bucket:
-    """The bucket of a server that says how much it holds, how much is left, and when all of it is back.
+    """Return the bucket of a server that reports its capacity, what is left, and when it is full again.
 
-    `on_the_way` is what was sent and may not be in what it said.
+    `on_the_way` is what was sent and may not be counted in the report.
     """
-    # Until all is there again, all that is missing comes back.
+    # What is missing now flows in until the bucket is full.
     rate = (total - left) / reset_seconds
     if bucket is None:
         bucket = Bucket(rate, total, now)
@@ -83,42 +84,42 @@ def follow(
 
 
 class Pace:
-    """The rate of requests that a server bears, learned from its refusals and from what its headers say."""
+    """The rate of requests that a server accepts, learned from its refusals and from its headers."""
 
     def __init__(self, now: float, random: Random | None = None) -> None:
         self.rate: float | None = None
-        """Requests a second, as learned; `None`: nothing was refused yet, and nothing is held back."""
+        """The learned rate, in requests per second; `None`: not learned yet."""
         self.not_before = now
-        """Nothing is sent until then."""
+        """The time before which nothing is sent."""
         self.refusals = 0
-        """Times that the bucket was found to be empty, however many requests were refused for it."""
+        """How often the bucket was found empty, however many requests were refused each time."""
         self._random = random or Random()
         self._bucket: Bucket | None = None
         self._empty_at = now
-        """When it was last found to be empty, or the first request was sent."""
+        """When the bucket was last found empty, or the first request was sent."""
         self._resumed_at = now
         self._accepted = 0
-        """Admitted since then, less those that were refused."""
+        """How many requests were accepted since then."""
         self._waited = 0.0
         self._before: tuple[float, float, float] | None = None
-        """What was let through up to a refusal, in which time, and how much of it was waiting: not yet judged."""
+        """The period before the last refusal: accepted requests, its seconds, and the seconds of waiting in it."""
         self._carried: tuple[float, float, float] = (0, 0.0, 0.0)
-        """Of the same, what was too little to be judged."""
+        """The sums of earlier periods that were too short to learn from."""
         self._first: tuple[float, float] | None = None
-        """What was let through before the first refusal, and in which time: it holds what the bucket holds."""
+        """The first period: accepted requests and seconds. It includes the content of the full bucket."""
         self._line: tuple[float, float] | None = None
-        """The last time after a pause: what was let through, and in how many seconds."""
+        """The last period after a pause: accepted requests and seconds."""
         self._weight = 0.0
-        """Of how many requests the learned rate is."""
+        """The number of requests that the learned rate is based on."""
         self._borne: float | None = None
-        """The rate that was borne, before a higher one was tried."""
+        """The rate that was accepted before a higher one was tried."""
         self._doubling_seconds = _DOUBLING_SECONDS
         self._unlucky = 0
-        """Refusals without a success between them."""
+        """How many refusals came without a success between them."""
         self._told_at: float | None = None
 
     def wait(self, now: float) -> float:
-        """Until the next request may be sent."""
+        """Return the seconds until the next request may be sent."""
         if now < self.not_before:
             return self.not_before - now
         if self._before is not None:
@@ -130,7 +131,7 @@ class Pace:
         return bucket.wait(1, now)
 
     def admit(self, now: float) -> None:
-        """A request is sent."""
+        """Record that a request is sent."""
         if not self._accepted and not self.refusals:
             self._empty_at = now
         self._accepted += 1
@@ -139,21 +140,21 @@ class Pace:
             self._bucket.take(1)
 
     def succeed(self) -> None:
-        """A request was answered."""
+        """Record that a request was answered."""
         self._unlucky = 0
 
     def refuse(self, sent_at: float, now: float, retry_after: float | None) -> None:
-        """A request was refused. `retry_after` is what the server said, in seconds."""
+        """Record that a request was refused. `retry_after` is the delay that the server asked for, in seconds."""
         is_known = self.refusals > 0 and sent_at < self._empty_at
         if is_known:
-            # It was on its way when the first one came back.
+            # It was already on its way when the first refusal came.
             if self._before is not None:
                 accepted, seconds, waited = self._before
                 self._before = (accepted - 1, seconds, waited)
             if retry_after is None:
                 return
         else:
-            # Between two refusals the way to the server and back is in both; the beginning has none.
+            # Both ends of a later period include the way to the server and back; the first one begins without it.
             seconds = (now if self.refusals else sent_at) - self._empty_at
             self.refusals += 1
             self._unlucky += 1
@@ -162,12 +163,12 @@ class Pace:
             if retry_after is None:
                 slowest = self.rate or 10.0
                 retry_after = min(60.0, max(0.05, 1 / slowest) * 2.0 ** (self._unlucky - 1))
-        # Not all at the same moment, where several processes wait for the same server.
+        # Random, so that several processes do not ask the same server at the same moment.
         self.not_before = max(self.not_before, now + retry_after * (1 + 0.05 * self._random.random()))
         self._waited = self.not_before - self._empty_at
 
     def hear(self, total: float, left: float, reset_seconds: float, on_the_way: int, now: float) -> None:
-        """What a server said of its requests, with an answer, while others were on the way to it."""
+        """Learn from a server's report with an answer, while `on_the_way` other requests were in flight."""
         if left >= total or reset_seconds <= 0:
             return
         if self._told_at is None:
@@ -176,52 +177,53 @@ class Pace:
         self.rate, self._told_at = self._bucket.rate, now
 
     def _judge(self, now: float) -> None:
-        """Learn from what was let through up to the last refusal, now that all of it is known."""
+        """Learn from the period up to the last refusal, now that all its requests are known."""
         assert self._before is not None
         accepted, seconds, waited = (new + old for new, old in zip(self._before, self._carried, strict=True))
         self._before = None
         self._resumed_at = now
         if self._told_at is not None:
-            return  # The server says it better.
+            return  # The server's own report is better.
         if self._first is None:
             self._first = (accepted, max(seconds, 1e-3))
-            # Half of what was too much; from there it is doubled until it is too much again.
+            # Begin with half of the rate that was too much, and double it until it is too much again.
             guess = max(0.5 * accepted / max(seconds, 0.1), 1.0)
             self._restart(guess, max(1.0, accepted * 0.7), now)
             return
         rate, counted = self._estimate(accepted, seconds, waited) if accepted > 0 else (0.0, 0.0)
         assert self._bucket is not None
         if self.rate is None and counted < _FEW:
-            # That tells too little. It was too much, though, so go on from less, and more slowly.
+            # Too few requests to learn a rate from; but it was too much, so continue lower and more slowly.
             self._doubling_seconds *= 1.7
             self._restart(max(self._bucket.rate * 0.75, 1e-3), self._bucket.capacity, now)
             return
         if counted < _ENOUGH and self.rate is not None:
-            # Soon refused again: what comes next is counted with it, since the bucket was empty in between.
+            # Refused again soon: add the next period to this one, since the bucket was empty in between.
             self._carried = (accepted, seconds, waited)
             self._restart(max(self._bucket.rate * 0.8, 1e-3), self._bucket.capacity, now)
             return
         self._carried = (0, 0.0, 0.0)
         if self.rate is None or rate < self.rate * _CHANGED:
-            # Nothing was known, or the limit has become another.
+            # Nothing was known, or the limit has changed.
             self.rate, self._weight = rate, 0.0
         else:
             self.rate += (rate - self.rate) * counted / (counted + self._weight)
         self._weight = min(self._weight + counted, _MEMORY)
         burst = max(0.0, self._first[0] - self.rate * self._first[1])
         if self._borne is not None and burst < 3:
-            # A bucket that holds next to nothing ran over until it was refused, so less came than could have. But
-            # it was refused only after it was raised: the limit is between the two.
+            # A bucket that holds almost nothing ran over before the refusal, so the estimate is too low. But the
+            # refusal came only after the rate was raised: the limit lies between the two rates.
             self.rate = max(self.rate, (self._borne + self._bucket.rate) / 2)
         held = min(burst, self.rate * (now - self._empty_at))
-        # A token more or less was there; of a small count that is much, and worth finding out.
+        # The count may be off by one, which matters if it is small; so try a little more.
         doubt = min(0.5, 0.8 / self._weight)
         self._restart(self.rate * (_SAFETY + doubt), max(1.0, burst * 0.8), now, held * 0.8)
 
     def _estimate(self, accepted: float, seconds: float, waited: float) -> tuple[float, float]:
-        """The rate at which `accepted` came in `seconds`, of which `waited` were waiting; and of how many it is.
+        """Return the rate of a period, and the number of requests that it is based on.
 
-        While we wait, the bucket fills no further than it can hold, which is what came before the first refusal.
+        `accepted` requests passed in `seconds`, of which `waited` seconds nothing was sent. In that time the bucket
+        fills up to its capacity at most, which is what passed before the first refusal.
         """
         assert self._first is not None
         self._refine(accepted, seconds, waited)
@@ -235,9 +237,9 @@ class Pace:
         return min(max(rate, low), high), float(counted)
 
     def _refine(self, accepted: float, seconds: float, waited: float) -> None:
-        """Tell how much the bucket holds, by two times that it was full at their beginning.
+        """Estimate the capacity of the bucket from two periods that began with a full one.
 
-        What came in them is what it holds, and the rate over the time: two points of a line.
+        What passed in each is the capacity, and the rate over its time: two points of a line.
         """
         active = seconds - waited
         before, self._line = self._line, (accepted, active)
@@ -254,7 +256,7 @@ class Pace:
         self._bucket.level = min(capacity, level if level is not None else 1.0)
 
     def _raise(self, now: float) -> None:
-        """Ask for more, where it was long not refused."""
+        """Raise the rate, if nothing was refused for long."""
         bucket = self._bucket
         assert bucket is not None
         if self._told_at is not None:
@@ -263,7 +265,7 @@ class Pace:
         if self.rate is None:
             bucket.rate *= 2 ** (seconds / self._doubling_seconds)
             return
-        # What was learned from few requests is sooner doubted.
+        # A rate that was learned from few requests is tested earlier.
         trust = min(1.0, self._weight / _TRUSTED)
         if now - self._resumed_at > (_HOLD_SECONDS + _HOLD_WAITS * self._waited) * trust:
             if self._borne is None:
@@ -272,11 +274,11 @@ class Pace:
 
 
 class Concurrency:
-    """How many requests a server bears at a time, found by trying.
+    """The number of requests that a server can take at a time, found by trying.
 
-    After each window of some answers the number is changed, and what comes through with it is compared to what
-    came through before: more in flight must bring more answers, or else fewer do as well. At first it doubles,
-    then it goes by steps of a tenth. Windows in which something else held the requests back say nothing.
+    After each window of some answers the number is changed, and the answers per second are compared with those
+    before: a higher number must bring more answers, and a lower one is kept if it brings as many. At first the
+    number doubles, then it changes by a tenth. Windows in which something else held requests back are ignored.
     """
 
     def __init__(self, *, limit: int, maximum: int) -> None:
@@ -287,16 +289,16 @@ class Concurrency:
         self._in_flight = 0
         self._begin: float | None = None
         self._is_full = True
-        """The present window: nothing but this limit held requests back."""
+        """Whether in the present window only this limit held requests back."""
         self._best: tuple[int, float] | None = None
-        """The number to go back to, and the answers a second with it."""
+        """The best number so far, and its answers per second."""
         self._rest = 0
-        """Windows until the next try."""
+        """The number of windows until the next try."""
         self._tries = 0
         self._direction = 1
 
     def answer(self, now: float, in_flight: int, *, is_full: bool) -> None:
-        """An answer came, as one of `in_flight`; `is_full` says whether others wait for nothing but a place."""
+        """Record an answer to one of `in_flight` requests; `is_full`: others wait only for this limit."""
         if self._begin is None:
             self._begin = now
             return
@@ -308,7 +310,7 @@ class Concurrency:
         seconds = now - self._begin
         rate = self._count / seconds if seconds > 0 else math.inf
         tried = float(self.limit) if self._is_full else min(self._in_flight / self._count, self.limit)
-        # With fewer in flight than may be, it is the callers who set the pace; unless they are more than before.
+        # With fewer in flight than allowed the callers set the pace, unless there are more of them than before.
         if self._is_full or (self._best is not None and tried > self._best[0] * 1.05):
             self._decide(rate, tried)
         self._forget()
@@ -317,7 +319,7 @@ class Concurrency:
         self._begin, self._count, self._in_flight, self._is_full = None, 0, 0, True
 
     def overload(self) -> None:
-        """The server said that it is too much for it."""
+        """Record that the server is overloaded."""
         self.limit = max(1, int(self.limit * 0.7))
         self._is_starting = False
         self._best = None
@@ -325,7 +327,7 @@ class Concurrency:
         self._rest = 5
 
     def _size(self) -> int:
-        # In the first answers of a window are those that were sent before it.
+        # The first answers of a window belong to requests that were sent before it.
         return 2 * self.limit if self._is_starting else 3 * self.limit
 
     def _decide(self, rate: float, tried: float) -> None:
@@ -335,7 +337,7 @@ class Concurrency:
             return
         limit, best = self._best
         if self.limit == limit:
-            # Nothing was tried: things may have changed.
+            # Nothing was tried, so this is a newer measure of the same number.
             self._best = (limit, best + 0.3 * (rate - best))
             self._rest -= 1
             if self._rest <= 0:
@@ -343,7 +345,7 @@ class Concurrency:
             return
         more = rate / best - 1
         asked = tried / limit - 1
-        # Half of what was hoped for; of fewer in flight, hardly anything lost.
+        # More in flight must bring half of the hoped-for gain; fewer may lose hardly anything.
         is_better = more > 0.5 * asked if asked > 0 else more > 0.25 * asked
         if is_better:
             self._best = (self.limit, rate)
@@ -357,7 +359,7 @@ class Concurrency:
         self.limit = limit
         self._direction = -self._direction
         self._tries += 1
-        # The more often it was in vain, the longer it rests.
+        # The more tries failed in a row, the longer the pause.
         self._rest = min(4 * 2 ** min(self._tries, 4), 60)
 
     def _try(self) -> None:

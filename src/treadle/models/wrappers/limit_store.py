@@ -1,7 +1,7 @@
 """Buckets that several processes share, in an SQLite file.
 
-A process takes what it will need in the next moments at once, so that not every request is a transaction. What a
-killed process had taken and not used is lost, which is less than a second's worth.
+A process takes at once what it will need in the next moments, so that not every request is a transaction. What a
+killed process had taken and not used is lost, which is less than one second's share.
 """
 
 import sqlite3
@@ -28,18 +28,18 @@ CREATE TABLE IF NOT EXISTS treadle_limits (
 
 
 class Lease(Struct, frozen=True):
-    """What was taken for the next moments."""
+    """The requests and tokens that a process took for the next moments."""
 
     counts: dict[str, float]
-    """Of each kind."""
+    """Kind, `requests` or `tokens`, to the count that was taken."""
     wait: float
-    """Seconds until what is missing can be there; 0 if nothing is."""
+    """The seconds until the missing amount can be there; 0 if nothing is missing."""
     not_before_seconds: float
-    """Seconds until anything may be sent."""
+    """The seconds until anything may be sent."""
 
 
 class SharedBuckets:
-    """The buckets of one limiter, `requests` and `tokens`. Blocking: to be used in a thread."""
+    """The buckets of one limiter, `requests` and `tokens`. Its methods block; use them in a thread."""
 
     def __init__(self, path: str | Path, name: str, per_minute: dict[str, float]) -> None:
         self.path = Path(path)
@@ -47,12 +47,12 @@ class SharedBuckets:
         self._per_minute = per_minute
 
     def lease(self, wanted: dict[str, float]) -> Lease:
-        """Take `wanted`, and a little more where there is enough.
+        """Take `wanted`, and a little more if there is enough.
 
         Raises: `ConfigError` if the file cannot be used.
         """
         with self._transaction() as connection:
-            # Not before the lock is had: time that has passed for another process must not come back.
+            # Read after the lock was taken, so that no process sees an earlier time than the one before it.
             now = time.time()
             rows = connection.execute(
                 "SELECT kind, level, at, not_before FROM treadle_limits WHERE name = ?", (self._name,)
@@ -63,14 +63,14 @@ class SharedBuckets:
             for kind, count in self._per_minute.items():
                 bucket = buckets[kind] = Bucket.per_minute(count, now)
                 if kind in known:
-                    # A clock that was set back must not stop anything.
+                    # A clock that was set back must not stop the requests.
                     bucket.level, bucket.at = known[kind][1], min(known[kind][2], now)
                     bucket.fill(now)
             wait = max([bucket.wait(wanted[kind], now) for kind, bucket in buckets.items()], default=0.0)
             counts = dict.fromkeys(buckets, 0.0)
             if now >= not_before and wait == 0.0:
                 for kind, bucket in buckets.items():
-                    # What is more than a bucket holds is taken when it is full, and paid back after.
+                    # More than the capacity is taken from a full bucket, and becomes a debt.
                     counts[kind] = max(wanted[kind], min(bucket.level, bucket.rate * _BATCH_SECONDS))
                     bucket.take(counts[kind])
             for kind, bucket in buckets.items():
@@ -78,7 +78,7 @@ class SharedBuckets:
         return Lease(counts, wait, max(0.0, not_before - now))
 
     def hold(self, seconds: float) -> None:
-        """Let no process send anything for so long. Raises: `ConfigError` if the file cannot be used."""
+        """Keep all processes from sending for `seconds`. Raises: `ConfigError` if the file cannot be used."""
         until = time.time() + seconds
         with self._transaction() as connection:
             connection.execute(
@@ -87,7 +87,7 @@ class SharedBuckets:
             )
 
     def settle(self, kind: str, count: float) -> None:
-        """Take `count` more than was thought, or give it back. Raises: `ConfigError`."""
+        """Take `count` more than before; a negative count gives back. Raises: `ConfigError`."""
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE treadle_limits SET level = level - ? WHERE name = ? AND kind = ?",
@@ -105,7 +105,7 @@ class SharedBuckets:
 
 
 class _Transaction:
-    """One transaction on a connection of its own: threads and forks cannot get at each other's."""
+    """A transaction on a connection of its own, so that threads and forks never share one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -131,4 +131,4 @@ class _Transaction:
             raise self._explain(error) from error
 
     def _explain(self, error: sqlite3.Error) -> ConfigError:
-        return ConfigError(f"limits cannot be shared by {self._path}: {error}")
+        return ConfigError(f"the limits cannot be shared through {str(self._path)!r}: {error}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RetryModel(Wrapper):
-    """Tries again after errors that are `is_retryable`, until attempts or time run out.
+    """A model that tries again after errors that are `is_retryable`, until attempts or time run out.
 
     Requests to slow down and other failures are counted separately, each up to `max_attempts`. The server's
     Retry-After is obeyed; without one, delays are random and grow, so that many runs do not try again at the same

@@ -40,7 +40,7 @@ from treadle.models.wire.http_model import HttpModel, join_url
 from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link
 from treadle.models.wire.preset import Preset
 from treadle.models.wire.schema import is_closed
-from treadle.models.wire.turns import Turns, TurnWriter
+from treadle.models.wire.turns import NO_TURNS, TurnWriter
 
 VERSION = "2023-06-01"
 _PAUSED = "pause_turn"
@@ -113,7 +113,7 @@ class AnthropicModel(HttpModel):
 
     @property
     def identity(self) -> str:
-        """What answers depend on beside the request; see `identity_of`."""
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
         if not self._server_tools:
             return super().identity
         return super().identity + msgspec.json.encode(self._server_tools, order="sorted").decode()
@@ -148,15 +148,16 @@ class AnthropicModel(HttpModel):
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
         messages = request.messages
-        turns, state = messages.scan(_WRITER, Turns(), request.contents)
+        turns, state = messages.scan(_WRITER, NO_TURNS, request.contents)
         if not request.tools and any(_USED in turn for turn in turns):
             request = replace(request, tools=_tools_used(messages))
         # A run of one step would pay for a cache that nobody reads.
         is_kept = self._cache and (bool(request.tools) or len(messages) > 2)
         prefix = self._kept_prefix(request, is_stream, is_kept)
-        if state.instructions:
+        instructions = state[1]
+        if instructions:
             mark = b',"cache_control":{"type":"ephemeral"}' if is_kept else b""
-            text = _encode("\n\n".join(state.instructions))
+            text = _encode("\n\n".join(instructions))
             prefix += b'"system":[{"type":"text","text":' + text + mark + b"}],"
         return b"".join((prefix, b'"messages":[', *turns, _WRITER.close(state), b"}"))
 

@@ -8,18 +8,17 @@ from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
 from treadle.models.wire.arguments import INVALID_KEY
 from treadle.models.wire.server import Server, explain_error
+from treadle.models.wire.stream import Collector
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 """Type of a delta to the field that it extends; the delta has a field of the same name."""
 
 
-class MessageCollector:
+class MessageCollector(Collector):
     """A streamed message so far."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
-        self.is_done = False
-        self._on_delta = on_delta
-        self._server = server
+        super().__init__(on_delta, server)
         self._head: dict[str, Json] = {}
         self._usage: dict[str, Json] = {}
         self._blocks: dict[int, dict[str, Json]] = {}
@@ -30,15 +29,9 @@ class MessageCollector:
 
     @property
     def is_complete(self) -> bool:
-        """See `Collector.is_complete`."""
         return self._head.get("stop_reason") is not None
 
-    def end(self) -> None:
-        """See `Collector.end`."""
-        self.is_done = True
-
     def add(self, event: Json) -> None:
-        """See `Collector.add`."""
         kind = event["type"]
         if kind == "content_block_delta":
             self._add_delta(event["index"], event["delta"])
@@ -61,7 +54,6 @@ class MessageCollector:
             raise explain_error(self._server, 200, event.get("error") or event)
 
     def add_whole(self, raw: Json) -> None:
-        """See `Collector.add_whole`."""
         if raw.get("type") == "error" or "error" in raw:
             raise explain_error(self._server, 200, raw.get("error") or raw)
         self.add({"type": "message_start", "message": raw})
@@ -104,7 +96,6 @@ class MessageCollector:
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
 
     def raw(self) -> Json:
-        """See `Collector.raw`."""
         for (index, field), pieces in self._pieces.items():
             self._blocks[index][field] = "".join(pieces)
         for index, pieces in self._inputs.items():

@@ -75,7 +75,7 @@ class CompletionsModel(HttpModel):
 
     @property
     def identity(self) -> str:
-        """What answers depend on beside the request; see `identity_of`."""
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
         return f"{super().identity} {self._template}"
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:

@@ -5,15 +5,14 @@ from collections.abc import Callable
 from treadle.core.events import Delta, TextDelta
 from treadle.core.types import Json
 from treadle.models.wire.server import Server, explain_error, find_error
+from treadle.models.wire.stream import Collector
 
 
-class TextCollector:
+class TextCollector(Collector):
     """A streamed completion so far."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
-        self.is_done = False
-        self._server = server
-        self._on_delta = on_delta
+        super().__init__(on_delta, server)
         self._head: dict[str, Json] = {}
         self._choice: dict[str, Json] = {}
         self._texts: list[str] = []
@@ -21,15 +20,9 @@ class TextCollector:
 
     @property
     def is_complete(self) -> bool:
-        """See `Collector.is_complete`."""
         return self._choice.get("finish_reason") is not None
 
-    def end(self) -> None:
-        """See `Collector.end`."""
-        self.is_done = True
-
     def add(self, event: Json) -> None:
-        """See `Collector.add`."""
         if (error := find_error(event)) is not None:
             raise explain_error(self._server, 200, error)
         for name, value in event.items():
@@ -38,9 +31,6 @@ class TextCollector:
         for choice in event.get("choices") or ():
             if not choice.get("index"):
                 self._add_choice(choice)
-
-    add_whole = add
-    """A whole answer is read as one chunk."""
 
     def _add_choice(self, choice: dict[str, Json]) -> None:
         for name, value in choice.items():
@@ -57,7 +47,6 @@ class TextCollector:
                 self._choice[name] = value
 
     def raw(self) -> Json:
-        """See `Collector.raw`."""
         choice = {**self._choice, "text": "".join(self._texts)}
         if "token_ids" in self._lists:
             choice["token_ids"] = self._lists["token_ids"]

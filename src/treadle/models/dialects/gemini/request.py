@@ -30,7 +30,7 @@ from treadle.models.wire.arguments import object_of
 from treadle.models.wire.http_model import HttpModel, join_url
 from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link, text_of_part
 from treadle.models.wire.preset import Preset
-from treadle.models.wire.turns import Turns, TurnWriter
+from treadle.models.wire.turns import NO_TURNS, TurnWriter
 
 _NO_SIGNATURE = "skip_thought_signature_validator"
 """The mark in place of a signature, for calls that another model made.
@@ -85,7 +85,7 @@ class GeminiModel(HttpModel):
 
     @property
     def identity(self) -> str:
-        """What answers depend on beside the request; see `identity_of`."""
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
         if not self._server_tools:
             return super().identity
         return super().identity + msgspec.json.encode(self._server_tools, order="sorted").decode()
@@ -97,10 +97,11 @@ class GeminiModel(HttpModel):
         return {"x-goog-api-key": api_key.strip()}
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        turns, state = request.messages.scan(self._writer, Turns(), request.contents)
+        turns, state = request.messages.scan(self._writer, NO_TURNS, request.contents)
         told = b""
-        if state.instructions:
-            told = b',"systemInstruction":' + _encode({"parts": [_Text("\n\n".join(state.instructions))]})
+        instructions = state[1]
+        if instructions:
+            told = b',"systemInstruction":' + _encode({"parts": [_Text("\n\n".join(instructions))]})
         return b"".join((self._kept_prefix(request), *turns, self._writer.close(state), told, b"}"))
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:

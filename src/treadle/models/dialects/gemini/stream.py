@@ -6,15 +6,14 @@ from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
 from treadle.models.dialects.gemini.answer import read_call
 from treadle.models.wire.server import Server, explain_error, find_error
+from treadle.models.wire.stream import Collector
 
 
-class GeminiCollector:
+class GeminiCollector(Collector):
     """A streamed answer so far; each chunk is an answer of its own."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
-        self.is_done = False
-        self._on_delta = on_delta
-        self._server = server
+        super().__init__(on_delta, server)
         self._head: dict[str, Json] = {}
         self._candidate: dict[str, Json] = {}
         self._parts: list[dict[str, Json]] = []
@@ -25,17 +24,11 @@ class GeminiCollector:
 
     @property
     def is_complete(self) -> bool:
-        """See `Collector.is_complete`."""
         return self._candidate.get("finishReason") is not None or bool(
             (self._head.get("promptFeedback") or {}).get("blockReason")
         )
 
-    def end(self) -> None:
-        """See `Collector.end`."""
-        self.is_done = True
-
     def add(self, event: Json) -> None:
-        """See `Collector.add`."""
         if isinstance(event, list):
             (event,) = event
         if "error" in event:
@@ -51,9 +44,6 @@ class GeminiCollector:
                     self._candidate[key] = value
             for part in (candidate.get("content") or {}).get("parts") or ():
                 self._add_part(part)
-
-    add_whole = add
-    """A whole answer is read as one chunk."""
 
     def _add_part(self, part: dict[str, Json]) -> None:
         text = part.get("text")
@@ -81,7 +71,6 @@ class GeminiCollector:
             self._pieces = []
 
     def raw(self) -> Json:
-        """See `Collector.raw`."""
         self._close_part()
         if not self._candidate and not self._parts:
             return self._head

@@ -81,7 +81,7 @@ class OllamaModel(HttpModel):
 
     @property
     def identity(self) -> str:
-        """What answers depend on beside the request; see `identity_of`."""
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
         return super().identity + _encode(self._fields).decode()
 
     async def find_context_tokens(self) -> int | None:

@@ -6,15 +6,14 @@ from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
 from treadle.models.dialects.ollama.answer import MESSAGE_FIELDS, read_call
 from treadle.models.wire.server import Server, explain_error
+from treadle.models.wire.stream import Collector
 
 
-class OllamaCollector:
+class OllamaCollector(Collector):
     """A streamed answer so far."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
-        self.is_done = False
-        self._on_delta = on_delta
-        self._server = server
+        super().__init__(on_delta, server)
         self._head: dict[str, Json] = {}
         self._message: dict[str, Json] = {}
         self._texts: list[str] = []
@@ -24,14 +23,13 @@ class OllamaCollector:
 
     @property
     def is_complete(self) -> bool:
-        """See `Collector.is_complete`."""
         return self.is_done
 
     def end(self) -> None:
-        """See `Collector.end`."""
+        # The end mark is not part of this wire format.
+        return
 
     def add(self, event: Json) -> None:
-        """See `Collector.add`."""
         if "error" in event:
             raise explain_error(self._server, 200, event["error"])
         message = event["message"]
@@ -50,11 +48,7 @@ class OllamaCollector:
         self._head |= {key: value for key, value in event.items() if key not in ("message", "logprobs")}
         self.is_done = bool(event.get("done"))
 
-    add_whole = add
-    """A whole answer is read as one chunk."""
-
     def raw(self) -> Json:
-        """See `Collector.raw`."""
         message = {
             **self._message,
             "content": "".join(self._texts),

@@ -17,7 +17,7 @@ from treadle.core.types import Artifact, Completion, Json, Message, Request, Rol
 from treadle.models.dialects.openai_chat.answer import ChatReader, read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.wire.http_model import HttpModel
-from treadle.models.wire.openai import encode_tool
+from treadle.models.wire.openai import OPENAI, encode_tool
 from treadle.models.wire.parts import (
     AUDIO_FORMATS,
     AcceptedParts,
@@ -30,7 +30,7 @@ from treadle.models.wire.parts import (
     text_of_part,
     with_attached,
 )
-from treadle.models.wire.preset import Preset, Quirks
+from treadle.models.wire.preset import Quirks
 from treadle.models.wire.schema import is_strict
 
 _FOREIGN_KEYS = frozenset(("anthropic", "completions", "gemini", "ollama", "openai_responses"))
@@ -44,13 +44,7 @@ class OpenAIChatModel(HttpModel):
 
     DIALECT = "openai_chat"
     BASE_URL = "https://api.openai.com/v1"
-    PRESET = Preset(
-        dialect="openai_chat",
-        key_variable="OPENAI_API_KEY",
-        base_url_variable="OPENAI_BASE_URL",
-        header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
-        price_provider="openai",
-    )
+    PRESET = OPENAI
     PATH = "/chat/completions"
     READER = ChatReader
     COLLECTOR = ChatCollector

@@ -9,19 +9,18 @@ from treadle.core.types import Json
 from treadle.models.dialects.openai_chat.answer import read_parts
 from treadle.models.wire.arguments import text_of_value
 from treadle.models.wire.server import Server, explain_error, find_error
+from treadle.models.wire.stream import Collector
 
 _GROWING_PARTS = frozenset(("text", "summary", "data", "thinking"))
 """Fields of reasoning parts whose pieces are joined; of the other fields the newest value counts."""
 
 
-class ChatCollector:
+class ChatCollector(Collector):
     """A streamed chat completion so far."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
-        self.is_done = False
+        super().__init__(on_delta, server)
         self.finish_reason: Json = None
-        self._on_delta = on_delta
-        self._server = server
         self._head: dict[str, Json] = {}
         self._choice: dict[str, Json] = {}
         self._message: dict[str, Json] = {}
@@ -36,15 +35,9 @@ class ChatCollector:
 
     @property
     def is_complete(self) -> bool:
-        """See `Collector.is_complete`."""
         return self.finish_reason is not None
 
-    def end(self) -> None:
-        """See `Collector.end`."""
-        self.is_done = True
-
     def add(self, event: Json) -> None:
-        """See `Collector.add`."""
         choices = event.get("choices")
         if not choices or "error" in event or "error" in choices[0]:
             if (error := find_error(event)) is not None:
@@ -55,9 +48,6 @@ class ChatCollector:
                 self._head[name] = value
         if choices and not choices[0].get("index"):
             self._add_choice(choices[0])
-
-    add_whole = add
-    """A whole answer is read as one chunk."""
 
     def _add_choice(self, choice: dict[str, Json]) -> None:
         for name, value in choice.items():
@@ -124,7 +114,6 @@ class ChatCollector:
                 self._audio[name] = piece
 
     def raw(self) -> Json:
-        """See `Collector.raw`."""
         message = {**self._message, **{name: "".join(pieces) for name, pieces in self._texts.items()}}
         if self._audio:
             message["audio"] = {**self._audio, "data": base64.b64encode(self._sound).decode()}

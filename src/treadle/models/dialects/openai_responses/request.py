@@ -5,6 +5,7 @@ Source: OpenAI API reference, Responses, 2026.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, RequestError
+from treadle.core.errors import ConfigError, ProviderError, RequestError
 from treadle.core.parts import base64_of
 from treadle.core.types import (
     Artifact,
@@ -25,10 +26,12 @@ from treadle.core.types import (
     ToolCall,
     ToolSpec,
 )
+from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.openai_responses.answer import KEY, ResponseReader, read_completion
 from treadle.models.dialects.openai_responses.stream import ResponseCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.http_model import HttpModel
+from treadle.models.wire.openai import OPENAI
 from treadle.models.wire.parts import (
     AcceptedParts,
     Contents,
@@ -38,7 +41,6 @@ from treadle.models.wire.parts import (
     text_of_part,
     with_attached,
 )
-from treadle.models.wire.preset import Preset
 from treadle.models.wire.schema import is_strict
 
 STATES = ("none", "previous_response_id", "conversation")
@@ -57,8 +59,14 @@ _CALLERS_TOOLS = frozenset(
 )
 """Types of tools that the caller runs."""
 _MAX_ID_CHARS = 64
+_GONE = re.compile(rb"previous[_ ]response|response with id", re.IGNORECASE)
+"""What servers say of a response that they no longer have. Source: OpenAI 2026, vLLM 0.11."""
 
 _encode = msgspec.json.Encoder().encode
+
+
+class ResponseGoneError(RequestError):
+    """The server no longer has the response that a request referred to."""
 
 
 class OpenAIResponsesModel(HttpModel):
@@ -73,13 +81,7 @@ class OpenAIResponsesModel(HttpModel):
 
     DIALECT = "openai_responses"
     BASE_URL = "https://api.openai.com/v1"
-    PRESET = Preset(
-        dialect="openai_responses",
-        key_variable="OPENAI_API_KEY",
-        base_url_variable="OPENAI_BASE_URL",
-        header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
-        price_provider="openai",
-    )
+    PRESET = replace(OPENAI, dialect="openai_responses")
     PATH = "/responses"
     READER = ResponseReader
     COLLECTOR = ResponseCollector
@@ -121,7 +123,7 @@ class OpenAIResponsesModel(HttpModel):
 
     @property
     def identity(self) -> str:
-        """What answers depend on beside the request; see `identity_of`."""
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
         more = [self._server_tools, self._conversation]
         return super().identity + (msgspec.json.encode(more, order="sorted").decode() if any(more) else "")
 
@@ -129,9 +131,9 @@ class OpenAIResponsesModel(HttpModel):
         """Return the server's answer; see `Model.infer`."""
         try:
             completion = await super().infer(request, watch)
-        except RequestError as error:
+        except ResponseGoneError:
             known = self._known(request)
-            if known is None or self._state != "previous_response_id" or "revious" not in str(error):
+            if known is None or self._state != "previous_response_id":
                 raise
             if len(self._gone) >= _MAX_GONE:
                 self._gone.clear()
@@ -184,6 +186,12 @@ class OpenAIResponsesModel(HttpModel):
             before = self._items(request)[0][:index]
             return (index, response_id) if kept.get("after") == _digest(before) else None
         return None
+
+    def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
+        error = super()._error(status, answer, body)
+        if type(error) is RequestError and _GONE.search(body):
+            return ResponseGoneError(str(error), status=status)
+        return error
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         fields = dict(self._fields)

@@ -5,19 +5,18 @@ from collections.abc import Callable
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
 from treadle.models.wire.server import Server, explain_error
+from treadle.models.wire.stream import Collector
 
 _ENDS = frozenset(("response.completed", "response.incomplete", "response.failed"))
 _TEXTS = frozenset(("response.output_text.delta", "response.refusal.delta"))
 _THOUGHTS = frozenset(("response.reasoning_summary_text.delta", "response.reasoning_text.delta"))
 
 
-class ResponseCollector:
+class ResponseCollector(Collector):
     """A streamed response so far."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
-        self.is_done = False
-        self._on_delta = on_delta
-        self._server = server
+        super().__init__(on_delta, server)
         self._items: dict[int, Json] = {}
         """The finished items, by their index."""
         self._raw: Json = None
@@ -30,15 +29,9 @@ class ResponseCollector:
 
     @property
     def is_complete(self) -> bool:
-        """See `Collector.is_complete`."""
         return self._raw is not None
 
-    def end(self) -> None:
-        """See `Collector.end`."""
-        self.is_done = True
-
     def add(self, event: Json) -> None:
-        """See `Collector.add`."""
         kind = event["type"]
         if kind in _TEXTS:
             if event["delta"]:
@@ -64,7 +57,6 @@ class ResponseCollector:
             raise explain_error(self._server, 200, event.get("error") or event)
 
     def add_whole(self, raw: Json) -> None:
-        """See `Collector.add_whole`."""
         if isinstance(raw.get("output"), list):
             for index, item in enumerate(raw["output"]):
                 self._start(index, item)
@@ -95,7 +87,6 @@ class ResponseCollector:
         self.is_done = True
 
     def raw(self) -> Json:
-        """See `Collector.raw`."""
         if not self._raw.get("output") and self._items:
             # Some servers send the items only in earlier events.
             return {**self._raw, "output": [item for _, item in sorted(self._items.items())]}

@@ -1,0 +1,440 @@
+"""Sends requests as fast as the server can take them.
+
+A `Limiter` is shared by all models and runs that have a limit in common; a `LimitModel` asks it before each
+request. Retries go around it: `RetryModel(LimitModel(model, limiter=limiter))`.
+"""
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError, RateLimitError, ServerError
+from treadle.core.types import Usage
+from treadle.models.protocol import RateLimits
+from treadle.models.wrappers.limit_rules import Bucket, Concurrency, Pace, follow
+from treadle.models.wrappers.limit_store import Lease, SharedBuckets
+
+START_CONCURRENCY = 8
+MOST_CONCURRENCY = 4096
+_OVERLOADED = frozenset((502, 503, 504, 529))
+_FIRST_OUTPUT_TOKENS = 500
+"""The length that is expected of an answer before the first one has come."""
+
+
+class LimiterStats(Struct, frozen=True):
+    """The counts of a limiter, and its present limits."""
+
+    admitted: int
+    waiting: int
+    """How many requests wait now."""
+    waited_seconds: float
+    """How long all requests together have waited."""
+    refused: int
+    """How many requests the server refused with 429."""
+    in_flight: int
+    concurrency: int | None
+    """How many requests may be in flight now; `None`: any number."""
+    requests_per_minute: float | None
+    """The rate as configured, or as learned from the server; `None`: it is not limited so far."""
+    held_seconds: float
+    """How long nothing is sent at all, because the server asked for it."""
+
+
+class Permit:
+    """A permission to send one request."""
+
+    __slots__ = ("sent_at", "tokens")
+
+    def __init__(self, sent_at: float, tokens: float) -> None:
+        self.sent_at = sent_at
+        self.tokens = tokens
+        """The tokens that are reserved for the request."""
+
+
+class _Waiter:
+    __slots__ = ("begin", "future", "loop", "permit", "tokens")
+
+    def __init__(self, tokens: float, begin: float) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Permit] = self.loop.create_future()
+        self.tokens = tokens
+        self.begin = begin
+        self.permit: Permit | None = None
+
+
+class Limiter:
+    """A gate that admits requests in the order in which they come. Threads and event loops may share it.
+
+    Without any numbers it learns the server's limits: from the headers that report them, from how many requests
+    succeed between two refusals, and (unless `is_adaptive` is false) from whether more requests in flight bring
+    more answers. After a refusal nothing is sent before the time that the server named, and then requests are
+    spread out.
+    """
+
+    _shared: "dict[str, tuple[dict[str, Any], Limiter]]" = {}  # noqa: RUF012
+    _shared_lock = threading.Lock()
+
+    def __init__(
+        self,
+        *,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        max_concurrency: int | None = None,
+        is_adaptive: bool = True,
+        store: str | Path | None = None,
+        name: str = "default",
+    ) -> None:
+        """Make a limiter.
+
+        `store` is a path, such as that of a journal: processes share the requests and tokens of the limiter `name`
+        through the file `<store>.limits`. `max_concurrency` counts for each process alone.
+        Raises: `ConfigError` for numbers out of range.
+        """
+        for what, value in (
+            ("requests_per_minute", requests_per_minute),
+            ("tokens_per_minute", tokens_per_minute),
+            ("max_concurrency", max_concurrency),
+        ):
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{what} is {value!r}; give a positive number")
+        given = {"requests": requests_per_minute, "tokens": tokens_per_minute}
+        self._per_minute = {kind: float(count) for kind, count in given.items() if count is not None}
+        if store is not None and not self._per_minute:
+            raise ConfigError(
+                "a store shares requests_per_minute and tokens_per_minute; give at least one of them"
+            )
+        self.name = name
+        self._max_concurrency = max_concurrency
+        self._is_adaptive = is_adaptive
+        self._store = None if store is None else SharedBuckets(f"{store}.limits", name, self._per_minute)
+        self._executor: ThreadPoolExecutor | None = None
+        self._begin()
+
+    @classmethod
+    def shared(cls, name: str, **options: Any) -> "Limiter":
+        """Return the limiter of this name; the process has only one.
+
+        Raises: `ConfigError` if it was made with other options.
+        """
+        with cls._shared_lock:
+            known = cls._shared.get(name)
+            if known is None:
+                known = cls._shared[name] = (options, cls(name=name, **options))
+            elif known[0] != options:
+                raise ConfigError(f"the limiter {name!r} was made with {known[0]}, not with {options}")
+            return known[1]
+
+    def _begin(self) -> None:
+        """Set the state of a new limiter; called again in a process that was forked."""
+        now = time.monotonic()
+        self._pid = os.getpid()
+        # Reentrant, since a waiting request that is garbage collected gives up its place at any moment.
+        self._lock = threading.RLock()
+        self._waiters: deque[_Waiter] = deque()
+        self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle, float] | None = None
+        self._in_flight = 0
+        self._pace = Pace(now)
+        self._local = self._store is None
+        self._buckets = (
+            {kind: Bucket.per_minute(count, now) for kind, count in self._per_minute.items()}
+            if self._local
+            else {}
+        )
+        self._leased = dict.fromkeys(self._per_minute, 0.0)
+        self._is_leasing = False
+        self._lease_at = now
+        """The earliest time for the next lease."""
+        self._told_tokens: Bucket | None = None
+        self._reserved = 0.0
+        """The tokens of all requests in flight."""
+        self._mean_output = float(_FIRST_OUTPUT_TOKENS)
+        self._overload_at = now
+        most = self._max_concurrency or MOST_CONCURRENCY
+        self._concurrency = Concurrency(limit=START_CONCURRENCY, maximum=most) if self._is_adaptive else None
+        self._is_full = False
+        """Whether the first request in the queue waits only for another to finish."""
+        self._admitted = self._refused = 0
+        self._waited_seconds = 0.0
+        self._fault: ConfigError | None = None
+        self._executor = None
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the length of a request matters."""
+        return "tokens" in self._per_minute or self._told_tokens is not None
+
+    def stats(self) -> LimiterStats:
+        """Return the counts so far and the present limits."""
+        with self._lock:
+            rate = self._pace.rate
+            told = None if rate is None else rate * 60
+            return LimiterStats(
+                self._admitted,
+                len(self._waiters),
+                self._waited_seconds,
+                self._refused,
+                self._in_flight,
+                self._limit(),
+                min(
+                    [value for value in (told, self._per_minute.get("requests")) if value is not None],
+                    default=None,
+                ),
+                max(0.0, self._pace.not_before - time.monotonic()),
+            )
+
+    async def admit(self, input_tokens: int = 0) -> Permit:
+        """Wait until a request of so many tokens may be sent. `finish` must be called for each permit."""
+        if self._pid != os.getpid():
+            self._begin()
+        tokens = input_tokens + self._mean_output if self.counts_tokens else 0.0
+        with self._lock:
+            now = time.monotonic()
+            if not self._waiters and self._wait(tokens, now) == 0.0:
+                return self._grant(tokens, now)
+            waiter = _Waiter(tokens, now)
+            self._waiters.append(waiter)
+        self._pump()
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            with self._lock:
+                permit = waiter.permit
+                if permit is None and waiter in self._waiters:
+                    self._waiters.remove(waiter)
+            if permit is not None:
+                self.finish(permit)
+            else:
+                self._pump()
+            raise
+
+    def finish(
+        self,
+        permit: Permit,
+        *,
+        usage: Usage | None = None,
+        error: BaseException | None = None,
+        is_answered: bool = False,
+    ) -> None:
+        """Record the end of a request: answered, refused, failed, or given up."""
+        with self._lock:
+            now = time.monotonic()
+            self._in_flight -= 1
+            self._reserved -= permit.tokens
+            if isinstance(error, RateLimitError):
+                self._refused += 1
+                self._pace.refuse(permit.sent_at, now, error.retry_after_seconds)
+                self._share_hold()
+            elif is_answered:
+                self._pace.succeed()
+                if self._concurrency is not None:
+                    self._concurrency.answer(
+                        now, self._in_flight + 1, is_full=bool(self._waiters) and self._is_full
+                    )
+            elif isinstance(error, ServerError) and error.status in _OVERLOADED:
+                self._overload(permit, now, error.retry_after_seconds)
+            if usage is not None:
+                self._settle(permit, usage)
+            is_alone = not self._waiters
+        if not is_alone:
+            self._pump()
+
+    def hear(self, limits: RateLimits) -> None:
+        """Learn from the limits that a server reported with an answer."""
+        with self._lock:
+            now = time.monotonic()
+            told = (limits.requests, limits.requests_left, limits.requests_reset_seconds)
+            if told[0] is not None and told[1] is not None and told[2] is not None:
+                # The request that is being answered is counted in what the server says.
+                self._pace.hear(told[0], told[1], told[2], max(0, self._in_flight - 1), now)
+            total, left, reset = limits.tokens, limits.tokens_left, limits.tokens_reset_seconds
+            if total is not None and left is not None and reset is not None and left < total and reset > 0:
+                self._told_tokens = follow(self._told_tokens, total, left, reset, self._reserved, now)
+
+    # The following methods are called with the lock held, except `_pump`.
+
+    def _limit(self) -> int | None:
+        return self._concurrency.limit if self._concurrency is not None else self._max_concurrency
+
+    def _wait(self, tokens: float, now: float) -> float:
+        """Return the seconds until a request can be sent; infinite if it waits for something other than time."""
+        self._is_full = False
+        wait = self._pace.wait(now)
+        if self._told_tokens is not None:
+            wait = max(wait, self._told_tokens.wait(tokens, now))
+        for kind, bucket in self._buckets.items():
+            wait = max(wait, bucket.wait(1.0 if kind == "requests" else tokens, now))
+        if wait > 0.0:
+            return wait
+        limit = self._limit()
+        if limit is not None and self._in_flight >= limit:
+            self._is_full = True
+            return float("inf")
+        if self._local:
+            return 0.0
+        need = {"requests": 1.0, "tokens": tokens}
+        if all(self._leased[kind] >= need[kind] for kind in self._leased):
+            return 0.0
+        if now < self._lease_at:
+            return self._lease_at - now
+        self._ask_for_lease(need)
+        return float("inf")
+
+    def _grant(self, tokens: float, now: float) -> Permit:
+        self._pace.admit(now)
+        if self._told_tokens is not None:
+            self._told_tokens.take(tokens)
+        for kind, bucket in self._buckets.items():
+            bucket.take(1.0 if kind == "requests" else tokens)
+        for kind in self._leased if not self._local else ():
+            self._leased[kind] -= 1.0 if kind == "requests" else tokens
+        self._in_flight += 1
+        self._reserved += tokens
+        self._admitted += 1
+        return Permit(now, tokens)
+
+    def _settle(self, permit: Permit, usage: Usage) -> None:
+        """Correct the reserved tokens to those that were used."""
+        self._mean_output += 0.1 * (usage.output_tokens - self._mean_output)
+        more = usage.total_tokens - permit.tokens
+        if not permit.tokens:
+            return
+        if self._told_tokens is not None:
+            self._told_tokens.take(more)
+        if "tokens" in self._buckets:
+            self._buckets["tokens"].take(more)
+        elif "tokens" in self._leased:
+            self._leased["tokens"] -= more
+
+    def _overload(self, permit: Permit, now: float, retry_after: float | None) -> None:
+        if retry_after is not None:
+            self._pace.not_before = max(self._pace.not_before, now + retry_after)
+        if self._concurrency is not None and permit.sent_at >= self._overload_at:
+            # Counted once for all requests that were in flight together.
+            self._overload_at = now
+            self._concurrency.overload()
+
+    # Sharing with other processes.
+
+    def _ask_for_lease(self, need: dict[str, float]) -> None:
+        if self._is_leasing or self._store is None:
+            return
+        self._is_leasing = True
+        wanted = {kind: max(0.0, need[kind] - self._leased[kind]) for kind in self._leased}
+        self._in_thread(lambda store: store.lease(wanted), self._take_lease)
+
+    def _take_lease(self, lease: Lease) -> None:
+        now = time.monotonic()
+        for kind, count in lease.counts.items():
+            self._leased[kind] += count
+        # A little later than possible, or else a process that is slightly faster would always be first.
+        self._lease_at = now + lease.wait * (1 + random.random())
+        self._pace.not_before = max(self._pace.not_before, now + lease.not_before_seconds)
+
+    def _share_hold(self) -> None:
+        if self._store is not None:
+            seconds = max(0.0, self._pace.not_before - time.monotonic())
+            self._in_thread(lambda store: store.hold(seconds))
+
+    def _in_thread(
+        self, work: Callable[[SharedBuckets], Any], take: Callable[[Any], None] | None = None
+    ) -> None:
+        store = self._store
+        assert store is not None
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="treadle-limits")
+
+        def run() -> None:
+            found, fault = None, None
+            try:
+                found = work(store)
+            except ConfigError as error:
+                fault = error
+            with self._lock:
+                if take is not None:
+                    self._is_leasing = False
+                    if fault is None:
+                        take(found)
+                self._fault = fault or self._fault
+            self._pump()
+
+        self._executor.submit(run)
+
+    # The queue.
+
+    def _pump(self) -> None:
+        """Admit the waiting requests that can be sent. Called from any thread."""
+        try:
+            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        with self._lock:
+            while self._waiters:
+                waiter = self._waiters[0]
+                if waiter.loop.is_closed():
+                    self._waiters.popleft()
+                    continue
+                now = time.monotonic()
+                if self._fault is not None:
+                    self._waiters.popleft()
+                    self._tell(waiter, here, waiter.future.set_exception, self._fault)
+                    continue
+                wait = self._wait(waiter.tokens, now)
+                if wait > 0.0:
+                    self._arm(waiter.loop, wait, here)
+                    return
+                self._waiters.popleft()
+                waiter.permit = self._grant(waiter.tokens, now)
+                self._waited_seconds += now - waiter.begin
+                self._tell(waiter, here, waiter.future.set_result, waiter.permit)
+            self._fault = None
+
+    def _tell(
+        self,
+        waiter: _Waiter,
+        here: asyncio.AbstractEventLoop | None,
+        tell: Callable[[Any], None],
+        what: Permit | ConfigError,
+    ) -> None:
+        def deliver() -> None:
+            if not waiter.future.done():
+                tell(what)
+
+        if waiter.loop is here:
+            deliver()
+        else:
+            waiter.loop.call_soon_threadsafe(deliver)
+
+    def _arm(
+        self, loop: asyncio.AbstractEventLoop, wait: float, here: asyncio.AbstractEventLoop | None
+    ) -> None:
+        """Call `_pump` again in `wait` seconds. There is one timer for the whole queue."""
+        if wait == float("inf"):
+            return
+        if loop is not here:
+            loop.call_soon_threadsafe(self._pump)
+            return
+        when = loop.time() + wait
+        if self._timer is not None and self._timer[0] is loop:
+            _, timer, then = self._timer
+            if then <= when:
+                return
+            timer.cancel()
+        self._timer = (loop, loop.call_later(wait, self._ring), when)
+
+    def _ring(self) -> None:
+        with self._lock:
+            # Some event loops call a little too early; then another timer is set.
+            self._timer = None
+        self._pump()
+
+    def __repr__(self) -> str:
+        return f"Limiter({self.name!r})"
