@@ -152,7 +152,8 @@ def _compile(filter_: RunFilter, live: set[int]) -> tuple[list[str], list[object
         # A range, so that the index is used.
         found.append(("runs.run_id >= ? AND runs.run_id < ?", (filter_.id_prefix, filter_.id_prefix + _LAST)))
     if filter_.is_finished is not None:
-        found.append((f"runs.status {'=' if filter_.is_finished else '<>'} 'finished'", ()))
+        statuses = "'finished'" if filter_.is_finished else "'running', 'paused'"
+        found.append((f"runs.status IN ({statuses})", ()))
     for item in filter_.labels.items():
         found.append(("EXISTS(SELECT 1 FROM json_each(runs.labels) WHERE key = ? AND value = ?)", item))
     if filter_.created_since is not None:
