@@ -45,7 +45,7 @@ def check(facts: Facts, state: State, bodies: list[e.DurableBody]) -> None:
     assert facts.reward == state.rewards.get("check")
     assert facts.error == (None if state.error is None else state.error[:200])
     assert facts.fault == (None if state.fault is None else state.fault.value)
-    assert (facts.model, facts.is_session) == (started.model, started.is_session)
+    assert (facts.model, facts.is_session) == (state.agent.model.name or None, started.is_session)
     assert (facts.task_set, facts.task_id) == ((task.task_set, task.task_id) if task else (None, None))
     assert facts.is_turn_open == state.is_turn_open
     assert facts.input == (users[0][:200] if users else None)

@@ -45,7 +45,7 @@ class Witness:
 
 
 def note(text: str) -> e.Rewarded:
-    return e.Rewarded(at=0.0, reward=0.0, name="note", detail=text)
+    return e.Rewarded(at=1.0, reward=0.0, name="note", detail=text)
 
 
 def details(journal: SqliteJournal, run_id: str = "r") -> list[str | None]:
@@ -71,7 +71,7 @@ def blob(size: int) -> tuple[e.SnapshotTaken, dict[str, bytes]]:
     content = b"x" * size
     digest = hashlib.sha256(content).hexdigest()
     delta = FileDelta(changed={"f": digest})
-    return e.SnapshotTaken(at=0.0, snapshot_id="s", delta=delta), {digest: content}
+    return e.SnapshotTaken(at=1.0, snapshot_id="s", delta=delta), {digest: content}
 
 
 @pytest.fixture
@@ -360,7 +360,7 @@ async def test_a_clock_that_is_handed_in_decides_when_a_lease_ends(tmp_path: Pat
 
     with SqliteJournal(tmp_path / "runs.db") as holder:
         writer = holder.create("r")
-        writer.append([e.RunStarted(at=0.0, version=e.VERSION, policy=Policy())])
+        writer.append([e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())])
         await writer.sync()
         with SqliteJournal(tmp_path / "runs.db", clock=Later()) as other:
             assert [info.is_driven for info in other.runs()] == [False]

@@ -137,14 +137,14 @@ def facts_of(bodies: Iterable[e.DurableBody]) -> Facts:
 
 def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
     facts.status, facts.stop_reason = Status.RUNNING.value, None
-    facts.model, facts.is_session = body.model, body.is_session
+    facts.model, facts.is_session = body.spec.model.name or None, body.is_session
     if body.task is not None:
         facts.task_set, facts.task_id = body.task.task_set, body.task.task_id
     if body.parent is not None:
         facts.parent_run_id = body.parent.run_id
     if body.metadata:
         facts.labels = {name: value for name, value in body.metadata.items() if isinstance(value, str)}
-    facts.context_chars = len(body.instructions or "")
+    facts.context_chars = len(body.system_message or "")
     return True
 
 
@@ -222,7 +222,9 @@ def _on_run_paused(facts: Facts, body: e.RunPaused) -> bool:
     return True
 
 
-def _on_run_resumed(facts: Facts, _: e.RunResumed) -> bool:
+def _on_run_resumed(facts: Facts, body: e.RunResumed) -> bool:
+    if body.agent is not None:
+        facts.model = body.agent.model.name or None
     facts.is_turn_open = facts.is_turn_open or facts.has_failed
     facts.status, facts.stop_reason = Status.RUNNING.value, None
     return True

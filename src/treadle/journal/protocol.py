@@ -39,7 +39,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     error: str | None = None
     """The error that ended the last turn, cut to 200 characters; `None` if it did not fail."""
     model: str | None = None
-    """The model that the run was started with."""
+    """The name of the model that the run was started with, or resumed with last."""
     task_set: str | None = None
     task_id: str | None = None
     parent_run_id: str | None = None
