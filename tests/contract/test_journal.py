@@ -23,7 +23,16 @@ from treadle import (
     open_journal,
 )
 from treadle.core import events as e
-from treadle.core.types import FileDelta, Message, Parent, Role, StopReason, TaskRef
+from treadle.core.types import (
+    Completion,
+    FileDelta,
+    FinishReason,
+    Message,
+    Parent,
+    Role,
+    StopReason,
+    TaskRef,
+)
 from treadle.journal.facts import facts_of
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import STORES
@@ -458,3 +467,36 @@ async def test_following_goes_on_across_a_restart(reopen: Callable[[], Journal])
         await writer.sync()
         rest = [(event.run_id, event.seq) async for event in journal.follow("r", first[-1][1])]
     assert first + rest == [("r", seq) for seq in range(1, 5)]
+
+
+async def test_a_long_backlog_is_followed_to_its_end(journal: Journal) -> None:
+    writer = journal.create("r")
+    for number in range(1200):
+        writer.append([note(str(number))])
+        await asyncio.sleep(0)  # each in a commit of its own
+    await writer.sync()
+    found = await asyncio.wait_for(collect(journal.follow(None), 1200), 60)
+    assert found == [("r", seq) for seq in range(1, 1201)]
+
+
+async def test_a_listing_is_right_where_tokens_must_be_estimated_anew(journal: Journal) -> None:
+    """After a compaction, a server that counts no tokens leaves an estimate that needs the whole transcript."""
+    writer = journal.create("r")
+    summary = Message(Role.USER, "so far")
+    completion = Completion(Message(Role.ASSISTANT, "x" * 40), FinishReason.STOP)
+    answered = e.InferenceCompleted(at=3.0, step=1, completion=completion)
+    writer.append([*start(1), e.ContextCompacted(at=2.0, messages=1, replacement=(summary,)), answered])
+    await writer.sync()
+    for _ in range(2):
+        (info,) = journal.runs()
+        assert info == facts_of([event.body for event in journal.read("r")]).info("r", is_driven=True)
+        assert info.output_tokens == 10
+        writer.append([note("more")])
+        await writer.sync()
+    await writer.release()
+    await writer.sync()
+    again = await journal.acquire("r")
+    again.append([note("and more")])
+    await again.sync()
+    (info,) = journal.runs()
+    assert info == facts_of([event.body for event in journal.read("r")]).info("r", is_driven=True)

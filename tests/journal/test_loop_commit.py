@@ -22,7 +22,7 @@ from treadle.journal.protocol import RunFilter
 from treadle.journal.sqlite.journal import SqliteJournal
 
 PATIENCE_SECONDS = 60
-"""After so long a wait counts as one for ever."""
+"""The time after which a wait counts as endless."""
 
 
 class Witness:
@@ -263,6 +263,22 @@ async def test_a_run_that_is_released_before_it_is_committed(journal: SqliteJour
     gate.set()
     await writer.sync()
     assert [info.is_driven for info in journal.runs(RunFilter(id_prefix="r"))] == [False]
+
+
+async def test_a_run_that_was_never_kept_gives_nothing_back(journal: SqliteJournal) -> None:
+    """The row that it would have had belongs to another run by then."""
+    break_table(journal, "INSERT ON main.frames")
+    failed = journal.create("failed")
+    failed.append([note("lost")])
+    with pytest.raises(JournalError, match="broken"):
+        await failed.sync()
+    mend(journal)
+    other = journal.create("other")
+    other.append([note("1")])
+    await other.sync()
+    await failed.release()
+    await asyncio.wrap_future(journal._committer.submit(lambda db: None))
+    assert [info.is_driven for info in journal.runs(RunFilter(id_prefix="other"))] == [True]
 
 
 DRIVER = """
