@@ -2,12 +2,15 @@
 
 import asyncio
 import hashlib
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from treadle import (
     Agent,
@@ -20,21 +23,38 @@ from treadle import (
     open_journal,
 )
 from treadle.core import events as e
-from treadle.core.types import FileDelta, StopReason
-from treadle.journal.protocol import Journal
+from treadle.core.types import (
+    Completion,
+    FileDelta,
+    FinishReason,
+    Message,
+    Parent,
+    Role,
+    StopReason,
+    TaskRef,
+)
+from treadle.journal.facts import facts_of
+from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.registry import STORES
 from treadle.models import call
 
-KINDS = ["memory", "process", "power"]
+KINDS = {"memory": ["memory"], "sqlite": ["process", "power"]}
+"""Store to the levels at which it is tested."""
 STARTED = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[(store, level) for store, levels in KINDS.items() for level in levels], ids="-".join)
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journal]:
     """A function that opens the journal; another call opens the same journal again."""
-    if request.param == "memory":
+    store, level = request.param
+    if store == "memory":
         journal = open_journal("memory:")
         return lambda: journal
-    return lambda: open_journal(tmp_path / "runs.db", level=request.param)
+    return lambda: open_journal(tmp_path / "runs.db", level=level)
+
+
+def test_every_registered_store_is_tested_here() -> None:
+    assert sorted(STORES.names()) == sorted(KINDS)
 
 
 @pytest.fixture
@@ -227,3 +247,256 @@ async def test_use_after_closing_is_told(tmp_path: Path) -> None:
         await journal.acquire("r")
     with pytest.raises(JournalError, match="is closed"):
         journal.create("r").append([note("x")])
+
+
+async def write(journal: Journal, run_id: str, *bodies: e.DurableBody, is_released: bool = True) -> None:
+    writer = journal.create(run_id)
+    writer.append(bodies)
+    if is_released:
+        await writer.release()
+    await writer.sync()
+
+
+async def test_sync_is_a_plain_function_that_returns_an_awaitable(journal: Journal) -> None:
+    writer = journal.create("r")
+    await writer.sync()
+    writer.append([note("1")])
+    await asyncio.gather(writer.sync(), writer.sync())
+    waiting = asyncio.ensure_future(writer.sync())
+    await asyncio.wait_for(waiting, 60)
+    assert details(journal) == ["1"]
+
+
+def start(number: int, **fields: Any) -> list[e.DurableBody]:
+    return [
+        e.RunStarted(at=float(number), version=e.VERSION, policy=Policy(), **fields),
+        e.TurnStarted(at=number + 0.5, turn=1, message=Message(Role.USER, f"input {number}")),
+    ]
+
+
+async def write_varied(journal: Journal) -> None:
+    """Write runs that differ in everything a filter can ask for."""
+    finished = e.RunFinished(at=50.0, stop_reason=StopReason.COMPLETED)
+    failed = e.RunFinished(at=50.0, stop_reason=StopReason.ERROR, error="boom")
+    asked = e.QuestionAsked(at=6.0, question_id="q", text="?")
+    turned = e.TurnCompleted(at=7.0, turn=1, stop_reason=StopReason.COMPLETED)
+    await write(journal, "a1", *start(1, model="m", metadata={"team": "red", "x": "1"}), finished)
+    await write(journal, "a2", *start(2, model="m", task=TaskRef("files", "t-1")), failed)
+    await write(journal, "b1", *start(3, model="n", metadata={"team": "red"}), is_released=False)
+    await write(journal, "b2", *start(4, is_session=True), e.RunPaused(at=9.0, reason="closed"))
+    await write(journal, "b3", *start(5, parent=Parent("a1", 1)), asked)
+    await write(journal, "a%_", *start(6, task=TaskRef("files", "t-2")), turned)
+    await write(journal, "\U0010ffff", *start(7))
+
+
+async def test_a_listing_shows_the_facts_of_each_run(journal: Journal) -> None:
+    await write_varied(journal)
+    infos = journal.runs()
+    assert [info.run_id for info in infos] == ["a1", "a2", "b1", "b2", "b3", "a%_", "\U0010ffff"]
+    for info in infos:
+        facts = facts_of([event.body for event in journal.read(info.run_id)])
+        assert info == facts.info(info.run_id, is_driven=info.run_id == "b1")
+
+
+def maybe(*values: Any) -> st.SearchStrategy[Any]:
+    return st.none() | st.sampled_from(values)
+
+
+filters = st.builds(
+    RunFilter,
+    id_prefix=maybe("", "a", "a1", "a%", "b", "c", "\U0010ffff"),
+    status=maybe("running", "paused", "finished", "gone"),
+    stop_reason=maybe("completed", "error", "closed"),
+    model=maybe("m", "n"),
+    task_set=maybe("files"),
+    task_id=maybe("t-1"),
+    parent_run_id=maybe("a1"),
+    labels=st.sampled_from([{}, {"team": "red"}, {"team": "red", "x": "1"}, {"team": "blue"}, {"n'o": "x"}]),
+    is_finished=maybe(True, False),
+    is_driven=maybe(True, False),
+    is_waiting=maybe(True, False),
+    is_session=maybe(True, False),
+    is_turn_open=maybe(True, False),
+    created_since=maybe(0.0, 3.0, 99.0),
+    created_before=maybe(0.0, 3.0, 99.0),
+)
+fields = list(RunFilter.__struct_fields__)
+
+
+@given(filter_=filters, chosen=st.sets(st.sampled_from(fields), max_size=3))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+async def test_a_filter_finds_what_matches(filtered: Journal, filter_: RunFilter, chosen: set[str]) -> None:
+    filter_ = RunFilter(**{name: getattr(filter_, name) for name in chosen})
+    expected = [info for info in filtered.runs() if filter_.matches(info)]
+    assert filtered.runs(filter_) == expected
+    assert filtered.runs(filter_, newest_first=True, limit=2) == expected[::-1][:2]
+
+
+@pytest.fixture
+async def filtered(journal: Journal) -> Journal:
+    await write_varied(journal)
+    return journal
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_pages_put_together_are_the_listing(journal: Journal, newest_first: bool) -> None:
+    for number in range(11):
+        await write(journal, f"r{number * 7 % 11}", *start(number, model="m" if number % 3 else "n"))
+    whole = journal.runs(RunFilter(model="m"), newest_first=newest_first)
+    assert len(whole) == 7
+    found, after = [], None
+    while page := journal.runs(RunFilter(model="m"), after=after, limit=3, newest_first=newest_first):
+        assert len(page) <= 3
+        found += page
+        after = page[-1].run_id
+        if len(found) < 6:
+            await write(journal, f"later {len(found)}", *start(99, model="m"))
+    assert [info for info in found if not info.run_id.startswith("later")] == whole
+    assert journal.runs(limit=0) == []
+    with pytest.raises(RunNotFoundError, match="'nobody' not found"):
+        journal.runs(after="nobody")
+
+
+async def collect(events: AsyncIterator[e.Event], count: int) -> list[tuple[str, int]]:
+    """The first `count` events."""
+    found = []
+    async for event in events:
+        found.append((event.run_id, event.seq))
+        if len(found) == count:
+            break
+    await events.aclose()  # type: ignore[attr-defined]
+    return found
+
+
+async def test_following_a_run_gives_what_is_kept_and_what_comes(journal: Journal) -> None:
+    writer = journal.create("r")
+    writer.append([STARTED, note("1")])
+    await writer.sync()
+    await write(journal, "other", STARTED)
+    found: list[e.Event] = []
+
+    async def follow() -> None:
+        found.extend([event async for event in journal.follow("r", 1)])
+
+    task = asyncio.ensure_future(follow())
+    for number in range(2, 30):
+        writer.append([note(str(number))])
+        await writer.sync()
+        if number % 10 == 0:
+            await asyncio.sleep(0.01)
+    writer.append([e.RunFinished(at=3.0, stop_reason=StopReason.COMPLETED)])
+    await writer.sync()
+    writer.append([note("graded")])
+    await writer.release()
+    await writer.sync()
+    await asyncio.wait_for(task, 60)
+    assert [event.seq for event in found] == list(range(2, 33))
+    assert found == journal.read("r", 1)
+
+
+async def test_following_all_runs_gives_each_run_in_order(journal: Journal) -> None:
+    await write(journal, "before", STARTED, note("1"))
+    following = asyncio.ensure_future(collect(journal.follow(None), 2 + 4 * 10))
+
+    async def drive(name: str) -> None:
+        writer = journal.create(name)
+        for number in range(10):
+            writer.append([note(str(number))])
+            await writer.sync()
+
+    await asyncio.gather(*[drive(name) for name in "abcd"])
+    found = await asyncio.wait_for(following, 60)
+    for name in "abcd":
+        assert [seq for run_id, seq in found if run_id == name] == list(range(1, 11))
+    assert found[:2] == [("before", 1), ("before", 2)]
+
+
+async def test_following_from_now_on_leaves_out_what_is_kept(journal: Journal) -> None:
+    writer = journal.create("r")
+    writer.append([STARTED, note("1")])
+    await writer.sync()
+    one = asyncio.ensure_future(collect(journal.follow("r", None), 1))
+    all_ = asyncio.ensure_future(collect(journal.follow(None, None), 1))
+    await asyncio.sleep(0.3)
+    writer.append([note("2")])
+    await writer.sync()
+    assert await asyncio.wait_for(asyncio.gather(one, all_), 60) == [[("r", 3)], [("r", 3)]]
+
+
+async def test_a_follower_hears_of_an_event_only_once_it_is_kept(journal: Journal) -> None:
+    writer = journal.create("r")
+    writer.append([STARTED])
+    await writer.sync()
+    events = journal.follow("r")
+    assert (await asyncio.wait_for(anext(events), 60)).seq == 1
+    for number in itertools.count(2):
+        if number == 6:
+            break
+        coming = asyncio.ensure_future(anext(events))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        writer.append([note(str(number))])
+        assert not coming.done()
+        await writer.sync()
+        event = await asyncio.wait_for(coming, 60)
+        assert event in journal.read("r")
+    await events.aclose()  # type: ignore[attr-defined]
+
+
+async def test_following_ends_when_the_journal_is_closed(reopen: Callable[[], Journal]) -> None:
+    journal = reopen()
+    await write(journal, "r", STARTED, is_released=False)
+    following = [asyncio.ensure_future(collect(journal.follow(run_id), 99)) for run_id in ("r", None)]
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(journal.close)
+    assert await asyncio.wait_for(asyncio.gather(*following), 60) == [[("r", 1)], [("r", 1)]]
+
+
+async def test_following_a_run_that_is_not_there_is_told(journal: Journal) -> None:
+    with pytest.raises(RunNotFoundError, match="'x' not found"):
+        await anext(journal.follow("x"))
+
+
+async def test_following_goes_on_across_a_restart(reopen: Callable[[], Journal]) -> None:
+    with reopen() as journal:
+        await write(journal, "r", STARTED, note("1"))
+        first = await collect(journal.follow("r"), 2)
+    with reopen() as journal:
+        writer = await journal.acquire("r")
+        writer.append([note("2"), e.RunFinished(at=3.0, stop_reason=StopReason.COMPLETED)])
+        await writer.release()
+        await writer.sync()
+        rest = [(event.run_id, event.seq) async for event in journal.follow("r", first[-1][1])]
+    assert first + rest == [("r", seq) for seq in range(1, 5)]
+
+
+async def test_a_long_backlog_is_followed_to_its_end(journal: Journal) -> None:
+    writer = journal.create("r")
+    for number in range(1200):
+        writer.append([note(str(number))])
+        await asyncio.sleep(0)  # each in a commit of its own
+    await writer.sync()
+    found = await asyncio.wait_for(collect(journal.follow(None), 1200), 60)
+    assert found == [("r", seq) for seq in range(1, 1201)]
+
+
+async def test_a_listing_is_right_where_tokens_must_be_estimated_anew(journal: Journal) -> None:
+    """After a compaction, a server that counts no tokens leaves an estimate that needs the whole transcript."""
+    writer = journal.create("r")
+    summary = Message(Role.USER, "so far")
+    completion = Completion(Message(Role.ASSISTANT, "x" * 40), FinishReason.STOP)
+    answered = e.InferenceCompleted(at=3.0, step=1, completion=completion)
+    writer.append([*start(1), e.ContextCompacted(at=2.0, messages=1, replacement=(summary,)), answered])
+    await writer.sync()
+    for _ in range(2):
+        (info,) = journal.runs()
+        assert info == facts_of([event.body for event in journal.read("r")]).info("r", is_driven=True)
+        assert info.output_tokens == 10
+        writer.append([note("more")])
+        await writer.sync()
+    await writer.release()
+    await writer.sync()
+    again = await journal.acquire("r")
+    again.append([note("and more")])
+    await again.sync()
+    (info,) = journal.runs()
+    assert info == facts_of([event.body for event in journal.read("r")]).info("r", is_driven=True)

@@ -106,7 +106,7 @@ async def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         async def main():
             journal = open_journal(sys.argv[1])
-            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
             writer = journal.create("r")
             kept = 0
             try:

@@ -1,12 +1,12 @@
-"""Journals: where runs are kept. `open_journal` makes one from a path."""
+"""Journals, which keep runs. `open_journal` opens one from a path."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.journal.protocol import Journal, RunInfo, RunWriter
+    from treadle.journal.protocol import Journal, RunFilter, RunInfo, RunWriter
     from treadle.journal.registry import open_journal
 
-__all__ = ["Journal", "RunInfo", "RunWriter", "open_journal"]
+__all__ = ["Journal", "RunFilter", "RunInfo", "RunWriter", "open_journal"]
 
 
 def __getattr__(name: str) -> object:
@@ -17,6 +17,7 @@ def __getattr__(name: str) -> object:
 
 _WHERE = {
     "Journal": "treadle.journal.protocol",
+    "RunFilter": "treadle.journal.protocol",
     "RunInfo": "treadle.journal.protocol",
     "RunWriter": "treadle.journal.protocol",
     "open_journal": "treadle.journal.registry",

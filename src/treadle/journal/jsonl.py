@@ -1,9 +1,10 @@
-"""A journal as JSON lines: one event a line, its fields as they are stored, unknown ones too.
+"""A journal as JSON lines: one event per line, with all its fields as they are stored, unknown ones included.
 
-Contents of files and artifacts travel inside the events that name them, each content once a run.
-Exporting, importing and exporting again gives the same bytes.
+The contents of files and artifacts travel inside the events that name them, each content once per run. Exporting,
+importing and exporting again gives the same bytes.
 """
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -14,7 +15,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunExistsError
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter
 
 
 class _Run(Struct):
@@ -29,13 +30,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 def export_run(journal: Journal, run_id: str) -> Iterator[bytes]:
-    """The run's events as lines, without the newline. Raises: `RunNotFoundError`."""
-    told: set[str] = set()
+    """Yield the run's events as lines, without the newline. Blocks. Raises: `RunNotFoundError`."""
+    exported: set[str] = set()
     for event in journal.read(run_id):
         line = event.to_json()
         if named := e.digests_of(event.body):
-            digests = [item for item in dict.fromkeys(named) if item not in told]
-            told.update(digests)
+            digests = [item for item in dict.fromkeys(named) if item not in exported]
+            exported.update(digests)
             contents = {item: base64.b64encode(journal.read_blob(item)).decode() for item in digests}
             if contents:
                 line = line[:-1] + b',"contents":%b}' % _encode(contents)
@@ -43,12 +44,26 @@ def export_run(journal: Journal, run_id: str) -> Iterator[bytes]:
 
 
 async def import_lines(journal: Journal, lines: Iterable[bytes]) -> list[str]:
-    """Keep the runs that `lines` hold, in any order of runs; their ids. Empty lines are passed over.
+    """Keep the runs that `lines` hold, and return their ids. Runs may be mixed; empty lines are skipped.
 
-    All lines are read before anything is kept, so that nothing is if one of them is wrong.
-    Raises: `JournalError` that names the line for what is no event, an event out of order, or a content that
-    is missing or damaged; `RunExistsError` if the journal has one of the runs.
+    `lines` is read in a thread, so it may be an open file. Nothing is kept unless all lines are in order.
+
+    Raises: `JournalError` that names the line if it is not an event, if an event is out of order, or if a content
+    is missing or damaged; `RunExistsError` if the journal already has one of the runs.
     """
+    runs = await asyncio.to_thread(_read_runs, journal, lines)
+    for run_id, run in runs.items():
+        writer = journal.create(run_id)
+        try:
+            writer.append_events(run.events, run.blobs)
+        finally:
+            await writer.release()
+        await writer.sync()
+    return list(runs)
+
+
+def _read_runs(journal: Journal, lines: Iterable[bytes]) -> dict[str, _Run]:
+    """Return the runs by id, once none of them is in the journal."""
     runs: dict[str, _Run] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -56,16 +71,10 @@ async def import_lines(journal: Journal, lines: Iterable[bytes]) -> list[str]:
                 _read_line(line, runs)
             except JournalError as error:
                 raise JournalError(f"line {number}: {error}") from error
-    known = {info.run_id for info in journal.runs()}
     for run_id in runs:
-        if run_id in known:
+        if any(info.run_id == run_id for info in journal.runs(RunFilter(id_prefix=run_id))):
             raise RunExistsError(f"run {run_id!r} is in this journal already; nothing was imported")
-    for run_id, run in runs.items():
-        writer = journal.create(run_id)
-        writer.append_events(run.events, run.blobs)
-        await writer.release()
-        await writer.sync()
-    return list(runs)
+    return runs
 
 
 def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
@@ -93,7 +102,7 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
 
 
 def _take_contents(body: e.BodyWithContents, blobs: dict[str, bytes]) -> None:
-    """Add the contents that come with an event to `blobs`, once they are found to be what they should."""
+    """Add the contents that come with an event to `blobs`, after checking their hashes."""
     for digest, text in (body.contents or {}).items():
         try:
             content = base64.b64decode(text, validate=True)
@@ -108,6 +117,7 @@ def _take_contents(body: e.BodyWithContents, blobs: dict[str, bytes]) -> None:
 
 
 def _describe_owner(body: e.BodyWithContents, digest: str) -> str:
+    """Return " of ..." with what of `body` names the content."""
     if isinstance(body, e.ToolCompleted):
         return f" of the result of {body.result.name} ({body.result.call_id})"
     if not isinstance(body, e.SnapshotTaken):

@@ -1,24 +1,30 @@
 """A journal in memory: for tests and for runs that need not outlive the process."""
 
-import time
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 
 from treadle.core import events as e
-from treadle.core.errors import JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
-from treadle.journal.protocol import RunInfo
-from treadle.journal.status import status_of
+from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
+from treadle.journal.facts import Facts, facts_of
+from treadle.journal.follow import Changes, Page, follow
+from treadle.journal.protocol import DONE, RunFilter, RunInfo, StoreOptions
 
 
 class MemoryJournal:
-    """Keeps events as their encoded bytes, so that what is read is what a store would give back."""
+    """A journal that keeps events as their encoded bytes, so that reading them gives what a file would give."""
 
     level = "memory"
 
     def __init__(self) -> None:
         self._runs: dict[str, list[bytes]] = {}
-        self._created: dict[str, float] = {}
+        self._facts: dict[str, Facts] = {}
+        """As of the newest listing: a run that nobody lists costs nothing."""
+        self._facts_lock = threading.Lock()
+        self._appends: list[tuple[str, int, list[bytes]]] = []
+        """Run, seq of the first event, and events, in the order in which they were appended."""
         self._blobs: dict[str, bytes] = {}
         self._driven: set[str] = set()
+        self._changes = Changes()
 
     def create(self, run_id: str) -> "MemoryWriter":
         """See `Journal.create`."""
@@ -26,8 +32,7 @@ class MemoryJournal:
 
     async def acquire(self, run_id: str) -> "MemoryWriter":
         """See `Journal.acquire`."""
-        if run_id not in self._runs:
-            raise RunNotFoundError(f"run {run_id!r} not found in this journal (in memory)")
+        self._check_known(run_id)
         if run_id in self._driven:
             raise LeaseHeldError(f"run {run_id!r} is being driven by this process already")
         self._driven.add(run_id)
@@ -35,10 +40,8 @@ class MemoryJournal:
 
     def read(self, run_id: str, after_seq: int = 0) -> list[e.Event]:
         """See `Journal.read`."""
-        if run_id not in self._runs:
-            raise RunNotFoundError(f"run {run_id!r} not found in this journal (in memory)")
-        raws = self._runs[run_id][after_seq:]
-        return [e.Event(run_id, after_seq + i, e.decode_body(raw), raw) for i, raw in enumerate(raws, 1)]
+        self._check_known(run_id)
+        return _decode(run_id, after_seq + 1, self._runs[run_id][after_seq:])
 
     def read_blob(self, digest: str) -> bytes:
         """See `Journal.read_blob`."""
@@ -47,33 +50,88 @@ class MemoryJournal:
         except KeyError:
             raise JournalError(f"the content {digest!r} is not in this journal") from None
 
-    def runs(self) -> list[RunInfo]:
+    def runs(
+        self,
+        filter: RunFilter | None = None,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> list[RunInfo]:
         """See `Journal.runs`."""
-        infos = []
-        for run_id, raws in list(self._runs.items()):  # other threads may add runs meanwhile
-            events = self.read(run_id)
-            status, stop_reason = status_of([event.body for event in events])
-            infos.append(
-                RunInfo(
-                    run_id=run_id,
-                    status=status or "running",
-                    stop_reason=stop_reason,
-                    events=len(raws),
-                    created_at=self._created[run_id],
-                    updated_at=events[-1].at,
-                    is_driven=run_id in self._driven,
-                )
-            )
-        return infos
+        run_ids = list(self._runs)  # other threads may add runs meanwhile
+        if newest_first:
+            run_ids.reverse()
+        if after is not None:
+            self._check_known(after)
+            run_ids = run_ids[run_ids.index(after) + 1 :]
+        found: list[RunInfo] = []
+        for run_id in run_ids:
+            if limit is not None and len(found) >= limit:
+                break
+            info = self._facts_of(run_id).info(run_id, is_driven=run_id in self._driven)
+            if filter is None or filter.matches(info):
+                found.append(info)
+        return found
+
+    def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
+        """See `Journal.follow`."""
+        return follow(self, self._changes, run_id, after_seq, None)
+
+    def start_position(self, run_id: str | None, after_seq: int | None) -> int:
+        """See `Source.start_position`: a seq for one run, an index into the appends for all."""
+        if run_id is None:
+            return len(self._appends) if after_seq is None else 0
+        self._check_known(run_id)
+        return len(self._runs[run_id]) if after_seq is None else after_seq
+
+    def read_page(self, run_id: str | None, after_seq: int | None, position: int) -> Page:
+        """See `Source.read_page`."""
+        if run_id is None:
+            appends = self._appends[position : position + 1000]
+            events = [event for item in appends for event in _decode(*item) if event.seq > (after_seq or 0)]
+            return Page(events, position + len(appends), is_last=False)
+        is_over = run_id not in self._driven and self._facts_of(run_id).status == "finished"
+        found = self.read(run_id, position)
+        return Page(found, position + len(found), is_over)
 
     def close(self) -> None:
-        """Nothing to do: what it holds goes with it."""
+        """End all `follow`. The events stay as long as the journal does."""
+        self._changes.close()
 
     def __enter__(self) -> "MemoryJournal":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _facts_of(self, run_id: str) -> Facts:
+        with self._facts_lock:
+            facts = self._facts.setdefault(run_id, Facts())
+            facts.add([event.body for event in self.read(run_id, facts.events)])
+            if not facts.is_exact:
+                facts = self._facts[run_id] = facts_of([event.body for event in self.read(run_id)])
+            return facts
+
+    def _check_known(self, run_id: str) -> None:
+        if run_id not in self._runs:
+            raise RunNotFoundError(f"run {run_id!r} not found in this journal (in memory)")
+
+
+def open_store(address: str, options: StoreOptions) -> MemoryJournal:
+    """Return a new journal in memory; the opener of `memory:`.
+
+    Raises: `ConfigError` for an address, or for a level that memory cannot reach.
+    """
+    if address:
+        raise ConfigError(f"a journal in memory has no address; write 'memory:', not 'memory:{address}'")
+    if options.level not in ("memory", "process"):
+        raise ConfigError(f"a journal in memory keeps nothing at level {options.level!r}; give a file's path")
+    return MemoryJournal()
+
+
+def _decode(run_id: str, first_seq: int, raws: list[bytes]) -> list[e.Event]:
+    return [e.Event(run_id, seq, e.decode_body(raw), raw) for seq, raw in enumerate(raws, first_seq)]
 
 
 class MemoryWriter:
@@ -93,24 +151,29 @@ class MemoryWriter:
         self._keep([event.raw or e.encode_body(event.body) for event in events], blobs)
 
     def _keep(self, raws: list[bytes], blobs: Mapping[str, bytes] | None) -> None:
-        journal = self._journal
+        journal, run_id = self._journal, self.run_id
         if blobs:
             journal._blobs.update(blobs)
         if not raws:
             return
         if self._is_new:
-            if self.run_id in journal._runs:
-                raise RunExistsError(f"run {self.run_id!r} exists already in this journal")
+            if run_id in journal._runs:
+                raise RunExistsError(f"run {run_id!r} exists already in this journal")
             self._is_new = False
-            journal._created[self.run_id] = time.time()
-            journal._driven.add(self.run_id)
-            journal._runs[self.run_id] = raws
+            journal._driven.add(run_id)
+            journal._runs[run_id] = kept = list(raws)
         else:
-            journal._runs[self.run_id].extend(raws)
+            kept = journal._runs[run_id]
+            kept.extend(raws)
+        journal._appends.append((run_id, len(kept) - len(raws) + 1, raws))
+        if journal._changes.followers:
+            journal._changes.announce([run_id])
 
-    async def sync(self) -> None:
+    def sync(self) -> Awaitable[None]:
         """See `RunWriter.sync`."""
+        return DONE
 
     async def release(self) -> None:
         """See `RunWriter.release`."""
         self._journal._driven.discard(self.run_id)
+        self._journal._changes.announce([self.run_id])

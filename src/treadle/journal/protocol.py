@@ -1,26 +1,156 @@
-"""What a journal is to the loop: an append-only store of runs, one writer a run."""
+"""The contract between the loop and a journal: an append-only store of runs with one writer per run.
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, Self
+Methods that read (`read`, `read_blob`, `runs`) block and may be called from any thread; a program with an event
+loop calls them in a thread (`asyncio.to_thread`). Everything that a running agent calls for each step (`append`,
+`append_events`, `sync`) never waits for the store on the event loop.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
+from typing import Protocol, Self, cast
 
 from msgspec import Struct
 
 from treadle.core.events import DurableBody, Event
 
 
-class RunInfo(Struct, frozen=True):
-    """One line of a listing, kept by the store so that it needs no fold."""
+class Clock(Protocol):
+    """A source of the time; the module `time` is one."""
+
+    def time(self) -> float:
+        """Return the seconds since the epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never go backwards, to measure durations."""
+        ...
+
+
+class RunInfo(Struct, frozen=True, kw_only=True):
+    """The facts about one run that a listing shows. The store keeps them, so no event has to be read."""
 
     run_id: str
     status: str
     """`running`, `paused` or `finished`. A run whose process died stays `running` until it is resumed."""
-    stop_reason: str | None
-    events: int
-    created_at: float
-    """Seconds since the epoch."""
-    updated_at: float
-    is_driven: bool
-    """Some live process holds its lease."""
+    stop_reason: str | None = None
+    """Why the run is finished (a `StopReason`), or why it is paused (`RunPaused.reason`)."""
+    fault: str | None = None
+    """Whose fault the failure of the last turn was; `None` if it did not fail."""
+    error: str | None = None
+    """The error that ended the last turn, cut to 200 characters; `None` if it did not fail."""
+    model: str | None = None
+    """The name of the model that the run was started with, or resumed with last."""
+    task_set: str | None = None
+    task_id: str | None = None
+    parent_run_id: str | None = None
+    """The run that this one was forked from."""
+    labels: dict[str, str] = {}
+    """The entries of `RunStarted.metadata` whose values are strings."""
+    input: str | None = None
+    """The first message of the user, cut to 200 characters."""
+    is_session: bool = False
+    is_turn_open: bool = False
+    """True while a turn has begun and not ended."""
+    is_waiting: bool = False
+    """True if a question has no answer, or a tool call waits for approval."""
+    is_driven: bool = False
+    """True if a live process holds the run's lease."""
+    reward: float | None = None
+    """The newest reward named `check`; `None` if the last turn has none."""
+    turns: int = 0
+    steps: int = 0
+    """Inferences that were completed."""
+    events: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    """The part of `input_tokens` that the server had in its cache."""
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    """`None` if the cost of an inference is unknown."""
+    created_at: float = 0.0
+    """`at` of the first event, in seconds since the epoch."""
+    updated_at: float = 0.0
+    """`at` of the newest event."""
+
+
+class RunFilter(Struct, frozen=True, kw_only=True):
+    """Conditions on runs, all of which must hold. A condition that is `None` or empty is not checked."""
+
+    id_prefix: str | None = None
+    """The run's id begins with this text."""
+    status: str | None = None
+    stop_reason: str | None = None
+    model: str | None = None
+    task_set: str | None = None
+    task_id: str | None = None
+    parent_run_id: str | None = None
+    labels: Mapping[str, str] = {}
+    """The run has all of these labels with these values."""
+    is_finished: bool | None = None
+    is_driven: bool | None = None
+    is_waiting: bool | None = None
+    is_session: bool | None = None
+    is_turn_open: bool | None = None
+    created_since: float | None = None
+    """The run was created at this time or later (seconds since the epoch)."""
+    created_before: float | None = None
+
+    def matches(self, info: RunInfo) -> bool:
+        """Return True if `info` meets all conditions."""
+        return (
+            info.run_id.startswith(self.id_prefix or "")
+            and all(getattr(self, name) in (None, getattr(info, name)) for name in EQUAL_FIELDS)
+            and self.is_finished in (None, info.status == "finished")
+            and self.labels.items() <= info.labels.items()
+            and (self.created_since is None or info.created_at >= self.created_since)
+            and (self.created_before is None or info.created_at < self.created_before)
+        )
+
+
+EQUAL_FIELDS = (
+    "status",
+    "stop_reason",
+    "model",
+    "task_set",
+    "task_id",
+    "parent_run_id",
+    "is_driven",
+    "is_waiting",
+    "is_session",
+    "is_turn_open",
+)
+"""The conditions of `RunFilter` that compare a field of `RunInfo` of the same name."""
+
+
+class StoreOptions(Struct, frozen=True, kw_only=True):
+    """How `open_journal` opens a store. A store refuses options that it cannot honour."""
+
+    level: str = "process"
+    """What a kept event survives: `memory`, `process` or `power`."""
+    must_exist: bool = False
+    """True to refuse to create a store."""
+    lease_seconds: float = 10.0
+    """A process that sends no heartbeat for so long loses its runs."""
+    clock: Clock = time
+
+
+class Settled:
+    """An awaitable that is finished already; what `RunWriter.sync` returns when there is nothing to wait for."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+
+    def __await__(self) -> Generator[None, None, None]:
+        if self._error is not None:
+            raise self._error
+        return _NOTHING
+
+
+_NOTHING = cast("Generator[None, None, None]", iter(()))
+DONE = Settled()
+"""Everything is kept."""
 
 
 class RunWriter(Protocol):
@@ -32,29 +162,34 @@ class RunWriter(Protocol):
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """Queue `bodies` as the run's next events, all or none, with the contents that they name.
 
-        Returns at once; `sync` says when they are kept. Blobs are stored by SHA-256, once.
-        Raises: `JournalError` once an earlier append has failed.
+        Returns at once; `sync` says when they are kept. `blobs` maps the SHA-256 of a content to the content;
+        the store keeps each content once.
+        Raises: `JournalError` if an earlier append has failed.
         """
         ...
 
     def append_events(self, events: Sequence[Event], blobs: Mapping[str, bytes] | None = None) -> None:
-        """As `append`, for events that were read elsewhere: the bytes they were read from are kept as they are.
+        """Queue events that were read elsewhere, and keep the exact bytes that they were read from.
 
-        Their run ids and seqs are not looked at; they become the run's next events.
+        Their run ids and seqs are ignored; they become the run's next events.
         """
         ...
 
-    async def sync(self) -> None:
-        """Return when everything appended is kept at the journal's level.
+    def sync(self) -> Awaitable[None]:
+        """Return an awaitable that finishes when everything appended so far is kept at the journal's level.
 
-        Raises: `LeaseLostError` if another process took the run over, `RunExistsError` if the run was new
-        and its id is taken, `JournalError` if the store failed (a full disk). Nothing appended since the
-        last successful `sync` is kept then.
+        This is a plain function, and the awaitable is a future or is finished already, so that waiting costs no
+        coroutine. Awaiting it raises `LeaseLostError` if another process took the run over, `RunExistsError` if
+        the run was new and its id is taken, and `JournalError` if the store failed (a full disk). Nothing that
+        was appended since the last successful `sync` is kept then.
         """
         ...
 
     async def release(self) -> None:
-        """Give the lease back, after a `sync`. The writer is of no use afterwards."""
+        """Give the lease back, together with what is queued. The writer cannot be used afterwards.
+
+        A lease that cannot be given back now, because the store fails, is given back when the store works again.
+        """
         ...
 
 
@@ -62,30 +197,54 @@ class Journal(Protocol):
     """A store of runs. Safe to use from several threads, event loops and processes."""
 
     def create(self, run_id: str) -> RunWriter:
-        """A writer for a new run; that its id is free is checked with the first append."""
+        """Return a writer for a new run. The first append finds out whether the id is free."""
         ...
 
     async def acquire(self, run_id: str) -> RunWriter:
-        """A writer for a run that exists.
+        """Take the lease of a run that exists, and return its writer.
 
-        Raises: `RunNotFoundError`, or `LeaseHeldError` if another live process or task drives it.
+        Raises: `RunNotFoundError`, or `LeaseHeldError` if another live process or task drives the run.
         """
         ...
 
     def read(self, run_id: str, after_seq: int = 0) -> list[Event]:
-        """The kept events of a run, in order. Raises: `RunNotFoundError`."""
+        """Return the kept events of a run whose seq is greater than `after_seq`, in order. Blocks.
+
+        Raises: `RunNotFoundError`.
+        """
         ...
 
     def read_blob(self, digest: str) -> bytes:
-        """A stored content. Raises: `JournalError` if it is not there."""
+        """Return a stored content. Blocks. Raises: `JournalError` if the store does not have it."""
         ...
 
-    def runs(self) -> list[RunInfo]:
-        """All runs, in order of creation."""
+    def runs(
+        self,
+        filter: RunFilter | None = None,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> list[RunInfo]:
+        """Return the runs that meet `filter` in order of creation, at most `limit` of them. Blocks.
+
+        `after` is the id of the last run of the page before; the listing goes on behind it.
+        Raises: `RunNotFoundError` if there is no run `after`.
+        """
+        ...
+
+    def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[Event]:
+        """Yield the kept events of a run, or of all runs if `run_id` is `None`, and then new ones once kept.
+
+        `after_seq` counts within each run: events up to it are left out. `None` leaves out everything that is
+        kept already. Events of one run come in order; events of different runs come in the order of commits.
+        Ends when the run is finished and nobody drives it any more, and when the journal is closed.
+        Raises: `RunNotFoundError`.
+        """
         ...
 
     def close(self) -> None:
-        """Write what is queued, give back all leases and close. Idempotent."""
+        """Write what is queued, give back all leases and close the store. Calling it again does nothing."""
         ...
 
     def __enter__(self) -> Self: ...

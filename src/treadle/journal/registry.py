@@ -1,13 +1,24 @@
-"""`open_journal`: a journal from a path."""
+"""`open_journal`, and the stores that it can open, by the beginning of an address."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from treadle.core.errors import ConfigError, JournalError
-from treadle.journal.memory import MemoryJournal
-from treadle.journal.protocol import Journal
+from treadle.core.registry import Registry
+from treadle.journal.protocol import Clock, Journal, StoreOptions
 
 DEFAULT_PATH = ".treadle/runs.db"
-"""Where runs are kept unless told otherwise, relative to the working directory."""
+"""The file that runs are kept in unless another is given, relative to the working directory."""
+
+STORES: Registry[Callable[[str, StoreOptions], Journal]] = Registry(
+    "store",
+    "treadle.journal",
+    {
+        "sqlite": "treadle.journal.sqlite.journal:open_store",
+        "memory": "treadle.journal.memory:open_store",
+    },
+)
+"""Scheme to the function that opens a store. It is called with what follows the scheme, `//` included."""
 
 
 def open_journal(
@@ -16,24 +27,29 @@ def open_journal(
     *,
     must_exist: bool = False,
     lease_seconds: float = 10.0,
+    clock: Clock = time,
 ) -> Journal:
-    """The journal at `path`, made if it is not there; `"memory:"` is one in memory, `None` the default file.
+    """Open the journal at `path`, and create it if it does not exist.
 
-    `level` says what a kept event survives: `process` kill -9, `power` a loss of power. A process that is
-    not heard of for `lease_seconds` loses its runs.
+    `path` is a file's path, `"memory:"` for a journal in memory, or the address of another registered store, such
+    as `scheme://host/name`. `None` stands for the default file. `level` says what a kept event survives: `process`
+    survives kill -9, `power` a loss of power. A process that sends no heartbeat for `lease_seconds` loses its runs.
 
-    Raises: `ConfigError` for an unknown level; `JournalError` for a file that is not there though it must,
-    of another program, of a newer Treadle, or that cannot be opened.
+    Raises: `ConfigError` for an unknown store or level; `JournalError` for a file that does not exist although it
+    must, that belongs to another program or a newer Treadle, or that cannot be opened.
     """
-    if path == "memory:":
-        if level not in ("memory", "process"):
-            raise ConfigError(f"a journal in memory keeps nothing at level {level!r}; give a file's path")
-        return MemoryJournal()
-    from treadle.journal.sqlite.journal import SqliteJournal
-
-    file = Path(path if path is not None else DEFAULT_PATH)
-    if must_exist and not file.exists():
-        raise JournalError(f"there is no journal at {str(file)!r}; give another path, or run something first")
+    options = StoreOptions(level=level, must_exist=must_exist, lease_seconds=lease_seconds, clock=clock)
     if path is None:
-        file.parent.mkdir(exist_ok=True)
-    return SqliteJournal(file, level, lease_seconds)
+        path = Path(DEFAULT_PATH)
+        if not must_exist:
+            path.parent.mkdir(exist_ok=True)
+    scheme, address = _split(path)
+    return STORES.load(scheme)(address, options)
+
+
+def _split(path: str | Path) -> tuple[str, str]:
+    """Return scheme and address: `memory:` and `scheme://...` have a scheme, all else is a file's path."""
+    scheme, colon, rest = str(path).partition(":")
+    if isinstance(path, Path) or not colon or (rest and not rest.startswith("//")) or "/" in scheme:
+        return "sqlite", str(path)
+    return scheme, rest

@@ -1,94 +1,101 @@
-"""The writer thread of a SQLite journal: it commits together what many runs appended."""
+"""The second half of the hot path: writes of many runs are committed together, and their waiters told.
+
+What is fast here, and why. At level `process` a commit only hands bytes to the operating system, so it is made at
+the end of the event loop's turn, in the event loop's thread (`commit_now`): handing it to another thread and being
+woken by it costs more than the commit. A thread does everything that could keep the event loop waiting: commits
+at level `power` (they wait for the disk), commits while another process or thread holds the file, large ones,
+checkpoints, and transactions of their own such as taking a lease (`put`, `submit`).
+
+Invariant: writes of one run are committed in the order in which they were handed over. So nothing is committed on
+the event loop while anything is queued for the thread.
+"""
 
 import asyncio
 import contextlib
+import math
 import queue
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
-from treadle.core.events import DurableBody, encode_lines
-from treadle.journal.sqlite.layout import explain
-from treadle.journal.sqlite.lease import this_owner
-
-if TYPE_CHECKING:
-    from treadle.journal.sqlite.journal import SqliteWriter
+from treadle.core.errors import JournalError
+from treadle.journal.follow import Changes
+from treadle.journal.protocol import Clock
+from treadle.journal.sqlite.commit import FileState, commit_writes
+from treadle.journal.sqlite.failures import explain, has_code
+from treadle.journal.sqlite.layout import LOCK_SECONDS
+from treadle.journal.sqlite.lease import Lease, give_back, this_owner
+from treadle.journal.sqlite.writer import Write
 
 T = TypeVar("T")
 
-_CHUNKS = (64, 16, 4, 1)
-_INSERT_FRAMES = {
-    size: "INSERT INTO frames(id, previous, run, seq, count, at, body) VALUES"
-    + ",".join(["(?,?,?,?,?,?,?)"] * size)
-    for size in _CHUNKS
-}
-_MOVE_HEADS = {
-    size: "INSERT OR REPLACE INTO heads(run, frame) VALUES" + ",".join(["(?,?)"] * size) for size in _CHUNKS
-}
-"""Many rows in one statement: Python gives up its lock once for each statement, not for each row."""
+_LOOP_BYTES = 512 * 1024
+"""A commit of more bytes than this is left to the thread."""
+_CHECKPOINT_BYTES = 16 * 1024 * 1024
+"""After about so many bytes in the log, the thread copies them into the file. Pages that many commits touch are
+copied once for all of them."""
+_PAGE_BYTES = 4096
 
 
-class Write:
-    """What one run appended since it was last handed over."""
-
-    __slots__ = (
-        "blobs",
-        "bodies",
-        "error",
-        "first_seq",
-        "is_done",
-        "is_release",
-        "status",
-        "stop_reason",
-        "waiters",
-        "writer",
-    )
-
-    def __init__(self, writer: "SqliteWriter", first_seq: int) -> None:
-        self.writer = writer
-        self.first_seq = first_seq
-        self.bodies: list[DurableBody] = []
-        self.blobs: dict[str, bytes] | None = None
-        self.status: str | None = None
-        """Set if a lifecycle event is among the bodies."""
-        self.stop_reason: str | None = None
-        self.is_release = False
-        self.waiters: list[asyncio.Future[None]] = []
-        """Touched by the event loop alone, as `is_done` is."""
-        self.is_done = False
-        self.error: JournalError | None = None
+class _BusyError(Exception):
+    """Another process holds the file's lock."""
 
 
-class Writes(NamedTuple):
+class _Writes(NamedTuple):
     """What one event loop hands over at a time."""
 
     loop: asyncio.AbstractEventLoop
     writes: list[Write]
 
 
-class Task(NamedTuple):
-    """Something to run in a transaction of its own."""
+class _Task(NamedTuple):
+    """A function to run in a transaction of its own."""
 
     function: Callable[[sqlite3.Connection], Any]
     future: "Future[Any]"
 
 
-class Committer:
-    """Owns the writing connection. Everything but `put` and `submit` runs in its thread."""
+class _Order(Enum):
+    """An order to the thread without contents."""
 
-    def __init__(self, db: sqlite3.Connection, path: Path, lease_seconds: float) -> None:
+    CHECKPOINT = "checkpoint"
+    STOP = "stop"
+
+
+class Committer:
+    """The one writing connection of an open journal, its heartbeat, and its thread."""
+
+    def __init__(
+        self, db: sqlite3.Connection, path: Path, lease_seconds: float, clock: Clock, changes: Changes
+    ) -> None:
         self._db = db
         self._path = path
         self._lease_seconds = lease_seconds
-        self._queue: queue.SimpleQueue[Writes | Task | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._clock = clock
+        self._changes = changes
+        self._is_patient = db.execute("PRAGMA synchronous").fetchone()[0] > 1
+        """True at level `power`, where a commit waits for the disk."""
+        # Nobody waits for a lock within SQLite, and nobody checkpoints within a commit: see `_begin`.
+        db.execute("PRAGMA busy_timeout=0")
+        db.execute("PRAGMA wal_autocheckpoint=0")
+        self._file = FileState()
+        self._db_lock = threading.Lock()
+        """Held by the thread that uses the connection."""
+        self._queue: queue.SimpleQueue[_Writes | _Task | _Order] = queue.SimpleQueue()
+        self._queue_lock = threading.Lock()
         """Held while something is queued, so that nothing is queued behind the end."""
+        self._queued = 0
+        """How many items were queued and are not done."""
         self._is_stopped = False
+        self._orphans: deque[Lease] = deque()
+        """Leases to give back with the next transaction that succeeds."""
+        self._log_bytes = 0
         self._beat_at = 0.0
         """By the monotonic clock, so that setting the computer's clock keeps no heartbeat back."""
         self.owner_id = 0
@@ -96,33 +103,61 @@ class Committer:
         self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
         self._thread.start()
 
+    def commit_now(self, writes: list[Write]) -> bool:
+        """Commit and settle `writes` in the event loop that they belong to.
+
+        Returns False, and does nothing, if that could keep the event loop waiting; then `put` them.
+        """
+        if self._is_patient or not self._db_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._queued or self._is_stopped or not self._thread.is_alive():
+                return False
+            size = _size_of(writes)
+            if size > _LOOP_BYTES:
+                return False
+            try:
+                self._commit(writes, size, can_wait=False)
+            except _BusyError:
+                return False
+        finally:
+            self._db_lock.release()
+        _settle(writes)
+        return True
+
     def put(self, loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
-        """Have `writes` committed, and then settled in `loop`."""
-        if not self._enqueue(Writes(loop, writes)):
+        """Have `writes` committed by the thread, and then settled in `loop`."""
+        if not self._enqueue(_Writes(loop, writes)):
             self._fail(writes, self._closed())
             _settle_in(loop, writes)
 
     def submit(self, function: Callable[[sqlite3.Connection], T]) -> "Future[T]":
-        """Run `function` in a transaction of its own, after all that was put before."""
+        """Run `function` in a transaction of its own, after everything that was put before."""
         future: Future[T] = Future()
-        if not self._enqueue(Task(function, future)):
+        if not self._enqueue(_Task(function, future)):
             future.set_exception(self._closed())
         return future
 
+    def give_back(self, lease: Lease) -> None:
+        """Give back a lease that no write can give back, now or when the store works again."""
+        self._orphans.append(lease)
+        self.submit(lambda db: None)
+
     def stop(self) -> None:
         """Commit what is queued, give the leases back, and end the thread."""
-        with self._lock:
+        with self._queue_lock:
             self._is_stopped = True
-            self._queue.put(None)
-        if threading.current_thread() is not self._thread:  # it is, where it lets go of the journal last
+            self._queue.put(_Order.STOP)
+        if threading.current_thread() is not self._thread:  # the thread itself may drop the journal last
             self._thread.join()
 
-    def _enqueue(self, item: Writes | Task) -> bool:
+    def _enqueue(self, item: _Writes | _Task | _Order) -> bool:
         # In a process that was forked the thread is not there.
         if not self._thread.is_alive():
             return False
-        with self._lock:
+        with self._queue_lock:
             if not self._is_stopped:
+                self._queued += 1
                 self._queue.put(item)
             return not self._is_stopped
 
@@ -132,6 +167,8 @@ class Committer:
             "open_journal"
         )
 
+    # What follows, down to the next such line, runs in the thread.
+
     def _run(self) -> None:
         while True:
             try:
@@ -140,8 +177,8 @@ class Committer:
                 self._beat_when_due()
                 continue
             # Take all that is queued, up to the first that is not a write.
-            groups: list[Writes] = []
-            while isinstance(item, Writes):
+            groups: list[_Writes] = []
+            while isinstance(item, _Writes):
                 groups.append(item)
                 try:
                     item = self._queue.get_nowait()
@@ -149,31 +186,171 @@ class Committer:
                     break
             if groups:
                 self._commit_groups(groups)
-            if item is None:
+            if item is _Order.STOP:
                 self._leave()
                 return
-            if isinstance(item, Task):
+            if item is _Order.CHECKPOINT:
+                self._checkpoint()
+            elif isinstance(item, _Task):
                 self._run_task(item)
             # They hold the journal, which nobody else may want any more.
             del item, groups
 
-    def _commit_groups(self, groups: list[Writes]) -> None:
+    def _commit_groups(self, groups: list[_Writes]) -> None:
         writes = [write for _, group in groups for write in group]
-        try:
-            self._in_transaction(lambda db: self._commit(db, writes))
-        except BaseException as error:  # whatever it is, somebody waits to be told
-            self._fail(writes, self._explain(error))
+        with self._db_lock:
+            self._commit(writes, _size_of(writes), can_wait=True)
+            self._count_done(len(groups))
         by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
         for loop, group in groups:
             by_loop.setdefault(loop, []).extend(group)
         for loop, group in by_loop.items():
             _settle_in(loop, group)
 
+    def _run_task(self, task: _Task) -> None:
+        function, future = task
+        with self._db_lock:
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = self._in_transaction(function)
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            # It may have changed what otherwise only other connections change.
+            self._file.forget()
+            self._count_done(1)
+
+    def _count_done(self, items: int) -> None:
+        with self._queue_lock:
+            self._queued -= items
+
+    def _checkpoint(self) -> None:
+        """Copy the log into the file, so that the log begins anew with the next commit."""
+        with self._db_lock:
+            # Should it fail, the log grows until the next time.
+            with contextlib.suppress(Exception):
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                # The first commit of a new log waits for the disk: make it here, and not on an event loop.
+                self._beat_at = -math.inf
+                self._in_transaction(lambda db: None)
+            self._count_done(1)
+
+    def _beat_when_due(self) -> None:
+        if not self.owner_id:
+            return
+        # Should it fail, the next write meets the same trouble, and has somebody to tell.
+        with contextlib.suppress(Exception), self._db_lock:
+            self._in_transaction(lambda db: None)
+
+    def _leave(self) -> None:
+        with self._db_lock:
+            if self.owner_id:
+                # Should it fail, the leases lapse by themselves.
+                with contextlib.suppress(Exception):
+                    self._in_transaction(self._give_all_back)
+            self._db.close()
+
+    def _give_all_back(self, db: sqlite3.Connection) -> None:
+        db.execute("UPDATE runs SET owner=NULL WHERE owner=?", (self.owner_id,))
+        db.execute("DELETE FROM owners WHERE id=?", (self.owner_id,))
+
+    # What follows runs in whichever thread holds `_db_lock`.
+
+    def _commit(self, writes: list[Write], size: int, *, can_wait: bool) -> None:
+        """Commit `writes`, or give each of them the error.
+
+        Raises: `_BusyError` if it would have to wait and may not.
+        """
+        new = [write.writer for write in writes if not write.writer.key]
+        now = self._clock.time()
+        try:
+            self._in_transaction(
+                lambda db: commit_writes(db, writes, self._file, self.owner_id, now), can_wait=can_wait
+            )
+        except _BusyError:
+            raise
+        except BaseException as error:  # whatever it is, somebody waits to be told
+            for writer in new:
+                writer.key = 0
+            self._fail(writes, self._explain(error))
+            if not isinstance(error, Exception) and not can_wait:
+                _settle(writes)
+                raise
+            return
+        if self._changes.followers:
+            self._changes.announce([write.writer.run_id for write in writes])
+        self._log_bytes += size + _PAGE_BYTES * (4 + len(writes) // 8)
+        if self._log_bytes > _CHECKPOINT_BYTES:
+            self._log_bytes = 0
+            self._enqueue(_Order.CHECKPOINT)
+
+    def _in_transaction(self, function: Callable[[sqlite3.Connection], T], *, can_wait: bool = True) -> T:
+        db = self._db
+        try:
+            self._begin(can_wait=can_wait)
+            owner_before, beat_before, orphans = self.owner_id, self._beat_at, len(self._orphans)
+            try:
+                now = self._clock.monotonic()
+                if not self.owner_id:
+                    self._register(db)
+                    self._beat_at = now
+                elif now - self._beat_at > self._lease_seconds / 4:
+                    values = (self._clock.time(), self.owner_id)
+                    db.execute("UPDATE owners SET beat_at=? WHERE id=?", values)
+                    self._beat_at = now
+                for index in range(orphans):
+                    give_back(db, self._orphans[index])
+                result = function(db)
+                db.execute("COMMIT")
+            except BaseException:
+                # A new owner's row is gone too, and another process may be given its id.
+                self.owner_id, self._beat_at = owner_before, beat_before
+                self._file.forget()
+                if db.in_transaction:
+                    with contextlib.suppress(sqlite3.Error):
+                        db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise explain(error, self._path) from error
+        for _ in range(orphans):
+            self._orphans.popleft()
+        return result
+
+    def _begin(self, *, can_wait: bool) -> None:
+        """Take the file's lock. Raises: `_BusyError` if another process has it, and this one may not wait."""
+        give_up_at = time.monotonic() + LOCK_SECONDS
+        pause_seconds = 0.001
+        while True:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not has_code(error, sqlite3.SQLITE_BUSY):
+                    raise
+                if not can_wait:
+                    raise _BusyError from None
+                if time.monotonic() > give_up_at:
+                    raise
+            time.sleep(pause_seconds)
+            pause_seconds = min(0.05, pause_seconds * 2)
+
+    def _register(self, db: sqlite3.Connection) -> None:
+        owner = this_owner()
+        row = db.execute(
+            "INSERT INTO owners(host, pid, started, beat_at) VALUES(?,?,?,?)",
+            (owner.host, owner.pid, owner.started, self._clock.time()),
+        )
+        self.owner_id = row.lastrowid or 0
+
     def _fail(self, writes: list[Write], error: JournalError) -> None:
         for write in writes:
+            writer = write.writer
             write.error = write.error or error
             # At once: the writer's next write may be queued already, and would leave a gap.
-            write.writer.error = write.writer.error or write.error
+            writer.error = writer.error or write.error
+            if write.is_release and writer.key:
+                self._orphans.append(Lease(writer.key, writer.token))
 
     def _explain(self, error: BaseException) -> JournalError:
         if isinstance(error, JournalError):
@@ -182,148 +359,10 @@ class Committer:
         failure.__cause__ = error
         return failure
 
-    def _run_task(self, task: Task) -> None:
-        function, future = task
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(self._in_transaction(function))
-        except BaseException as error:
-            future.set_exception(error)
 
-    def _in_transaction(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        db = self._db
-        try:
-            db.execute("BEGIN IMMEDIATE")
-            owner_before, beat_before = self.owner_id, self._beat_at
-            try:
-                now = time.monotonic()
-                if not self.owner_id:
-                    self._register(db)
-                    self._beat_at = now
-                elif now - self._beat_at > self._lease_seconds / 4:
-                    db.execute("UPDATE owners SET beat_at=? WHERE id=?", (time.time(), self.owner_id))
-                    self._beat_at = now
-                result = function(db)
-                db.execute("COMMIT")
-                return result
-            except BaseException:
-                # A new owner's row is gone too, and another process may be given its id.
-                self.owner_id, self._beat_at = owner_before, beat_before
-                if db.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
-                        db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise explain(error, self._path) from error
-
-    def _register(self, db: sqlite3.Connection) -> None:
-        owner = this_owner()
-        row = db.execute(
-            "INSERT INTO owners(host, pid, started, beat_at) VALUES(?,?,?,?)",
-            (owner.host, owner.pid, owner.started, time.time()),
-        )
-        self.owner_id = row.lastrowid or 0
-
-    def _beat_when_due(self) -> None:
-        if not self.owner_id:
-            return
-        # Should it fail, the next write meets the same trouble, and has somebody to tell.
-        with contextlib.suppress(Exception):
-            self._in_transaction(lambda db: None)
-
-    def _leave(self) -> None:
-        if self.owner_id:
-            # Should it fail, the leases lapse by themselves.
-            with contextlib.suppress(Exception):
-                self._in_transaction(self._give_all_back)
-        self._db.close()
-
-    def _give_all_back(self, db: sqlite3.Connection) -> None:
-        db.execute("UPDATE runs SET owner=NULL WHERE owner=?", (self.owner_id,))
-        db.execute("DELETE FROM owners WHERE id=?", (self.owner_id,))
-
-    def _commit(self, db: sqlite3.Connection, writes: list[Write]) -> None:
-        now = time.time()
-        takeovers = db.execute("SELECT takeovers FROM meta").fetchone()[0]
-        frame_id: int = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
-        frames: list[object] = []
-        heads: dict[int, int] = {}
-        for write in writes:
-            writer = write.writer
-            if writer.key and writer.epoch != takeovers:
-                self._check_lease(db, write)
-                writer.epoch = takeovers
-            if writer.error is not None:
-                write.error = writer.error
-                continue
-            body = b""
-            try:
-                body = encode_lines(write.bodies)
-            except Exception as error:
-                write.error = JournalError(f"an event of run {writer.run_id!r} cannot be kept: {error}")
-            if not writer.key and write.bodies and write.error is None:
-                self._create(db, write, now)
-                writer.epoch = takeovers
-                if write.status == "running" and not write.is_release:
-                    write.status = None  # as it was made
-            if write.error is not None:
-                writer.error = write.error
-                continue
-            if write.blobs:
-                db.executemany("INSERT OR IGNORE INTO blobs VALUES(?,?)", list(write.blobs.items()))
-            if write.bodies:
-                frame_id += 1
-                frames += (frame_id, writer.head, writer.key, write.first_seq, len(write.bodies), now, body)
-                heads[writer.key] = writer.head = frame_id
-            if write.status is not None:
-                db.execute(
-                    "UPDATE runs SET status=?, stop_reason=?, owner=? WHERE id=?",
-                    (
-                        write.status,
-                        write.stop_reason,
-                        None if write.is_release else self.owner_id,
-                        writer.key,
-                    ),
-                )
-            elif write.is_release:
-                db.execute("UPDATE runs SET owner=NULL WHERE id=?", (writer.key,))
-        _execute_many(db, _INSERT_FRAMES, frames, 7)
-        _execute_many(db, _MOVE_HEADS, [value for item in heads.items() for value in item], 2)
-
-    def _create(self, db: sqlite3.Connection, write: Write, now: float) -> None:
-        run_id = write.writer.run_id
-        try:
-            row = db.execute(
-                "INSERT INTO runs(run_id, status, created_at, owner, token) VALUES(?,'running',?,?,1)",
-                (run_id, now, self.owner_id),
-            )
-        except sqlite3.IntegrityError:
-            write.error = RunExistsError(
-                f"run {run_id!r} exists already in this journal; resume it, or take another id"
-            )
-            return
-        except ValueError as error:
-            write.error = JournalError(f"the id {run_id!r} cannot be kept: {error}")
-            return
-        write.writer.key, write.writer.token = row.lastrowid or 0, 1
-
-    def _check_lease(self, db: sqlite3.Connection, write: Write) -> None:
-        writer = write.writer
-        owner, token = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
-        if (owner, token) != (self.owner_id, writer.token):
-            writer.error = LeaseLostError(
-                f"run {writer.run_id!r} was taken over by another process; this one stops driving it"
-            )
-
-
-def _execute_many(db: sqlite3.Connection, statements: dict[int, str], values: list[Any], width: int) -> None:
-    """Rows of `width` values each, in as few statements as there are chunks in their number."""
-    start = 0
-    for size, statement in statements.items():
-        while len(values) - start >= width * size:
-            db.execute(statement, values[start : start + width * size])
-            start += width * size
+def _size_of(writes: list[Write]) -> int:
+    """Encode `writes`, and return how many bytes they add to the file."""
+    return sum([write.encode() for write in writes])
 
 
 def _settle_in(loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
@@ -341,8 +380,6 @@ def _settle(writes: list[Write]) -> None:
         write.is_done = True
         write.writer.forget(write)
         error = write.error
-        if error is not None and write.writer.error is None:
-            write.writer.error = error
         for waiter in write.waiters:
             if waiter.done():
                 continue

@@ -1,10 +1,24 @@
-"""The SQLite file's layout, its marks and its migrations; and what SQLite's errors mean."""
+"""The SQLite file's layout, its marks and its migrations.
+
+| table | one row for | columns |
+| --- | --- | --- |
+| `runs` | each run | its id, its lease, and the facts that change with a turn at most |
+| `heads` | each run | its newest frame, and the facts that change with every step |
+| `frames` | what one run appended in one turn of an event loop | the events as JSON lines |
+| `blobs` | each content | the bytes, by SHA-256 |
+| `owners` | each open journal that took a lease | the process and its heartbeat |
+| `meta` | one row | how often a run was taken over from a process that died or hung |
+
+A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would have a
+page for every run or two, and every commit would write as many pages as runs are in flight.
+"""
 
 import sqlite3
 import time
 from pathlib import Path
 
-from treadle.core.errors import ConfigError, JournalError
+from treadle.core.errors import JournalError
+from treadle.journal.sqlite.failures import explain, has_code
 
 APPLICATION_ID = 0x5452444C
 """Marks a file as Treadle's, in SQLite's header."""
@@ -28,28 +42,53 @@ MIGRATIONS = (
     CREATE TABLE meta(takeovers INTEGER NOT NULL);
     INSERT INTO meta VALUES(0);
     """,
+    """
+    ALTER TABLE runs ADD COLUMN fault TEXT;
+    ALTER TABLE runs ADD COLUMN error TEXT;
+    ALTER TABLE runs ADD COLUMN model TEXT;
+    ALTER TABLE runs ADD COLUMN task_set TEXT;
+    ALTER TABLE runs ADD COLUMN task_id TEXT;
+    ALTER TABLE runs ADD COLUMN parent_run_id TEXT;
+    ALTER TABLE runs ADD COLUMN labels TEXT;
+    ALTER TABLE runs ADD COLUMN input TEXT;
+    ALTER TABLE runs ADD COLUMN is_session INTEGER;
+    ALTER TABLE runs ADD COLUMN is_turn_open INTEGER;
+    ALTER TABLE runs ADD COLUMN waiting TEXT;
+    ALTER TABLE runs ADD COLUMN turns INTEGER;
+    ALTER TABLE runs ADD COLUMN reward REAL;
+    ALTER TABLE runs ADD COLUMN has_failed INTEGER;
+    ALTER TABLE heads ADD COLUMN events INTEGER;
+    ALTER TABLE heads ADD COLUMN updated_at REAL;
+    ALTER TABLE heads ADD COLUMN steps INTEGER;
+    ALTER TABLE heads ADD COLUMN input_tokens INTEGER;
+    ALTER TABLE heads ADD COLUMN cached_input_tokens INTEGER;
+    ALTER TABLE heads ADD COLUMN output_tokens INTEGER;
+    ALTER TABLE heads ADD COLUMN cost_usd REAL;
+    ALTER TABLE heads ADD COLUMN context_chars INTEGER;
+    CREATE INDEX runs_by_status ON runs(status, stop_reason);
+    CREATE INDEX heads_without_facts ON heads(run) WHERE events IS NULL;
+    """,
 )
 """The n-th brings a file from version n to n + 1, counted from 0; `user_version` says how many were run.
 
-A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would
-have a page for every run or two, and every commit would write as many pages as runs are in flight.
+`heads.events` is NULL where the facts are unknown: in rows that version 1 wrote. `facts.fill` fills them.
 """
 
 LEVELS = {"process": "NORMAL", "power": "FULL"}
 """A journal's level to SQLite's `synchronous`. In WAL mode NORMAL syncs at checkpoints alone."""
 
-_LOCK_SECONDS = 30.0
+LOCK_SECONDS = 30.0
 """How long another process may hold the file's lock."""
 
 
 def connect(path: Path, level: str) -> sqlite3.Connection:
-    """A connection to the journal at `path`, made and brought up to date if need be.
+    """Open a connection to the journal at `path`; create the file and bring it up to date if need be.
 
     Raises: `JournalError` for a file of another program, a newer Treadle, or what cannot be opened.
     """
     try:
         db = sqlite3.connect(
-            path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
+            path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
         )
     except sqlite3.Error as error:
         raise explain(error, path) from error
@@ -57,8 +96,6 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
         _refuse_foreign(db, path)
         _use_wal(db)
         db.execute(f"PRAGMA synchronous={LEVELS[level]}")
-        # Pages that many commits touch are copied into the file once for all of them.
-        db.execute("PRAGMA wal_autocheckpoint=4000")
         _migrate(db)
     except sqlite3.Error as error:
         db.close()
@@ -70,7 +107,7 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
 
 
 def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:
-    db.execute("BEGIN")  # one look: another process may be making the journal
+    db.execute("BEGIN")  # one snapshot: another process may be making the journal
     application_id = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     has_tables = db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
@@ -85,14 +122,14 @@ def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _use_wal(db: sqlite3.Connection) -> None:
-    """SQLite does not wait by itself where two change the mode at once."""
-    give_up_at = time.monotonic() + _LOCK_SECONDS
+    """Switch to WAL mode. SQLite does not wait by itself where two connections change the mode at once."""
+    give_up_at = time.monotonic() + LOCK_SECONDS
     while True:
         try:
             db.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > give_up_at:
+            if not has_code(error, sqlite3.SQLITE_BUSY) or time.monotonic() > give_up_at:
                 raise
         time.sleep(0.005)
 
@@ -114,37 +151,3 @@ def _migrate(db: sqlite3.Connection) -> None:
         if db.in_transaction:  # a full disk ends it by itself
             db.execute("ROLLBACK")
         raise
-
-
-def explain(error: sqlite3.Error, path: Path) -> JournalError:
-    """A `JournalError` that says what failed and what to do."""
-    name = str(path)
-    text = str(error)
-    if "not a database" in text or "malformed" in text:
-        return JournalError(f"{name!r} is not a Treadle journal, or is damaged ({text}); give another file")
-    if "readonly" in text:
-        return JournalError(
-            f"the journal {name!r} is read-only ({text}); check the file's and folder's rights"
-        )
-    if "full" in text or "disk I/O" in text:
-        return JournalError(
-            f"the journal {name!r} cannot be written ({text}): is the disk full? What was kept before is "
-            "safe; free room and resume the run"
-        )
-    if "unable to open" in text:
-        return JournalError(
-            f"the journal {name!r} cannot be opened ({text}); check that its folder exists and is writable"
-        )
-    if "locked" in text:
-        return JournalError(f"the journal {name!r} is locked by another process for over 30 s ({text})")
-    return JournalError(f"the journal {name!r} failed: {text}")
-
-
-def check_level(level: str) -> str:
-    """`level`, if it is one of a file's. Raises: `ConfigError`."""
-    if level not in LEVELS:
-        raise ConfigError(
-            f"unknown journal level {level!r}; a file has {' or '.join(map(repr, LEVELS))}, and "
-            "open_journal('memory:') is a journal in memory"
-        )
-    return level

@@ -1,0 +1,255 @@
+"""The facts about a run that listings show, kept up to date event by event.
+
+A store that keeps `Facts` beside a run's events can list runs without reading any event. The facts agree with
+`core.state.fold` of the same events; they are far cheaper to update, because they hold no transcript.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.core import events as e
+from treadle.core.state import Status, fold
+from treadle.core.types import Message, StopReason, Usage
+from treadle.journal.protocol import RunInfo
+
+_SHOWN_CHARS = 200
+"""How much of an input or an error is kept."""
+
+
+class Facts(Struct, kw_only=True):
+    """What a listing says about one run; changed in place. See `RunInfo` for the fields that it shares."""
+
+    status: str = Status.RUNNING.value
+    stop_reason: str | None = None
+    fault: str | None = None
+    error: str | None = None
+    created_at: float = 0.0
+    model: str | None = None
+    task_set: str | None = None
+    task_id: str | None = None
+    parent_run_id: str | None = None
+    labels: dict[str, str] = {}
+    input: str | None = None
+    is_session: bool = False
+    is_turn_open: bool = False
+    waiting: tuple[str, ...] = ()
+    """The questions without an answer (`question:ID`) and the calls without an approval (`call:ID`)."""
+    turns: int = 0
+    reward: float | None = None
+    has_failed: bool = False
+    """True if the last turn ended with an error; resuming the run opens the turn again."""
+
+    events: int = 0
+    updated_at: float = 0.0
+    steps: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    context_chars: int | None = 0
+    """An estimate of the next prompt's length, for servers that count no tokens: 4 characters for each token of
+    the newest inference, and what was said since. `None`: unknown, because the context was compacted."""
+    is_exact: bool = True
+    """False once tokens had to be estimated while `context_chars` was unknown; `facts_of` is exact then."""
+
+    def add(self, bodies: Sequence[e.DurableBody]) -> bool:
+        """Take in the run's next events. Return True if more changed than the counters of each step.
+
+        The counters are `events`, `updated_at`, `steps`, the tokens, `cost_usd` and `context_chars`. This is part
+        of the hot path: the two bodies that each step has are handled without a further call.
+        """
+        if not bodies:
+            return False
+        if not self.events:
+            self.created_at = bodies[0].at
+        self.events += len(bodies)
+        self.updated_at = bodies[-1].at
+        is_changed = False
+        for body in bodies:
+            if isinstance(body, e.ToolCompleted):
+                if body.parent_call_id is None and self.context_chars is not None:
+                    self.context_chars += len(body.result.content)
+                if self.waiting:
+                    is_changed |= _end_wait(self, f"call:{body.result.call_id}")
+            elif isinstance(body, e.InferenceCompleted):
+                completion = body.completion
+                usage = completion.usage or _guess_usage(self, completion.message)
+                self.steps = body.step
+                self.input_tokens += usage.input_tokens
+                self.cached_input_tokens += usage.cached_input_tokens
+                self.output_tokens += usage.output_tokens
+                if self.is_exact:
+                    self.context_chars = 4 * (usage.input_tokens + usage.output_tokens)
+                if completion.cost_usd is None:
+                    self.cost_usd = None
+                elif self.cost_usd is not None:
+                    self.cost_usd += completion.cost_usd
+            elif (update := _UPDATES.get(type(body))) is not None:
+                is_changed |= update(self, body)
+        return is_changed
+
+    def info(self, run_id: str, *, is_driven: bool) -> RunInfo:
+        """Return the facts as a line of a listing."""
+        return RunInfo(
+            run_id=run_id,
+            status=self.status,
+            stop_reason=self.stop_reason,
+            fault=self.fault,
+            error=self.error,
+            model=self.model,
+            task_set=self.task_set,
+            task_id=self.task_id,
+            parent_run_id=self.parent_run_id,
+            labels=self.labels,
+            input=self.input,
+            is_session=self.is_session,
+            is_turn_open=self.is_turn_open,
+            is_waiting=bool(self.waiting),
+            is_driven=is_driven,
+            reward=self.reward,
+            turns=self.turns,
+            steps=self.steps,
+            events=self.events,
+            input_tokens=self.input_tokens,
+            cached_input_tokens=self.cached_input_tokens,
+            output_tokens=self.output_tokens,
+            cost_usd=self.cost_usd,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+        )
+
+
+def facts_of(bodies: Iterable[e.DurableBody]) -> Facts:
+    """Return the facts of a whole run."""
+    bodies = list(bodies)
+    facts = Facts()
+    facts.add(bodies)
+    if not facts.is_exact:
+        state = fold(bodies)
+        facts.input_tokens = state.usage.input_tokens
+        facts.output_tokens = state.usage.output_tokens
+        facts.context_chars = 4 * state.last_usage.total_tokens + state.unsent_chars
+        facts.is_exact = True
+    return facts
+
+
+def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
+    facts.status, facts.stop_reason = Status.RUNNING.value, None
+    facts.model, facts.is_session = body.spec.model.name or None, body.is_session
+    if body.task is not None:
+        facts.task_set, facts.task_id = body.task.task_set, body.task.task_id
+    if body.parent is not None:
+        facts.parent_run_id = body.parent.run_id
+    if body.metadata:
+        facts.labels = {name: value for name, value in body.metadata.items() if isinstance(value, str)}
+    facts.context_chars = len(body.system_message or "")
+    return True
+
+
+def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
+    facts.status, facts.stop_reason = Status.RUNNING.value, None
+    facts.turns, facts.is_turn_open, facts.reward = body.turn, True, None
+    if facts.input is None:
+        facts.input = body.message.content[:_SHOWN_CHARS]
+    return _say(facts, body.message.content) or True
+
+
+def _guess_usage(facts: Facts, message: Message) -> Usage:
+    """Return what `core.state.guess_usage` returns for the fold of the same events."""
+    written = len(message.content) + len(message.reasoning or "")
+    written += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    if facts.context_chars is None:
+        facts.is_exact = False
+    return Usage(-(-(facts.context_chars or 0) // 4), -(-written // 4))
+
+
+def _say(facts: Facts, text: str) -> bool:
+    """Count what was said to the model since its last inference."""
+    if facts.context_chars is not None:
+        facts.context_chars += len(text)
+    return False
+
+
+def _on_context_compacted(facts: Facts, body: e.ContextCompacted) -> bool:
+    usage = body.usage or Usage()
+    facts.input_tokens += usage.input_tokens
+    facts.cached_input_tokens += usage.cached_input_tokens
+    facts.output_tokens += usage.output_tokens
+    facts.context_chars = None
+    return False
+
+
+def _on_message_injected(facts: Facts, body: e.MessageInjected) -> bool:
+    if facts.input is None and body.message.role == "user":
+        facts.input = body.message.content[:_SHOWN_CHARS]
+    return _say(facts, body.message.content)
+
+
+def _begin_wait(facts: Facts, name: str) -> bool:
+    if name not in facts.waiting:
+        facts.waiting = (*facts.waiting, name)
+    return True
+
+
+def _end_wait(facts: Facts, name: str) -> bool:
+    if name not in facts.waiting:
+        return False
+    facts.waiting = tuple([item for item in facts.waiting if item != name])
+    return True
+
+
+def _on_turn_completed(facts: Facts, body: e.TurnCompleted) -> bool:
+    facts.is_turn_open = False
+    return _end(facts, body)
+
+
+def _on_run_finished(facts: Facts, body: e.RunFinished) -> bool:
+    facts.status, facts.stop_reason = Status.FINISHED.value, body.stop_reason.value
+    return _end(facts, body)
+
+
+def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
+    facts.has_failed = body.stop_reason is StopReason.ERROR
+    facts.error = None if body.error is None else body.error[:_SHOWN_CHARS]
+    facts.fault = None if body.fault is None else body.fault.value
+    return True
+
+
+def _on_run_paused(facts: Facts, body: e.RunPaused) -> bool:
+    facts.status, facts.stop_reason = Status.PAUSED.value, body.reason
+    return True
+
+
+def _on_run_resumed(facts: Facts, body: e.RunResumed) -> bool:
+    if body.agent is not None:
+        facts.model = body.agent.model.name or None
+    facts.is_turn_open = facts.is_turn_open or facts.has_failed
+    facts.status, facts.stop_reason = Status.RUNNING.value, None
+    return True
+
+
+def _on_rewarded(facts: Facts, body: e.Rewarded) -> bool:
+    if body.name != "check":
+        return False
+    facts.reward = body.reward
+    return True
+
+
+_UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
+    e.RunStarted: _on_run_started,
+    e.TurnStarted: _on_turn_started,
+    e.ContextCompacted: _on_context_compacted,
+    e.MessageInjected: _on_message_injected,
+    e.QuestionAsked: lambda facts, body: _begin_wait(facts, f"question:{body.question_id}"),
+    e.QuestionAnswered: lambda facts, body: _end_wait(facts, f"question:{body.question_id}"),
+    e.ApprovalRequested: lambda facts, body: _begin_wait(facts, f"call:{body.call_id}"),
+    e.ApprovalDecided: lambda facts, body: _end_wait(facts, f"call:{body.call_id}"),
+    e.TurnCompleted: _on_turn_completed,
+    e.RunPaused: _on_run_paused,
+    e.RunResumed: _on_run_resumed,
+    e.RunFinished: _on_run_finished,
+    e.Rewarded: _on_rewarded,
+}
+"""What the other bodies change; those that change nothing are left out."""

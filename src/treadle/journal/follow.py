@@ -1,0 +1,124 @@
+"""`Journal.follow`: the events of a store as they are kept, for the stores that are built in.
+
+Whoever keeps events calls `Changes.announce`, which wakes the followers of these runs in this process. A store
+that other processes write too is also looked at every `POLL_SECONDS`.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from treadle.core.errors import JournalError
+from treadle.core.events import Event
+
+POLL_SECONDS = 0.2
+"""How often a follower looks for what other processes kept."""
+
+
+class Page(NamedTuple):
+    """What a follower reads at a time."""
+
+    events: list[Event]
+    position: int
+    """Where the next page begins."""
+    is_last: bool
+    """True if the run was over before the page was read, so that nothing follows."""
+
+
+class Source(Protocol):
+    """A store that can be read from a position on. Its methods block, and are called in threads."""
+
+    def start_position(self, run_id: str | None, after_seq: int | None) -> int:
+        """Return the position behind `after_seq`, or the present end if that is `None`."""
+        ...
+
+    def read_page(self, run_id: str | None, after_seq: int | None, position: int) -> Page:
+        """Return the next events behind `position`, none if there are none yet."""
+        ...
+
+
+class Follower:
+    """One `follow` under way. Its methods are called in its event loop, if not said otherwise."""
+
+    def __init__(self, run_id: str | None) -> None:
+        self.run_id = run_id
+        self.is_closed = False
+        """True once the journal is closed."""
+        self._loop = asyncio.get_running_loop()
+        self._has_news = asyncio.Event()
+
+    def wake(self) -> None:
+        """Make `wait` return. Safe to call from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed; nobody follows any more
+            self._loop.call_soon_threadsafe(self._has_news.set)
+
+    def forget_news(self) -> None:
+        """Make the next `wait` wait for what happens from now on."""
+        self._has_news.clear()
+
+    async def wait(self, seconds: float | None) -> None:
+        """Wait until `wake` was called since `forget_news`, or until `seconds` have passed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._has_news.wait()
+
+
+class Changes:
+    """The followers of a store in this process."""
+
+    def __init__(self) -> None:
+        self.followers: tuple[Follower, ...] = ()
+        """Empty most of the time; then keeping events costs no more than looking at this."""
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def follow(self, run_id: str | None) -> Iterator[Follower]:
+        """Return a follower that `announce` wakes until the context ends."""
+        follower = Follower(run_id)
+        with self._lock:
+            self.followers += (follower,)
+        try:
+            yield follower
+        finally:
+            with self._lock:
+                self.followers = tuple([item for item in self.followers if item is not follower])
+
+    def announce(self, run_ids: Iterable[str]) -> None:
+        """Wake those who follow one of `run_ids`, or all runs. Safe to call from any thread."""
+        known = set(run_ids)
+        for follower in self.followers:
+            if follower.run_id is None or follower.run_id in known:
+                follower.wake()
+
+    def close(self) -> None:
+        """End all followers, since the journal is closed."""
+        for follower in self.followers:
+            follower.is_closed = True
+            follower.wake()
+
+
+async def follow(
+    source: Source, changes: Changes, run_id: str | None, after_seq: int | None, poll_seconds: float | None
+) -> AsyncIterator[Event]:
+    """Yield events as `Journal.follow` describes."""
+    with changes.follow(run_id) as follower:
+        position: int | None = None
+        while True:
+            follower.forget_news()
+            try:
+                if position is None:
+                    position = await asyncio.to_thread(source.start_position, run_id, after_seq)
+                page = await asyncio.to_thread(source.read_page, run_id, after_seq, position)
+            except JournalError:
+                if follower.is_closed:
+                    return
+                raise
+            for event in page.events:
+                yield event
+            if page.is_last or follower.is_closed:
+                return
+            if page.position == position:
+                await follower.wait(poll_seconds)
+            position = page.position

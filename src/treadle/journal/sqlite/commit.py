@@ -1,0 +1,126 @@
+"""The statements of one commit: the writes of many runs in one transaction.
+
+What is fast here: a run costs one row in `frames` and one in `heads` per commit, whatever it appended; rows of
+many runs go into one statement, because Python gives up its lock once for each statement; and what the file says
+of other processes is read again only when SQLite reports that another connection has written.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import chain
+
+from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
+from treadle.journal.sqlite.rows import HEAD_COLUMNS, RUN_COLUMNS
+from treadle.journal.sqlite.writer import SqliteWriter, Write
+
+_FRAME_WIDTH = 7
+_HEAD_WIDTH = 2 + len(HEAD_COLUMNS)
+
+
+def _insert(into: str, width: int) -> dict[int, str]:
+    row = f"({','.join('?' * width)})"
+    return {size: f"{into} VALUES {','.join([row] * size)}" for size in (64, 16, 4, 1)}
+
+
+_INSERT_FRAMES = _insert("INSERT INTO frames(id, previous, run, seq, count, at, body)", _FRAME_WIDTH)
+_MOVE_HEADS = _insert(f"INSERT OR REPLACE INTO heads(run, frame, {', '.join(HEAD_COLUMNS)})", _HEAD_WIDTH)
+_INSERT_RUN = (
+    f"INSERT INTO runs(run_id, owner, token, {', '.join(RUN_COLUMNS)}) "
+    f"VALUES(?,?,1,{','.join('?' * len(RUN_COLUMNS))})"
+)
+_UPDATE_RUN = f"UPDATE runs SET owner=?, {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
+
+
+class FileState:
+    """What the last commit knew of the file; read again once another connection has written."""
+
+    def __init__(self) -> None:
+        self.takeovers = 0
+        """How often a run was taken over from a process that died or hung."""
+        self.frame_id = 0
+        """The newest frame."""
+        self._version = -1
+
+    def refresh(self, db: sqlite3.Connection) -> None:
+        """Read what may have changed, within a transaction."""
+        version = db.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._version:
+            self.takeovers = db.execute("SELECT takeovers FROM meta").fetchone()[0]
+            self.frame_id = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
+            self._version = version
+
+    def forget(self) -> None:
+        """Read everything again next time: this connection wrote or rolled back something else."""
+        self._version = -1
+
+
+def commit_writes(
+    db: sqlite3.Connection, writes: Sequence[Write], file: FileState, owner_id: int, now: float
+) -> None:
+    """Keep `writes` within a transaction. A write that cannot be kept gets an `error`; the others are kept."""
+    file.refresh(db)
+    takeovers, frame_id = file.takeovers, file.frame_id
+    frames: list[object] = []
+    heads: dict[int, tuple[object, ...]] = {}
+    for write in writes:
+        writer = write.writer
+        if writer.key and writer.epoch != takeovers:
+            _check_lease(db, writer, owner_id)
+            writer.epoch = takeovers
+        if writer.error is None and write.error is None:
+            _keep_run(db, write, owner_id)
+            writer.epoch = takeovers
+        if writer.error is not None or write.error is not None:
+            writer.error = write.error = writer.error or write.error
+            continue
+        if write.blobs:
+            db.executemany("INSERT OR IGNORE INTO blobs VALUES(?,?)", list(write.blobs.items()))
+        if count := len(write.bodies):
+            frame_id += 1
+            frames += (frame_id, writer.head, writer.key, write.first_seq, count, now, write.frame)
+            heads[writer.key] = (writer.key, frame_id) + write.head  # noqa: RUF005 (this is the fastest)
+            writer.head = frame_id
+    _execute(db, _INSERT_FRAMES, frames, _FRAME_WIDTH)
+    _execute(db, _MOVE_HEADS, list(chain.from_iterable(heads.values())), _HEAD_WIDTH)
+    file.frame_id = frame_id
+
+
+def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
+    """Insert or update the run's row in `runs`, if it changes."""
+    writer, row = write.writer, write.row
+    owner = None if write.is_release else owner_id
+    if writer.key:
+        if row is not None:
+            db.execute(_UPDATE_RUN, (owner, *row, writer.key))
+        elif write.is_release:
+            db.execute("UPDATE runs SET owner=NULL WHERE id=?", (writer.key,))
+        return
+    if row is None or not write.bodies:
+        return
+    try:
+        made = db.execute(_INSERT_RUN, (writer.run_id, owner, *row))
+    except sqlite3.IntegrityError:
+        write.error = RunExistsError(
+            f"run {writer.run_id!r} exists already in this journal; resume it, or take another id"
+        )
+    except ValueError as error:
+        write.error = JournalError(f"the id {writer.run_id!r} cannot be kept: {error}")
+    else:
+        writer.key, writer.token = made.lastrowid or 0, 1
+
+
+def _check_lease(db: sqlite3.Connection, writer: SqliteWriter, owner_id: int) -> None:
+    owner, token = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
+    if (owner, token) != (owner_id, writer.token):
+        writer.error = LeaseLostError(
+            f"run {writer.run_id!r} was taken over by another process; this one stops driving it"
+        )
+
+
+def _execute(db: sqlite3.Connection, statements: dict[int, str], values: list[object], width: int) -> None:
+    """Insert rows of `width` values each, in as few statements as possible."""
+    start = 0
+    for size, statement in statements.items():
+        while len(values) - start >= width * size:
+            db.execute(statement, values[start : start + width * size])
+            start += width * size

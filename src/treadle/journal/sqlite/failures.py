@@ -1,0 +1,43 @@
+"""What SQLite's errors mean, by their codes."""
+
+import sqlite3
+from pathlib import Path
+
+from treadle.core.errors import JournalError
+
+_NOT_A_JOURNAL = "{name!r} is not a Treadle journal, or is damaged ({text}); give another file"
+_READ_ONLY = "the journal {name!r} is read-only ({text}); check the file's and folder's rights"
+_FULL = (
+    "the journal {name!r} cannot be written ({text}): is the disk full? What was kept before is "
+    "safe; free room and resume the run"
+)
+_CANNOT_OPEN = "the journal {name!r} cannot be opened ({text}); check that its folder exists and is writable"
+_LOCKED = "the journal {name!r} is locked by another process for over 30 s ({text})"
+_FAILED = "the journal {name!r} failed: {text}"
+
+_MESSAGES = {
+    sqlite3.SQLITE_NOTADB: _NOT_A_JOURNAL,
+    sqlite3.SQLITE_CORRUPT: _NOT_A_JOURNAL,
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_IOERR: _FULL,
+    sqlite3.SQLITE_CANTOPEN: _CANNOT_OPEN,
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+}
+"""SQLite's primary result code to what a user is told."""
+
+
+def explain(error: sqlite3.Error, path: Path) -> JournalError:
+    """Return a `JournalError` that says what failed and what to do."""
+    return JournalError(_MESSAGES.get(_code_of(error), _FAILED).format(name=str(path), text=error))
+
+
+def has_code(error: sqlite3.Error, code: int) -> bool:
+    """Return True if `error` has this primary result code, such as `sqlite3.SQLITE_BUSY`."""
+    return _code_of(error) == code
+
+
+def _code_of(error: sqlite3.Error) -> int:
+    """Return the primary result code: the low byte of the extended one. 0 if Python itself raised the error."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

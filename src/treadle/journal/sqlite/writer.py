@@ -1,0 +1,180 @@
+"""The first half of the hot path: what a run appends, up to the moment that it is handed to the committer.
+
+`append` adds bodies to the run's open `Write` and does nothing else: everything is worked out once per turn of the
+event loop, when the journal hands over the open writes of all runs, and not once per append. `sync` returns one
+future, which the committer settles; it needs no coroutine.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from treadle.core import events as e
+from treadle.core.errors import JournalError
+from treadle.journal.facts import Facts
+from treadle.journal.protocol import DONE, Settled
+from treadle.journal.sqlite.lease import Lease
+from treadle.journal.sqlite.rows import head_values, run_values
+
+
+class Write:
+    """What one run appended since it was last handed over."""
+
+    __slots__ = (
+        "blobs",
+        "bodies",
+        "error",
+        "first_seq",
+        "frame",
+        "head",
+        "is_done",
+        "is_release",
+        "raws",
+        "row",
+        "waiters",
+        "writer",
+    )
+
+    def __init__(self, writer: "SqliteWriter", first_seq: int) -> None:
+        self.writer = writer
+        self.first_seq = first_seq
+        self.bodies: list[e.DurableBody] = []
+        self.raws: dict[int, msgspec.Raw] = {}
+        """Index into `bodies` to the exact bytes of those that were read elsewhere."""
+        self.blobs: dict[str, bytes] | None = None
+        self.head: tuple[object, ...] = ()
+        """The facts in `heads` after `bodies`; set when the write is handed over."""
+        self.row: tuple[object, ...] | None = None
+        """The facts in `runs` after `bodies`, if they changed; set when the write is handed over."""
+        self.is_release = False
+        self.frame: bytes | None = None
+        """The bodies as JSON lines; `None` until `encode`."""
+        self.waiters: list[asyncio.Future[None]] = []
+        """Touched by the event loop alone, as `is_done` is."""
+        self.is_done = False
+        self.error: JournalError | None = None
+
+    def encode(self) -> int:
+        """Encode the bodies, and return how many bytes the write adds to the file."""
+        if self.frame is None:
+            try:
+                bodies = self.bodies
+                if raws := self.raws:
+                    bodies = [raws.get(index, body) for index, body in enumerate(bodies)]  # type: ignore[misc]
+                self.frame = e.encode_lines(bodies)
+            except Exception as error:
+                self.frame = b""
+                self.error = JournalError(f"an event of run {self.writer.run_id!r} cannot be kept: {error}")
+        size = len(self.frame)
+        return size + sum(map(len, self.blobs.values())) if self.blobs else size
+
+
+class SqliteWriter:
+    """See `RunWriter`."""
+
+    __slots__ = (
+        "_facts",
+        "_is_released",
+        "_next_seq",
+        "_on_open",
+        "_on_orphaned",
+        "_sent",
+        "_write",
+        "epoch",
+        "error",
+        "head",
+        "key",
+        "run_id",
+        "token",
+    )
+
+    def __init__(
+        self,
+        run_id: str,
+        on_open: Callable[["SqliteWriter"], None],
+        on_orphaned: Callable[[Lease], None],
+        lease: Lease = Lease(0, 0),
+        head: int = 0,
+        facts: Facts | None = None,
+    ) -> None:
+        self.run_id = run_id
+        self.key, self.token = lease
+        """The run's row, 0 until it is made; and the fencing token."""
+        self.head = head
+        """The run's newest frame; 0 if it has none."""
+        self.epoch = -1
+        """The count of takeovers in the file when the lease was last checked."""
+        self.error: JournalError | None = None
+        self._facts = Facts() if facts is None else facts
+        self._next_seq = self._facts.events + 1
+        self._on_open = on_open
+        """Called with the first append of a turn of the event loop."""
+        self._on_orphaned = on_orphaned
+        """Called with a lease that no write can give back, because the writer has failed."""
+        self._is_released = False
+        self._write: Write | None = None
+        self._sent: Write | None = None
+
+    def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
+        """See `RunWriter.append`."""
+        write = self._write or self._open_write()
+        write.bodies += bodies
+        if blobs:
+            write.blobs = {**(write.blobs or {}), **blobs}
+
+    def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
+        """See `RunWriter.append_events`."""
+        write = self._write or self._open_write()
+        for position, event in enumerate(events, len(write.bodies)):
+            if event.raw is not None:
+                write.raws[position] = msgspec.Raw(event.raw)
+        self.append([event.body for event in events], blobs)
+
+    def sync(self) -> Awaitable[None]:
+        """See `RunWriter.sync`."""
+        if self.error is not None:
+            return Settled(self.error)
+        write = self._write or self._sent
+        if write is None or write.is_done:
+            return DONE
+        waiter = asyncio.get_running_loop().create_future()
+        write.waiters.append(waiter)
+        return waiter
+
+    async def release(self) -> None:
+        """See `RunWriter.release`."""
+        if self._is_released:
+            return
+        if self.error is not None:
+            self._is_released = True
+            if self.key:
+                self._on_orphaned(Lease(self.key, self.token))
+        elif self.key or self._write is not None or self._sent is not None:
+            (self._write or self._open_write()).is_release = True
+            self._is_released = True
+
+    def hand_over(self) -> Write:
+        """Return what was appended since the last time, for the committer."""
+        write = self._write
+        assert write is not None
+        self._sent, self._write = write, None
+        self._next_seq += len(write.bodies)
+        if self._facts.add(write.bodies) or not self.key:
+            write.row = run_values(self._facts)
+        write.head = head_values(self._facts)
+        return write
+
+    def forget(self, write: Write) -> None:
+        """Drop what is settled, so that the two do not keep each other alive."""
+        if self._sent is write:
+            self._sent = None
+
+    def _open_write(self) -> Write:
+        if self.error is not None:
+            raise self.error
+        if self._is_released:  # somebody else may drive the run by now
+            raise JournalError(f"run {self.run_id!r} was released by this writer; acquire it again")
+        self._on_open(self)
+        write = self._write = Write(self, self._next_seq)
+        return write

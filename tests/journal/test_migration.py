@@ -1,0 +1,121 @@
+"""Files of version 1, as revision d0b7ded wrote them, are read, listed and gone on with."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from treadle import JournalError, ScriptedModel, open_journal
+from treadle.agent.agent import Agent
+from treadle.core import events as e
+from treadle.journal.facts import facts_of
+from treadle.journal.protocol import RunFilter
+
+GOLDEN = sorted((Path(__file__).parent.parent / "data").glob("*.jsonl"))
+
+VERSION_1 = """
+    CREATE TABLE owners(
+        id INTEGER PRIMARY KEY AUTOINCREMENT, host TEXT NOT NULL, pid INTEGER NOT NULL,
+        started TEXT NOT NULL, beat_at REAL NOT NULL
+    );
+    CREATE TABLE runs(
+        id INTEGER PRIMARY KEY, run_id TEXT NOT NULL UNIQUE, status TEXT NOT NULL, stop_reason TEXT,
+        created_at REAL NOT NULL, owner INTEGER, token INTEGER NOT NULL
+    );
+    CREATE TABLE frames(
+        id INTEGER PRIMARY KEY, previous INTEGER NOT NULL, run INTEGER NOT NULL, seq INTEGER NOT NULL,
+        count INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL
+    );
+    CREATE TABLE heads(run INTEGER PRIMARY KEY, frame INTEGER NOT NULL);
+    CREATE TABLE blobs(digest TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE meta(takeovers INTEGER NOT NULL);
+    INSERT INTO meta VALUES(0);
+    PRAGMA application_id=1414677580;
+    PRAGMA user_version=1;
+"""
+
+
+def write_old(path: Path, runs: dict[str, list[bytes]]) -> None:
+    """Write a file of version 1, two events to a frame."""
+    db = sqlite3.connect(path)
+    db.executescript(VERSION_1)
+    frame = 0
+    for key, (run_id, raws) in enumerate(runs.items(), 1):
+        db.execute("INSERT INTO runs VALUES(?,?,'running',NULL,1.0,NULL,1)", (key, run_id))
+        previous = 0
+        for start in range(0, len(raws), 2):
+            frame += 1
+            part = raws[start : start + 2]
+            body = b"".join(raw + b"\n" for raw in part)
+            db.execute(
+                "INSERT INTO frames VALUES(?,?,?,?,?,5.0,?)",
+                (frame, previous, key, start + 1, len(part), body),
+            )
+            previous = frame
+        db.execute("INSERT INTO heads VALUES(?,?)", (key, frame))
+    db.commit()
+    db.close()
+
+
+def golden() -> dict[str, list[bytes]]:
+    return {
+        path.stem: [e.decode_line(line).raw or b"" for line in path.read_bytes().splitlines()]
+        for path in GOLDEN
+    }
+
+
+def test_an_old_file_is_listed_as_if_it_were_new(tmp_path: Path) -> None:
+    write_old(tmp_path / "runs.db", golden())
+    with open_journal(tmp_path / "runs.db") as journal:
+        for _ in range(2):
+            infos = journal.runs()
+            assert [info.run_id for info in infos] == [path.stem for path in GOLDEN]
+            for info in infos:
+                facts = facts_of([event.body for event in journal.read(info.run_id)])
+                assert info == facts.info(info.run_id, is_driven=False)
+        assert {info.run_id for info in journal.runs(RunFilter(is_session=True))} == {"session"}
+
+
+def test_more_runs_than_are_filled_at_a_time(tmp_path: Path) -> None:
+    raws = golden()["plain"]
+    write_old(tmp_path / "runs.db", {f"r{number}": raws for number in range(450)})
+    with open_journal(tmp_path / "runs.db") as journal:
+        assert len(journal.runs(RunFilter(status="finished"))) == 450
+
+
+def test_a_damaged_run_of_an_old_file_spoils_no_listing(tmp_path: Path) -> None:
+    raws = golden()["plain"]
+    write_old(tmp_path / "runs.db", {"good": raws, "bad": [*raws[:2], b"{nonsense}"]})
+    with open_journal(tmp_path / "runs.db") as journal:
+        good, bad = journal.runs()
+        assert (good.status, good.steps) == ("finished", 1)
+        assert (bad.run_id, bad.status, bad.events) == ("bad", "running", 3)
+        with pytest.raises(JournalError, match="damaged"):
+            journal.read("bad")
+
+
+async def test_a_run_of_an_old_file_goes_on(tmp_path: Path) -> None:
+    """Its facts go on from where they stood, though nobody listed it before."""
+    raws = golden()["cancelled_model"]
+    resumable = raws[: next(n for n, raw in enumerate(raws, 1) if b'"run_paused"' in raw)]
+    write_old(tmp_path / "runs.db", {"r": resumable})
+    with open_journal(tmp_path / "runs.db") as journal:
+        run = await Agent(ScriptedModel(["the end"]), journal=journal).resume("r")
+        assert run.output == "the end"
+        (info,) = journal.runs()
+        assert info == facts_of([event.body for event in journal.read("r")]).info("r", is_driven=False)
+        assert info.events > len(resumable)
+
+
+async def test_what_an_old_process_still_writes_is_found(tmp_path: Path) -> None:
+    """A process of the older version had the file open when it was migrated."""
+    raws = golden()["plain"]
+    write_old(tmp_path / "runs.db", {"r": raws[:2]})
+    with open_journal(tmp_path / "runs.db") as journal:
+        assert journal.runs()[0].events == 2
+        with sqlite3.connect(tmp_path / "runs.db") as db:
+            body = raws[2] + b"\n"
+            db.execute("INSERT INTO frames VALUES(7,1,1,3,1,5.0,?)", (body,))
+            db.execute("INSERT OR REPLACE INTO heads(run, frame) VALUES(1,7)")
+        db.close()
+        assert journal.runs()[0].events == 3
