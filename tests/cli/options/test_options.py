@@ -71,7 +71,7 @@ def test_a_new_field_is_a_new_option_without_a_line() -> None:
         "words": ("a",),
         "table": {"a": 1},
     }
-    with pytest.raises(ConfigError, match="--table '{': "):
+    with pytest.raises(ConfigError, match=r"^--table '\{': "):
         options.read({**given, "table": "{"})
 
 
