@@ -13,7 +13,7 @@ from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.terminal.agents import RunAgents
 from treadle.cli.terminal.drive import FollowUp, drive
 from treadle.cli.terminal.format import format_call
-from treadle.cli.terminal.journals import find_run, open_existing, read_state
+from treadle.cli.terminal.journals import find_run, open_existing
 from treadle.cli.terminal.output import clean, print_lines, print_note, stdout
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolCall
@@ -57,7 +57,7 @@ def approve(
     follow_up = FollowUp(journal, agent.api_key is not None)
     with closing(open_existing(journal)) as opened:
         run_id = find_run(opened, run)
-        waiting = Run(run_id, read_state(opened, run_id), opened).approvals
+        waiting = Run.load(run_id, opened).approvals
         if call is None:
             return _list(run_id, waiting, is_json=shown.is_json)
         if decision is None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +21,7 @@ from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.drive import FollowUp
 from treadle.cli.terminal.execute import Work
 from treadle.cli.terminal.format import exit_code, join_codes
-from treadle.cli.terminal.journals import find_run, open_or_make, read_state
+from treadle.cli.terminal.journals import find_run, open_or_make
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
 from treadle.cli.terminal.view import TextView
 from treadle.core.errors import ConfigError
@@ -32,9 +33,10 @@ EXAMPLES = (
     "treadle chat --session 1a1fb3a3",
 )
 HELP = """Type a message and press Enter. These words are commands:
-/help   show this text
-/files  list the files of the session
-/quit   leave; Ctrl-D leaves too
+/help         show this text
+/files        list the files of the session
+/attach FILE  send an image, audio, text or document with the next message
+/quit         leave; Ctrl-D leaves too
 Ctrl-C stops the current turn."""
 
 
@@ -66,10 +68,9 @@ def chat(
                 files=mount,
             )
             return Chat(runner, follow_up, None).run()
-        if mount is not None or instructions is not None or limits.given:
+        if mount is not None or instructions is not None:
             raise ConfigError(
-                "a session keeps its files, instructions and limits; --mount, --instructions and limits are for "
-                "a new one"
+                "a session keeps its files and instructions; --mount and --instructions are for a new one"
             )
         run_id = find_run(opened, session)
         return Chat(RunAgents(opened, agent, limits).agent_for_run(run_id), follow_up, run_id).run()
@@ -85,6 +86,8 @@ class Chat:
         self._is_person = sys.stdin.isatty()
         self._approver = agent.approver = make_approver()
         self._codes: list[int] = []
+        self._attached: list[Path] = []
+        """The files for the next message."""
 
     def run(self) -> int:
         """Talk until the person leaves, and return the exit code: 0 unless the lines came from a program."""
@@ -119,10 +122,22 @@ class Chat:
                 print_note(HELP)
             elif line == "/files":
                 self._print_files(session)
+            elif line.partition(" ")[0] == "/attach":
+                self._attach(line.partition(" ")[2].strip())
             elif line.startswith("/") and line[1:].isalpha():
                 print_error(f"there is no command {line!r}; /help lists them")
             elif line:
-                self._take_turn(work, partial(self._send, session, line))
+                attached, self._attached = self._attached, []
+                self._take_turn(work, partial(self._send, session, line, attached))
+
+    def _attach(self, name: str) -> None:
+        """Remember a file for the next message."""
+        path = Path(name).expanduser()
+        if not path.is_file():
+            print_error(f"there is no file {name!r}; write /attach FILE" if name else "write /attach FILE")
+            return
+        self._attached.append(path)
+        print_note(f"{name} goes with the next message")
 
     def _take_turn(self, work: Work, start: Callable[[Emit], Coroutine[Any, Any, Run]]) -> None:
         view = TextView(is_live=is_live(), shows_input=not self._is_person)
@@ -138,6 +153,11 @@ class Chat:
             if not self._is_person:
                 raise
             return
+        except ConfigError as error:
+            view.close()
+            print_error(str(error))
+            self._codes.append(1)
+            return
         except BaseException:
             view.close()
             raise
@@ -148,8 +168,8 @@ class Chat:
         self._codes.append(exit_code(run))
 
     @staticmethod
-    def _send(session: Session, text: str, emit: Emit) -> Coroutine[Any, Any, Run]:
-        return session.send(text, on_event=emit)
+    def _send(session: Session, text: str, attached: list[Path], emit: Emit) -> Coroutine[Any, Any, Run]:
+        return session.send(text, attach=attached, on_event=emit)
 
     def _read_line(self) -> str | None:
         """Return the next line; `None` at the end of the input."""
@@ -177,5 +197,4 @@ class Chat:
 
     def _read(self, session: Session) -> Run:
         assert session.run_id is not None
-        journal = self._agent.journal
-        return Run(session.run_id, read_state(journal, session.run_id), journal)
+        return Run.load(session.run_id, self._agent.journal)

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from treadle.agent.run import Run
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.agents import recorded_options
 from treadle.cli.terminal.files import import_file
-from treadle.cli.terminal.journals import open_or_make, read_started
+from treadle.cli.terminal.journals import open_or_make
 from treadle.cli.terminal.output import print_lines, print_note
 from treadle.journal.protocol import Journal
 
@@ -41,8 +41,11 @@ def _warn(journal: Journal, run_ids: Sequence[str]) -> None:
 
     named: set[str] = set()
     for run_id in run_ids:
-        options = recorded_options(read_started(journal, run_id))
-        named.update(item for item in (options.base_url, *options.tools) if item and item not in TOOLSETS)
+        spec = Run.load(run_id, journal).spec
+        url = (spec.model.settings or {}).get("base_url")
+        named.update(
+            name for name in (url, *[part.name for part in spec.tools]) if name and name not in TOOLSETS
+        )
     if named:
         print_note(
             f"these runs name {', '.join(sorted(named))}; check that before you resume them, or resume them with "

@@ -15,7 +15,7 @@ from treadle.cli.terminal.agents import RunAgents
 from treadle.cli.terminal.drive import FollowUp, drive, print_follow_up
 from treadle.cli.terminal.execute import execute, run_limited
 from treadle.cli.terminal.format import exit_code, join_codes, summarize
-from treadle.cli.terminal.journals import find_run, open_existing, read_state
+from treadle.cli.terminal.journals import find_run, open_existing
 from treadle.cli.terminal.listing import Line, find_unfinished
 from treadle.cli.terminal.output import (
     print_error,
@@ -80,20 +80,18 @@ def _resume_one(
     agents: RunAgents, run_id: str, answer: str | None, shown: o.ViewOptions, follow_up: FollowUp
 ) -> int:
     """Resume one run, shown while it works, and return the exit code."""
-    state = read_state(agents.journal, run_id)
+    run = Run.load(run_id, agents.journal)
     answers = None
     if answer is not None:
-        questions = Run(run_id, state, agents.journal).questions
+        questions = run.questions
         if len(questions) != 1:
             raise ConfigError(
                 f"run {run_id!r} waits for {len(questions) or 'no'} answers; --answer is for one"
             )
         answers = dict.fromkeys(questions, answer)
-    if state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR:
+    if run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR:
         command = follow_up.write("fork", run_id, "--text", "TEXT")
-        print_note(
-            f"run {run_id} is finished ({state.stop_reason}); continue it in a new run with: {command}"
-        )
+        print_note(f"run {run_id} is finished ({run.stop_reason}); continue it in a new run with: {command}")
     agent = agents.agent_for_run(run_id)
     return drive(
         agent,

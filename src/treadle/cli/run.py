@@ -12,7 +12,7 @@ from treadle.agent.driving import make_run_id
 from treadle.agent.run import Run
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
-from treadle.cli.terminal.agents import make_agent, to_metadata
+from treadle.cli.terminal.agents import make_agent
 from treadle.cli.terminal.drive import FollowUp, drive
 from treadle.cli.terminal.files import Changes, find_changes, print_changes, refuse_folder, write_changes
 from treadle.cli.terminal.journals import open_or_make
@@ -42,6 +42,14 @@ def run(
     ] = None,
     *,
     agent: AgentOptions,
+    attach: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--attach",
+            metavar="FILE",
+            help="An image, audio or text file, or a document, for the model. May be given several times.",
+        ),
+    ] = None,
     mount: o.Mount = None,
     out: Annotated[
         Path | None,
@@ -64,13 +72,12 @@ def run(
 
     Every step is stored in a journal, from which the run can be resumed, replayed, forked and exported.
     """
-    work = _read_work(text, task, mount)
+    work = _read_work(text, task, mount, attach)
     if out is not None:
         refuse_folder(out, mount)
-    options = agent.with_files(mount is not None)
     with closing(open_or_make(journal, level)) as opened:
         runner = make_agent(
-            options,
+            agent.with_files(mount is not None),
             opened,
             task=None if isinstance(work, str) else work,
             policy=limits.over(Policy()),
@@ -87,7 +94,7 @@ def run(
 
         code = drive(
             runner,
-            lambda emit: runner.run(work, run_id=new_id, metadata=to_metadata(options), on_event=emit),
+            lambda emit: runner.run(work, run_id=new_id, attach=attach or (), on_event=emit),
             shown,
             new_id,
             FollowUp(journal, agent.api_key is not None),
@@ -112,10 +119,14 @@ def _read_schema(path: Path) -> Json:
     return schema
 
 
-def _read_work(text: str | None, task: str | None, mount: Path | None) -> "str | Task":
+def _read_work(
+    text: str | None, task: str | None, mount: Path | None, attach: list[Path] | None
+) -> "str | Task":
     """Return the text or the task. Raises: `ConfigError` if both or neither are given."""
     text = sys.stdin.read().strip() if text == "-" else text
     if task is not None:
+        if attach:
+            raise ConfigError("a task brings its own message; leave out --attach")
         if text is not None:
             raise ConfigError("give a text or --task, not both")
         if mount is not None:

@@ -113,7 +113,7 @@ def test_settings_and_limits_reach_the_server_and_the_journal(cli: Cli, script: 
     assert (done.code, done.out) == (0, "hi\n"), done
     body = server.requests[0]
     assert (body["top_p"], body["stop"], body["mood"]) == (0.5, ["END"], "calm")
-    assert cli("show", "r", "--json").lines[0]["policy"]["max_output_attempts"] == 2
+    assert cli("show", "r", "--json").lines[0]["agent"]["policy"]["max_output_attempts"] == 2
 
 
 @pytest.mark.parametrize(

@@ -15,21 +15,21 @@ from msgspec import Struct
 
 from treadle.agent.agent import Agent
 from treadle.cli.options.agent import AgentOptions
-from treadle.cli.terminal.agents import make_model, to_metadata
+from treadle.cli.terminal.agents import make_model
 from treadle.cli.terminal.execute import call_at_end_of_stdin, execute, run_limited
 from treadle.cli.terminal.output import print_error, print_lines
 from treadle.core.errors import TreadleError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Request
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
-from treadle.models.protocol import Model, Watch
+from treadle.models.protocol import Model, Watch, part_of
 from treadle.tasks import load_task
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.resolve import resolve_tools
 
 REPORT_SECONDS = 0.1
-TASK_TOOLS = ("files",)
 
 
 class Job(Struct, frozen=True, omit_defaults=True):
@@ -67,6 +67,7 @@ class _Counted:
         self._inner = inner
         self._report = report
         self.name = inner.name
+        self.part = part_of(inner)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """See `Model.infer`."""
@@ -94,6 +95,20 @@ class _Slow:
         return content
 
 
+class _SlowFiles:
+    """The toolset `files` with a delay."""
+
+    part = PartSpec(name="files")
+    """The description for the agent spec, which leaves out the delay."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def tools(self) -> list[Tool]:
+        """Return the tools."""
+        return [_Slow(tool, self._seconds) for tool in resolve_tools("files")]
+
+
 class Worker:
     """Drives the runs of an order."""
 
@@ -103,9 +118,7 @@ class Worker:
         self._known = {info.run_id: info.status for info in journal.runs()}
         self._agent = Agent(
             _Counted(make_model(order.agent), self._report),
-            tools=[_Slow(tool, order.tool_seconds) for tool in resolve_tools(TASK_TOOLS)]
-            if order.tool_seconds
-            else order.agent.tools,
+            tools=[_SlowFiles(order.tool_seconds)] if order.tool_seconds else order.agent.tools,
             journal=journal,
         )
 
@@ -125,7 +138,7 @@ class Worker:
             await self._agent.resume(job.run_id)
         else:
             work = load_task(job.task) if job.task is not None else job.text or ""
-            await self._agent.run(work, run_id=job.run_id, metadata=to_metadata(self._order.agent))
+            await self._agent.run(work, run_id=job.run_id)
         self._report.in_flight -= 1
         self._report.finished += 1
         self._send()

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.events import RunStarted
-from treadle.core.state import State, fold
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 
@@ -62,11 +61,6 @@ def find_runs(journal: Journal, texts: list[str] | None, *, is_all: bool) -> lis
     if is_all:
         return [info.run_id for info in journal.runs()]
     return list(dict.fromkeys(find_run(journal, text) for text in texts or ()))
-
-
-def read_state(journal: Journal, run_id: str) -> State:
-    """Return the state that a run's events fold to. Raises: `RunNotFoundError`, `JournalError`."""
-    return fold([event.body for event in journal.read(run_id)])
 
 
 def read_started(journal: Journal, run_id: str) -> RunStarted:

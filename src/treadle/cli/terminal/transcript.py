@@ -29,7 +29,7 @@ def write_artifact(journal: Journal, run_id: str, text: str) -> None:
 
     Raises: `ConfigError` if no artifact or more than one has such a hash.
     """
-    run = Run(run_id, fold([event.body for event in journal.read(run_id)]), journal)
+    run = Run.load(run_id, journal)
     known = {item.digest for result in run.results for item in result.artifacts if item.digest is not None}
     found = [digest for digest in known if digest.startswith(text)]
     if len(found) != 1:

@@ -2,7 +2,6 @@
 
 import difflib
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
