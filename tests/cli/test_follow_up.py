@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ def send(to: str) -> str:
     """Send a letter."""
     return f"sent to {to}"
 '''
-KEY = ("OPENAI_API_KEY", "k")
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_mock_server_names_a_command(cli: Cli) -> None:
     assert process.stderr is not None
     result = Result(0, "", process.stderr.readline())
     done = cli(*printed(result, "run"), "-q")
-    process.terminate()
+    process.send_signal(signal.SIGINT)
     process.communicate()
     assert done.code == 0, done
 

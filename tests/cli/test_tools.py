@@ -64,7 +64,7 @@ def test_one_call(cli: Cli) -> None:
         (("list", "-t", "mock:absent.json"), "cannot read the tools of 'absent.json'"),
         (("list", "-t", "openapi:absent.json"), "cannot read the OpenAPI document 'absent.json'"),
         (("import", "absent.json"), "cannot read the tools of 'absent.json'"),
-        (("import", "absent"), "there is no toolset 'absent'"),
+        (("import", "absent"), "unknown toolset 'absent'"),
         (("import", "files", "-o", "."), "'.' exists"),
         (("import", "files", "--force", "-o", "."), "'.' is a folder"),
         (("import", "files", "-o", "absent/x.json"), "cannot write 'absent/x.json': No such file"),

@@ -282,5 +282,5 @@ def test_what_cannot_be_served(tmp_path: Path) -> None:
     assert (code, "Address already in use; try another --port, or 0" in errors) == (2, True), errors
     served.stop()
     assert run("--spin", "--mcp", "http")[0] == 2
-    assert "there is no toolset 'fils'; did you mean 'files'" in run("--tools", "fils")[1]
+    assert "unknown toolset 'fils'; did you mean 'files'" in run("--tools", "fils")[1]
     assert "does not exist" in run("--mount", "absent")[1]
