@@ -1,4 +1,4 @@
-"""Calls that wait for a yes: asked on a real terminal, or decided later by `treadle approve`."""
+"""Calls that wait for approval: asked on a real terminal, or decided later by `treadle approve`."""
 
 import os
 import pty
@@ -44,7 +44,7 @@ def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: 
     server = script(call_once("send", to="a"))
     done = cli(*begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
     assert done.code == 1, done
-    assert "waits for a yes" in done.out
+    assert "waits for approval" in done.out
     assert "treadle approve r call_1 yes" in done.err
     assert sent(cli) == []
     assert cli("runs", "--status", "waiting").out.count("r ") >= 1
@@ -53,7 +53,7 @@ def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: 
     done = cli("approve", "r", "call_1", "yes", "--api-key", "k", "-q")
     assert (done.code, done.out.strip(), sent(cli)) == (0, "done: sent to a", ["a"]), done
     shown = cli("show", "r").out
-    assert '? may it be run: send(to="a")' in shown
+    assert '? waits for approval: send(to="a")' in shown
     assert "› yes" in shown
 
 
@@ -72,13 +72,13 @@ def test_a_no_with_a_reason_and_an_edit_are_told_to_the_model(cli: Cli, script: 
     ("arguments", "message"),
     [
         (("r", "call_2", "yes"), "no call begins with 'call_2'; did you mean 'call_1'?; waiting are: call_1"),
-        (("r", "call_1", "maybe"), "'maybe' is no decision; say yes, no or edit"),
+        (("r", "call_1", "maybe"), "'maybe' is not a decision; say yes, no or edit"),
         (("r", "call_1", "edit"), "edit needs the arguments"),
         (("r", "call_1", "edit", "{}"), "missing parameter 'to'"),
         (("r", "call_1", "edit", "{"), "not valid JSON"),
         (("r", "call_1", "yes", "{}"), "arguments come with edit, not with yes"),
         (("r", "call_1", "yes", "--reason", "x"), "--reason comes with no"),
-        (("r", "call_1"), "say yes, no or edit"),
+        (("r", "call_1"), "say yes, no or edit: treadle approve r call_1 yes --api-key KEY"),
         (("nope", "call_1", "yes"), "there is no run 'nope'"),
     ],
 )
@@ -97,7 +97,7 @@ def test_what_cannot_be_decided_is_said(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--approve", "perhaps"), "'perhaps' is none of ask, never and always"),
+        (("--approve", "perhaps"), "'perhaps' is not one of ask, never and always"),
         (("--tool-limit", "send"), "write TOOL:calls=3"),
         (("--tool-limit", "send:cals=3"), "write TOOL:calls=3"),
     ],
@@ -126,7 +126,9 @@ class Terminal:
         self.seen = ""
 
     def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + 60
         while text not in self.seen:
+            assert select.select([self._master], [], [], deadline - time.monotonic())[0], self.seen
             try:
                 data = os.read(self._master, 65536)
             except OSError:
@@ -173,7 +175,7 @@ def test_the_person_at_the_terminal_is_asked(cli: Cli, script: Script, terminals
     terminal.type("e\n")
     terminal.wait_for("as JSON")
     terminal.type("[1]\n")
-    terminal.wait_for("no object")
+    terminal.wait_for("must be a JSON object")
     terminal.wait_for("as JSON")
     terminal.type('{"to": "b"}\n')
     terminal.wait_for("completed")

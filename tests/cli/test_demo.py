@@ -25,10 +25,10 @@ def test_runs_are_killed_resumed_replayed_exported_and_verified(cli: Cli) -> Non
     result = cli("demo", "--tasks", "12", "--kill-after", "4", "--parallel-runs", "6")
     assert result.code == 0, result
     assert "kill -9" in result.out
-    assert "in the middle" in result.out
+    assert "interrupted" in result.out
     assert "12 completed" in result.out
     assert "12 of 12 exact" in result.out
-    assert "no kept answers were paid for twice" in result.out
+    assert "no stored answers were paid for twice" in result.out
     assert "\x1b" not in result.out
     assert "✗" not in result.out
     runs = cli("runs", "--journal", "demo/demo.db", "--json", "--limit", "0").lines
@@ -60,7 +60,7 @@ def test_own_model_and_tools(cli: Cli, script: Script) -> None:
     assert "3 completed" in result.out
     assert "3 of 3 exact" in result.out
     assert [tool["function"]["name"] for tool in server.requests[0]["tools"]] == ["shout"]
-    assert "--tools goes with --prompts" in cli("demo", *own).err
+    assert "--tools needs --prompts" in cli("demo", *own).err
     assert cli("demo", "--prompts", "prompts.txt").code == 2
 
 

@@ -84,7 +84,7 @@ def test_during_a_model_call(real_cli: RealCli, script: Script) -> None:
     wait_for(process, "inference_started")
     server.asked.wait(60)
     err = interrupt(process)
-    assert "interrupted; go on with: treadle resume mine --journal 'my runs.db'" in err
+    assert "interrupted; continue with: treadle resume mine --journal 'my runs.db'" in err
     listed = real_cli("runs", "--json", "-j", "my runs.db").lines
     assert [(line["run_id"], line["status"]) for line in listed] == [("mine", "unfinished")]
     answered.set()
@@ -155,7 +155,7 @@ def test_resume_all_goes_on_where_it_stopped(cli: Cli, script: Script) -> None:
     server.asked.clear()
     process = cli.start("resume", "--all")
     server.asked.wait(60)
-    assert "interrupted with 2 runs unfinished; go on with: treadle resume --all" in interrupt(process)
+    assert "interrupted with 2 runs unfinished; continue with: treadle resume --all" in interrupt(process)
     answered.set()
     result = cli("resume", "--all", "--json")
     assert result.code == 0, result

@@ -104,7 +104,10 @@ def test_runs_or_all(two_runs: Cli) -> None:
 def test_resume_of_a_run_that_is_over(two_runs: Cli) -> None:
     result = two_runs("resume", "first")
     assert result.code == 0
-    assert "run first is over (completed); go on from it with: treadle fork first --text TEXT" in result.err
+    assert (
+        "run first is finished (completed); continue it in a new run with: treadle fork first --text TEXT"
+        in result.err
+    )
 
 
 def test_resume_after_an_error_uses_what_the_run_was_started_with(cli: Cli, script: Script) -> None:
@@ -225,7 +228,7 @@ def test_import_names_what_resuming_would_use(cli: Cli, script: Script) -> None:
     assert cli("run", "go", "-m", "m", "--base-url", server.url, "-t", "mine.py", "-q").code == 0
     assert cli("export", "last", "-f", "journal", "-o", "run.jsonl").code == 0
     result = cli("import", "run.jsonl", "-j", "other.db")
-    assert f"these runs name {server.url}, mine.py; look at that before you resume" in result.err
+    assert f"these runs name {server.url}, mine.py; check that before you resume" in result.err
     unknown = cli("verify", "last", "--json").lines[0]
     assert (unknown["calls"], unknown["skipped"]) == (1, 1)
     known = cli("verify", "last", "--tools", "mine.py", "--json").lines[0]

@@ -13,7 +13,7 @@ def test_init_list_and_run_with_a_named_model(cli: Cli, script: Script) -> None:
         ["treadle.schema.json", "treadle.toml"],
     ), done
     again = cli("init")
-    assert (again.code, "is there already; --force replaces it" in again.err) == (2, True)
+    assert (again.code, "exists; --force replaces it" in again.err) == (2, True)
     assert cli("init", "--force").code == 0
     listed = cli("models", "list")
     assert "* fast" in listed.out

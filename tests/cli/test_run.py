@@ -105,7 +105,7 @@ def test_mount_is_read_and_out_is_written(cli: Cli, script: Script) -> None:
     assert (cli.folder / "out/sub/b.txt").read_text() == "two"
     again = cli(*base, "--out", "out")
     assert again.code == 2
-    assert "--out 'out' is there and not empty" in again.err
+    assert "--out 'out' exists and is not empty" in again.err
     mounted = cli(*base, "--out", "data")
     assert mounted.code == 2
     assert "never written to" in mounted.err
@@ -150,13 +150,13 @@ MISUSES = [
     (["run", "hi"], "no model is given; pass --model"),
     (["run", "hi", "-m", "opnai:x"], "unknown provider 'opnai'"),
     (["run", "hi", "-m", "openai:x"], "OPENAI_API_KEY"),
-    (["run", "-m", "oracle"], "say what to do"),
+    (["run", "-m", "oracle"], "there is nothing to do"),
     (["run", "hi", "-m", "oracle"], "the model 'oracle' solves the tasks of a task set"),
     (["run", "hi", "--task", TASK, "-m", "oracle"], "a text or --task, not both"),
     (["run", "--task", "files:csv_sum-9999", "-m", "oracle"], "has no task 'csv_sum-9999'; near ids"),
     (["run", "--task", "nope:1", "-m", "oracle"], "unknown task set 'nope'"),
-    (["run", "--task", TASK, "-m", "oracle:often"], "has no rate of mistakes"),
-    (["run", "--task", TASK, "-m", "oracle", "--max-steps", "-1"], "max_steps is -1"),
+    (["run", "--task", TASK, "-m", "oracle:often"], "'often' is not a rate of mistakes"),
+    (["run", "--task", TASK, "-m", "oracle", "--max-steps", "-1"], "--max-steps -1: Policy.max_steps is -1"),
     (["run", "--task", TASK, "-m", "oracle", "--mount", "."], "brings its own files"),
     (["run", "hi", "-m", "m", "--base-url", "ftp://x"], "ftp://x"),
     (["run", "hi", "-m", "m", "--base-url", "http://x/v1", "--mount", "nowhere"], "does not exist"),

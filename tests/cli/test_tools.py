@@ -57,12 +57,15 @@ def test_one_call(cli: Cli) -> None:
         ),
         (("call", "read_file", "--mount", "absent"), "the sandbox's folder 'absent' does not exist"),
         (("list", "-t", "files", "--format", "xml"), "'xml' is not one of"),
-        (("list", "--format", "mcp"), "--format writes the definitions of tools; name them with --tools"),
+        (
+            ("list", "--format", "mcp"),
+            "--format prints the definitions of tools; name the tools with --tools",
+        ),
         (("list", "-t", "mock:absent.json"), "cannot read the tools of 'absent.json'"),
         (("list", "-t", "openapi:absent.json"), "cannot read the OpenAPI document 'absent.json'"),
         (("import", "absent.json"), "cannot read the tools of 'absent.json'"),
         (("import", "absent"), "unknown toolset 'absent'"),
-        (("import", "files", "-o", "."), "'.' is there already"),
+        (("import", "files", "-o", "."), "'.' exists"),
         (("import", "files", "--force", "-o", "."), "'.' is a folder"),
         (("import", "files", "-o", "absent/x.json"), "cannot write 'absent/x.json': No such file"),
     ],
@@ -140,7 +143,7 @@ def test_a_run_over_an_mcp_server_is_resumed_with_its_tools(cli: Cli, script: Sc
     tools = f"mcp:{sys.executable} {ODD} plain"
     options = ("--model", "m", "--base-url", server.url, "--api-key", "k", "--run-id", "r")
     done = cli("run", "go", "--tools", tools, "--approve", "ask", *options)
-    assert "waits for a yes" in done.out, done
+    assert "waits for approval" in done.out, done
     done = cli("approve", "r", "all", "yes", "--api-key", "k", "-q")
     assert done.out.startswith("done: did once"), done
 

@@ -1,4 +1,4 @@
-"""The command line. One file for each command, which is loaded when it is called."""
+"""The command line: one file for each command, loaded only when the command is used."""
 
 from treadle.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The command `treadle`: which commands there are, and what any of them does when it fails.
+"""The command `treadle`: its help, its exit codes, and how its errors are reported.
 
 Exit codes: 0 completed, 1 failed, 2 misuse, 3 a limit was reached, 130 interrupted.
 """
@@ -8,74 +8,67 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-COMMANDS = {
-    "run": "treadle.cli.run:run",
-    "chat": "treadle.cli.chat:chat",
-    "runs": "treadle.cli.runs:runs",
-    "show": "treadle.cli.show:show",
-    "resume": "treadle.cli.resume:resume",
-    "approve": "treadle.cli.approve:approve",
-    "fork": "treadle.cli.fork:fork",
-    "replay": "treadle.cli.replay:replay",
-    "verify": "treadle.cli.verify:verify",
-    "export": "treadle.cli.export:export",
-    "import": "treadle.cli.import_:import_",
-    "tools": "treadle.cli.tools:tools",
-    "models": "treadle.cli.models:models",
-    "init": "treadle.cli.init:init",
-    "tasks": "treadle.cli.tasks:tasks",
-    "mock": "treadle.cli.mock:mock",
-    "demo": "treadle.cli.demo.command:demo",
-    "doctor": "treadle.cli.doctor:doctor",
-}
-"""Name to `module:function`, in the order of the help. The module's `EXAMPLES` are two command lines.
-
-What stands behind the colon may also be a `typer.Typer`: a group of commands.
-"""
+from treadle.cli.table import COMMANDS, Command, Group
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
-class Commands(TyperGroup):
-    """Loads a command's module when the command is asked for."""
+class LazyCommand(TyperCommand):
+    """A command of the table, whose module is imported when the command is run or asked for its own help."""
 
-    commands_by_name = COMMANDS
+    def __init__(self, name: str, entry: Command | Group) -> None:
+        super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
+        self._entry = entry
 
-    def list_commands(self, ctx: object) -> list[str]:
-        """The names, in the order of the help."""
-        return list(self.commands_by_name)
-
-    def get_command(self, ctx: object, cmd_name: str) -> Any:
-        """The command, or `None` if there is none of this name."""
-        if cmd_name not in self.commands_by_name:
-            return None
-        module_name, _, function = self.commands_by_name[cmd_name].partition(":")
-        module = import_module(module_name)
-        group = getattr(module, function)
-        if isinstance(group, typer.Typer):
-            command = typer.main.get_command(group)
-            command.name = cmd_name
-            return command
-        single = typer.Typer(add_completion=False)
-        examples = ["Examples:", *[f"  {line}" for line in module.EXAMPLES]]
-        single.command(cmd_name, epilog="\n\n".join(examples), context_settings=_SETTINGS)(group)
-        return typer.main.get_command(single)
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of the command itself, once it is loaded."""
+        assert self.name is not None
+        command = _load(self.name, self._entry)
+        return command.make_context(info_name, args, parent=parent, **extra)
 
 
-app = typer.Typer(
-    cls=Commands,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings=_SETTINGS,
-    epilog="Begin with:  treadle demo\n\nThe help of each command has examples:  treadle run --help",
-)
+def _load(name: str, entry: Command | Group) -> Any:
+    """Return the command that an entry of the table describes."""
+    if isinstance(entry, Group):
+        group = typer.Typer(
+            no_args_is_help=True,
+            add_completion=False,
+            context_settings=_SETTINGS,
+            help=entry.summary,
+            epilog=_write_examples(entry.examples),
+        )
+        group.callback()(_do_nothing)
+        return _make_group(name, group, entry.commands)
+    from treadle.cli.options.signature import as_command
+
+    module_name, _, function = entry.function.partition(":")
+    module = import_module(module_name)
+    single = typer.Typer(add_completion=False)
+    epilog = _write_examples(module.EXAMPLES)
+    single.command(name, epilog=epilog, context_settings=_SETTINGS)(as_command(getattr(module, function)))
+    return typer.main.get_command(single)
+
+
+def _make_group(name: str, group: typer.Typer, entries: Mapping[str, Command | Group]) -> TyperGroup:
+    made = typer.main.get_group(group)
+    made.name = name
+    made.commands = {key: LazyCommand(key, entry) for key, entry in entries.items()}
+    return made
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _write_examples(examples: Sequence[str]) -> str:
+    return "\n\n".join(["Examples:", *[f"  {line}" for line in examples]])
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -86,8 +79,7 @@ def _show_version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def treadle(
+def _treadle(
     is_debug: Annotated[
         bool, typer.Option("--debug", envvar="TREADLE_DEBUG", help="Show the traceback of an error.")
     ] = False,
@@ -100,11 +92,23 @@ def treadle(
         os.environ["TREADLE_DEBUG"] = "1"
 
 
+def make_app() -> TyperGroup:
+    """Return the command `treadle`."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        context_settings=_SETTINGS,
+        epilog="Start with:  treadle demo\n\nThe help of each command has examples:  treadle run --help",
+    )
+    app.callback()(_treadle)
+    return _make_group("treadle", app, COMMANDS)
+
+
 def main() -> NoReturn:
     """Run the command that the process was started with, and exit."""
     code = 1
     try:
-        app(prog_name="treadle")
+        make_app().main(prog_name="treadle")
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:
@@ -115,7 +119,7 @@ def main() -> NoReturn:
 
 
 def _report(error: Exception) -> int:
-    """Say what went wrong, in one line if it was foreseen; the exit code."""
+    """Print an error, in one line if Treadle raised it on purpose, and return the exit code."""
     from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 
     if os.environ.get("TREADLE_DEBUG") or not isinstance(error, TreadleError):
@@ -128,12 +132,12 @@ def _report(error: Exception) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit, even where a tool's thread goes on after it was cancelled, for which Python would wait."""
+    """Exit without waiting for the thread of a cancelled tool, which Python would wait for."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        # Whoever read the output has seen enough.
+        # The reader closed the pipe; output that is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if any(thread.name.startswith("treadle-tool") for thread in threading.enumerate()):
         atexit._run_exitfuncs()

@@ -1,10 +1,23 @@
-"""`treadle approve`: decide about a call that a run waits with, and go on."""
+"""`treadle approve`: decides about a tool call that a run waits with, and continues the run."""
 
+import difflib
+from contextlib import closing
 from typing import Annotated
 
+import msgspec
 import typer
 
-from treadle.cli.terminal import options as o
+from treadle.agent.run import Run
+from treadle.cli.options import shared as o
+from treadle.cli.options.agent import AgentOptions, PolicyOptions
+from treadle.cli.terminal.agents import RunAgents
+from treadle.cli.terminal.drive import FollowUp, drive
+from treadle.cli.terminal.format import format_call
+from treadle.cli.terminal.journals import find_run, open_existing
+from treadle.cli.terminal.output import clean, print_lines, print_note, stdout
+from treadle.core.errors import ConfigError
+from treadle.core.types import ToolCall
+from treadle.tools.protocol import Decision
 
 EXAMPLES = (
     "treadle approve last call_1 yes",
@@ -16,47 +29,93 @@ def approve(
     run: o.RunId,
     call: Annotated[
         str | None,
-        typer.Argument(metavar="CALL", help="A call's id, its beginning, or 'all'.", show_default=False),
+        typer.Argument(
+            metavar="CALL", help="A call's id, the beginning of it, or 'all'.", show_default=False
+        ),
     ] = None,
     decision: Annotated[
-        str | None, typer.Argument(metavar="yes|no|edit", help="What is decided.", show_default=False)
+        str | None, typer.Argument(metavar="yes|no|edit", help="The decision.", show_default=False)
     ] = None,
     arguments: Annotated[
         str | None,
         typer.Argument(metavar="JSON", help="With edit: the arguments to run it with.", show_default=False),
     ] = None,
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="With no: what the model is told.")
+        str | None, typer.Option("--reason", metavar="TEXT", help="With no: the reason, for the model.")
     ] = None,
-    base_url: o.BaseUrl = None,
-    api_key: o.ApiKey = None,
-    model: o.Model = None,
-    tools: o.Tools = None,
+    *,
+    agent: AgentOptions,
     journal: o.Journal = None,
-    is_json: o.IsStreamJson = False,
-    is_quiet: o.IsQuiet = False,
-) -> None:
-    """Decide about a call that a run waits with, and go on with the run. Without a CALL: show what waits.
+    limits: PolicyOptions,
+    shown: o.ViewOptions,
+) -> int:
+    """Decide about a tool call that waits for approval.
 
-    A run waits where --approve says to ask and nobody was there. An edit runs the call with other arguments, and
-    tells the model so.
+    The run then continues. Without a CALL, the calls that wait are listed. A run waits if --approve says to ask
+    and there is no terminal to ask on. An edit runs the call with other arguments, and the model is told so.
     """
-    from contextlib import closing
-
-    from treadle.cli.approve_call import approve_call, list_waiting, read_decision
-    from treadle.cli.terminal.output import exit_with
-    from treadle.cli.terminal.resuming import Resuming
-    from treadle.cli.terminal.setup import ModelOptions, open_existing
-    from treadle.core.errors import ConfigError
-
-    given = ModelOptions(model=model, base_url=base_url, tools=tuple(tools or ()))
+    follow_up = FollowUp(journal, agent.api_key is not None)
     with closing(open_existing(journal)) as opened:
+        run_id = find_run(opened, run)
+        waiting = Run.load(run_id, opened).approvals
         if call is None:
-            code = list_waiting(opened, run, is_json=is_json)
-        elif decision is None:
-            raise ConfigError(f"say yes, no or edit: treadle approve {run} {call} yes")
-        else:
-            resuming = Resuming(opened, journal, given, api_key)
-            said = read_decision(decision, arguments, reason)
-            code = approve_call(resuming, run, call, said, is_json=is_json, is_quiet=is_quiet)
-    exit_with(code)
+            return _list(run_id, waiting, is_json=shown.is_json)
+        if decision is None:
+            command = follow_up.write("approve", run, call, "yes")
+            raise ConfigError(f"say yes, no or edit: {command}")
+        said = _read_decision(decision, arguments, reason)
+        calls = _find_calls(run_id, waiting, call, follow_up)
+        if said.arguments is not None and len(calls) > 1:
+            raise ConfigError("edit is for one call; give its id instead of 'all'")
+        runner = RunAgents(opened, agent, limits).agent_for_run(run_id)
+        approvals = dict.fromkeys(calls, said)
+        return drive(
+            runner,
+            lambda emit: runner.resume(run_id, approvals=approvals, on_event=emit),
+            shown,
+            run_id,
+            follow_up,
+        )
+
+
+def _read_decision(text: str, arguments: str | None, reason: str | None) -> Decision:
+    """Return the decision that the arguments describe. Raises: `ConfigError`."""
+    word = text.lower()
+    if word not in ("yes", "no", "edit"):
+        raise ConfigError(f"{text!r} is not a decision; say yes, no or edit")
+    if (word == "edit") is (arguments is None):
+        raise ConfigError(
+            "edit needs the arguments to run the call with, as JSON"
+            if arguments is None
+            else f"arguments come with edit, not with {word}"
+        )
+    if reason is not None and word != "no":
+        raise ConfigError(f"--reason comes with no, not with {word}")
+    return Decision(word != "no", reason, arguments)
+
+
+def _list(run_id: str, waiting: dict[str, ToolCall], *, is_json: bool) -> int:
+    """Print the calls that wait for a decision, and return 0 if there are any."""
+    if is_json:
+        print_lines([msgspec.json.encode(call) for call in waiting.values()])
+    elif not waiting:
+        print_note(f"no call of run {run_id} waits for approval")
+    for call in () if is_json else waiting.values():
+        stdout().print(f"{clean(call.call_id)}  {format_call(call, 2000)}", soft_wrap=True)
+    return 0 if waiting else 1
+
+
+def _find_calls(run_id: str, waiting: dict[str, ToolCall], text: str, follow_up: FollowUp) -> list[str]:
+    """Return the ids of the waiting calls that `text` names. Raises: `ConfigError`."""
+    if not waiting:
+        command = FollowUp(follow_up.journal).write("show", run_id)
+        raise ConfigError(f"no call of run {run_id!r} waits for approval; `{command}` shows the run")
+    if text == "all":
+        return list(waiting)
+    found = [text] if text in waiting else [call_id for call_id in waiting if call_id.startswith(text)]
+    if len(found) == 1:
+        return found
+    near = difflib.get_close_matches(text, waiting, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near and not found else ""
+    how_many = "several calls begin" if found else "no call begins"
+    raise ConfigError(f"{how_many} with {text!r}{hint}; waiting are: {', '.join(waiting)}")

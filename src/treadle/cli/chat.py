@@ -1,102 +1,200 @@
-"""`treadle chat`: a conversation."""
+"""`treadle chat`: a conversation, whose lines are the turns of a session."""
 
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from treadle.cli.terminal import options as o
+from treadle.agent.agent import Agent
+from treadle.agent.run import Run
+from treadle.agent.session import Session
+from treadle.cli.options import shared as o
+from treadle.cli.options.agent import AgentOptions, PolicyOptions
+from treadle.cli.terminal.agents import RunAgents, make_agent
+from treadle.cli.terminal.ask import make_approver
+from treadle.cli.terminal.drive import FollowUp
+from treadle.cli.terminal.execute import Work
+from treadle.cli.terminal.format import exit_code, join_codes
+from treadle.cli.terminal.journals import find_run, open_or_make
+from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
+from treadle.cli.terminal.view import TextView
+from treadle.core.errors import ConfigError
+from treadle.core.policy import Policy
+from treadle.loop.driver import Emit
 
 EXAMPLES = (
     "treadle chat --model openai:gpt-5-mini --mount ./notes",
     "treadle chat --session 1a1fb3a3",
 )
+HELP = """Type a message and press Enter. These words are commands:
+/help         show this text
+/files        list the files of the session
+/attach FILE  send an image, audio, text or document with the next message
+/quit         leave; Ctrl-D leaves too
+Ctrl-C stops the current turn."""
 
 
 def chat(
     session: Annotated[
         str | None,
-        typer.Option("--session", "-s", metavar="RUN", help="Go on with a session: its id, or 'last'."),
+        typer.Option("--session", "-s", metavar="RUN", help="Continue a session: its id, or 'last'."),
     ] = None,
-    model: o.Model = None,
-    base_url: o.BaseUrl = None,
-    api_key: o.ApiKey = None,
-    tools: o.Tools = None,
-    mount: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A folder that is read into the sandbox, and never written to."),
-    ] = None,
-    instructions: Annotated[
-        str | None, typer.Option("--instructions", metavar="TEXT", help="The system message.")
-    ] = None,
+    *,
+    agent: AgentOptions,
+    mount: o.Mount = None,
+    instructions: o.Instructions = None,
     journal: o.Journal = None,
     level: o.LevelOption = o.Level.PROCESS,
-    max_steps: o.MaxSteps = None,
-    max_tokens: o.MaxTokens = None,
-    max_tool_calls: o.MaxToolCalls = None,
-    max_cost: o.MaxCost = None,
-    deadline: o.Deadline = None,
-    parallel: o.Parallel = None,
-    approve: o.Approve = None,
-    tool_limit: o.ToolLimit = None,
-    temperature: o.Temperature = None,
-    max_output_tokens: o.MaxOutputTokens = None,
-    seed: o.Seed = None,
-) -> None:
-    """Talk with a model that has tools. Ctrl-C stops a turn, Ctrl-D leaves; limits count for each turn."""
-    from contextlib import closing
+    limits: PolicyOptions,
+) -> int:
+    """Chat with a model that has tools.
 
-    from treadle.cli.chat_session import Chat
-    from treadle.cli.terminal.output import exit_with
-    from treadle.cli.terminal.resuming import Resuming
-    from treadle.cli.terminal.setup import (
-        Limits,
-        ModelOptions,
-        find_run,
-        make_agent,
-        open_or_make,
-        read_approve,
-        read_tool_limits,
-    )
-    from treadle.core.errors import ConfigError
-    from treadle.core.policy import Policy
-
-    given = ModelOptions(
-        model=model,
-        base_url=base_url,
-        tools=tuple(tools or ()),
-        temperature=temperature,
-        max_output_tokens=max_output_tokens,
-        seed=seed,
-    )
-    limits = Limits(
-        max_steps=max_steps,
-        max_tokens=max_tokens,
-        max_tool_calls=max_tool_calls,
-        max_cost_usd=max_cost,
-        deadline_seconds=deadline,
-        parallel_tool_calls=parallel,
-        approve=read_approve(approve),
-        tool_limits=read_tool_limits(tool_limit),
-    )
+    Ctrl-C stops a turn, Ctrl-D leaves. The limits count for each turn.
+    """
+    follow_up = FollowUp(journal, agent.api_key is not None)
     with closing(open_or_make(journal, level)) as opened:
         if session is None:
-            options = given.with_files(mount)
-            agent = make_agent(
-                options,
-                api_key,
+            runner = make_agent(
+                agent.with_files(mount is not None),
                 opened,
                 policy=limits.over(Policy()),
                 instructions=instructions,
                 files=mount,
             )
-            run_id = None
-        else:
-            if mount is not None or instructions is not None or limits != Limits():
-                raise ConfigError(
-                    "a session keeps its files, instructions and limits; give them to a new one"
-                )
-            run_id = find_run(opened, session)
-            agent = Resuming(opened, journal, given, api_key).agent_for(run_id)
-        code = Chat(agent, journal, run_id).run()
-    exit_with(code)
+            return Chat(runner, follow_up, None).run()
+        if mount is not None or instructions is not None:
+            raise ConfigError(
+                "a session keeps its files and instructions; --mount and --instructions are for a new one"
+            )
+        run_id = find_run(opened, session)
+        return Chat(RunAgents(opened, agent, limits).agent_for_run(run_id), follow_up, run_id).run()
+
+
+class Chat:
+    """A person's conversation with one session."""
+
+    def __init__(self, agent: Agent, follow_up: FollowUp, run_id: str | None) -> None:
+        self._agent = agent
+        self._follow_up = follow_up
+        self._run_id = run_id
+        self._is_person = sys.stdin.isatty()
+        self._approver = agent.approver = make_approver()
+        self._codes: list[int] = []
+        self._attached: list[Path] = []
+        """The files for the next message."""
+
+    def run(self) -> int:
+        """Talk until the person leaves, and return the exit code: 0 unless the lines came from a program."""
+        with Work() as work:
+            session = self._agent.session(self._run_id)
+            work.run(session.open())
+            try:
+                self._greet(session)
+                self._talk(work, session)
+            finally:
+                work.run(session.close())
+        assert session.run_id is not None
+        print_note("continue with: " + self._follow_up.write("chat", "--session", session.run_id))
+        return 0 if self._is_person else join_codes(self._codes)
+
+    def _greet(self, session: Session) -> None:
+        run = self._read(session)
+        tools = ", ".join(self._agent.tools) or "none"
+        print_note(f"session {session.run_id} · {self._agent.model.name} · tools: {tools} · /help")
+        if run.state.turn:
+            print_note(f"{write_count(run.state.turn, 'turn')} so far; the last answer was:")
+            stdout().print(clean(run.output), soft_wrap=True)
+
+    def _talk(self, work: Work, session: Session) -> None:
+        if session.is_turn_open:
+            print_note("the last turn was interrupted; it continues now")
+            self._take_turn(work, lambda emit: session.finish_turn(on_event=emit))
+        while (line := self._read_line()) is not None:
+            if line in ("/quit", "/exit"):
+                return
+            if line == "/help":
+                print_note(HELP)
+            elif line == "/files":
+                self._print_files(session)
+            elif line.partition(" ")[0] == "/attach":
+                self._attach(line.partition(" ")[2].strip())
+            elif line.startswith("/") and line[1:].isalpha():
+                print_error(f"there is no command {line!r}; /help lists them")
+            elif line:
+                attached, self._attached = self._attached, []
+                self._take_turn(work, partial(self._send, session, line, attached))
+
+    def _attach(self, name: str) -> None:
+        """Remember a file for the next message."""
+        path = Path(name).expanduser()
+        if not path.is_file():
+            print_error(f"there is no file {name!r}; write /attach FILE" if name else "write /attach FILE")
+            return
+        self._attached.append(path)
+        print_note(f"{name} goes with the next message")
+
+    def _take_turn(self, work: Work, start: Callable[[Emit], Coroutine[Any, Any, Run]]) -> None:
+        view = TextView(is_live=is_live(), shows_input=not self._is_person)
+        if self._approver is not None:
+            self._approver.view = view
+        begin = time.monotonic()
+        try:
+            run = work.run(start(view.on_event))
+        except KeyboardInterrupt:
+            view.close()
+            print_note("stopped")
+            self._codes.append(130)
+            if not self._is_person:
+                raise
+            return
+        except ConfigError as error:
+            view.close()
+            print_error(str(error))
+            self._codes.append(1)
+            return
+        except BaseException:
+            view.close()
+            raise
+        view.finish(run, time.monotonic() - begin)
+        for call_id in run.approvals:
+            command = self._follow_up.write("approve", run.run_id, call_id, "yes")
+            print_note(f"a call waits for approval; leave, and decide with: {command}")
+        self._codes.append(exit_code(run))
+
+    @staticmethod
+    def _send(session: Session, text: str, attached: list[Path], emit: Emit) -> Coroutine[Any, Any, Run]:
+        return session.send(text, attach=attached, on_event=emit)
+
+    def _read_line(self) -> str | None:
+        """Return the next line; `None` at the end of the input."""
+        if not self._is_person:
+            line = sys.stdin.readline()
+            return line.strip() if line else None
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  (line editing and history for input)
+        while True:
+            try:
+                return input("\n› ").strip()
+            except EOFError:
+                stdout().print()
+                return None
+            except KeyboardInterrupt:
+                stdout().print()
+                print_note("Ctrl-D leaves")
+
+    def _print_files(self, session: Session) -> None:
+        files = self._read(session).files
+        for path, content in sorted(files.items()):
+            stdout().print(f"{clean(path)}  {write_count(len(content), 'byte')}", soft_wrap=True)
+        if not files:
+            print_note("no files")
+
+    def _read(self, session: Session) -> Run:
+        assert session.run_id is not None
+        return Run.load(session.run_id, self._agent.journal)

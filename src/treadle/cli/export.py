@@ -1,40 +1,89 @@
-"""`treadle export`: runs as rows for training, or as a journal in JSON lines."""
+"""`treadle export`: runs as rows for training, or as a journal in lines of JSON."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from treadle.cli.terminal import options as o
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.files import write_whole
+from treadle.cli.terminal.journals import find_runs, open_existing
+from treadle.cli.terminal.output import print_lines, print_note, write_count
+from treadle.core.errors import ConfigError
+from treadle.export import FORMATS, export_rows
+from treadle.journal.jsonl import export_run
+from treadle.journal.protocol import Journal
 
 EXAMPLES = (
     "treadle export --all --format trl -o rows.jsonl",
     "treadle export last --format journal | gzip > run.jsonl.gz",
 )
+JOURNAL_FORMAT = "journal"
+_MAX_LISTED = 3
+"""How many of the runs that are left out are listed with the reason."""
 
 
 def export(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN...", help="Run ids, their beginnings, or 'last'.", show_default=False),
-    ] = None,
+    runs: o.RunIds = None,
     is_all: Annotated[
-        bool, typer.Option("--all", help="All runs; for training rows, all that are finished.")
+        bool, typer.Option("--all", help="All runs; for training rows, all finished runs.")
     ] = False,
     format_: Annotated[
-        str, typer.Option("--format", "-f", metavar="NAME", help="openai, trl, or journal.")
+        str, typer.Option("--format", "-f", metavar="NAME", help=f"{', '.join(FORMATS.names())}, or journal.")
     ] = "openai",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Standard output unless given."),
+        typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: standard output."),
     ] = None,
     journal: o.Journal = None,
-) -> None:
-    """Write runs as JSON lines, in a format for training or as a journal that treadle import reads."""
-    from contextlib import closing
+) -> int:
+    """Export runs as rows for training, or as a journal.
 
-    from treadle.cli.export_runs import export_runs
-    from treadle.cli.terminal.setup import find_runs, open_existing
-
+    Each row is a line of JSON. `treadle import` reads a journal.
+    """
+    if format_ != JOURNAL_FORMAT and format_ not in FORMATS:
+        known = ", ".join([*FORMATS.names(), JOURNAL_FORMAT])
+        raise ConfigError(f"there is no format {format_!r}; the formats are {known}")
+    skips: list[str] = []
     with closing(open_existing(journal)) as opened:
-        export_runs(opened, find_runs(opened, runs, is_all=is_all), format_, out, is_all=is_all)
+        run_ids = find_runs(opened, runs, is_all=is_all)
+        if is_all and format_ != JOURNAL_FORMAT:
+            run_ids = _keep_finished(opened, run_ids)
+        lines = write_lines(
+            opened, run_ids, format_, lambda run_id, why: skips.append(f"{run_id} left out: {why}")
+        )
+        if out is None:
+            print_lines(lines)
+        else:
+            count = write_whole(lines, out)
+    for skip in skips[:_MAX_LISTED]:
+        print_note(skip)
+    if len(skips) > _MAX_LISTED:
+        print_note(f"and {write_count(len(skips) - _MAX_LISTED, 'more run')} left out for such reasons")
+    if out is not None:
+        print_note(
+            f"{write_count(count, 'line')} of {write_count(len(run_ids), 'run')} written to {str(out)!r}"
+        )
+    return 0
+
+
+def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:
+    finished = {info.run_id for info in journal.runs() if info.status == "finished"}
+    kept = [run_id for run_id in run_ids if run_id in finished]
+    if len(kept) < len(run_ids):
+        print_note(f"{write_count(len(run_ids) - len(kept), 'run')} left out: not finished")
+    return kept
+
+
+def write_lines(
+    journal: Journal, run_ids: Sequence[str], format_: str, on_skip: Callable[[str, str], None]
+) -> Iterator[bytes]:
+    """Yield the lines of an export; `on_skip` gets each run that is left out, and the reason."""
+    if format_ == JOURNAL_FORMAT:
+        for run_id in run_ids:
+            yield from export_run(journal, run_id)
+    else:
+        for row in export_rows(journal, run_ids, format_, on_skip=on_skip):
+            yield row.rstrip(b"\n")

@@ -1,10 +1,17 @@
-"""`treadle import`: runs from an exported journal."""
+"""`treadle import`: takes the runs of an exported journal into a journal."""
 
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Annotated
 
 import typer
 
-from treadle.cli.terminal import options as o
+from treadle.agent.run import Run
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.files import import_file
+from treadle.cli.terminal.journals import open_or_make
+from treadle.cli.terminal.output import print_lines, print_note
+from treadle.journal.protocol import Journal
 
 EXAMPLES = (
     "treadle import runs.jsonl",
@@ -13,18 +20,34 @@ EXAMPLES = (
 
 
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON lines; - is standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Lines of JSON; - is standard input.")],
     journal: o.Journal = None,
     level: o.LevelOption = o.Level.PROCESS,
-) -> None:
-    """Take the runs of an exported journal into this one, and print their ids."""
-    from contextlib import closing
+) -> int:
+    """Import the runs of an exported journal.
 
-    from treadle.cli.import_runs import import_file, warn_of_options
-    from treadle.cli.terminal.output import print_lines
-    from treadle.cli.terminal.setup import open_or_make
-
+    Prints the ids of the runs, which they keep.
+    """
     with closing(open_or_make(journal, level)) as opened:
         run_ids = import_file(opened, file)
         print_lines([run_id.encode() for run_id in run_ids])
-        warn_of_options(opened, run_ids)
+        _warn(opened, run_ids)
+    return 0
+
+
+def _warn(journal: Journal, run_ids: Sequence[str]) -> None:
+    """Print the servers and tools that the runs name, because resuming a run uses them."""
+    from treadle.tools.resolve import TOOLSETS
+
+    named: set[str] = set()
+    for run_id in run_ids:
+        spec = Run.load(run_id, journal).spec
+        url = (spec.model.settings or {}).get("base_url")
+        named.update(
+            name for name in (url, *[part.name for part in spec.tools]) if name and name not in TOOLSETS
+        )
+    if named:
+        print_note(
+            f"these runs name {', '.join(sorted(named))}; check that before you resume them, or resume them with "
+            "your own --base-url and --tools"
+        )

@@ -1,10 +1,16 @@
 """`treadle mock`: a model's server that needs no model."""
 
+import asyncio
+import sys
 from typing import Annotated
 
+import msgspec
 import typer
 
-from treadle.cli.terminal import options as o
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.execute import call_at_end_of_stdin, execute
+from treadle.cli.terminal.output import print_lines, print_note, stdout, write_command
+from treadle.teacher.server import ServerSettings, serve
 
 EXAMPLES = (
     "treadle mock --port 8080",
@@ -13,23 +19,55 @@ EXAMPLES = (
 
 
 def mock(
-    host: Annotated[str, typer.Option(metavar="HOST")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 picks a free one.")] = 8080,
+    host: o.Host = "127.0.0.1",
+    port: o.Port = 8080,
     mistake_rate: Annotated[
-        float, typer.Option(metavar="RATE", help="How often a step of the model is a mistake, from 0 to 1.")
+        float,
+        typer.Option("--mistake-rate", metavar="RATE", help="How often a step is a mistake, from 0 to 1."),
     ] = 0.0,
-    latency: Annotated[float, typer.Option(metavar="SECONDS", help="Before each answer.")] = 0.0,
+    latency: Annotated[
+        float, typer.Option("--latency", metavar="SECONDS", help="The time before each answer.")
+    ] = 0.0,
     failure_rate: Annotated[
-        float, typer.Option(metavar="RATE", help="How often the server answers 429 or 503, from 0 to 1.")
+        float,
+        typer.Option(
+            "--failure-rate", metavar="RATE", help="How often the server answers 429 or 503, from 0 to 1."
+        ),
     ] = 0.0,
     is_json: o.IsJson = False,
     ends_with_stdin: Annotated[
         bool, typer.Option("--ends-with-stdin", hidden=True, help="Stop when standard input ends.")
     ] = False,
-) -> None:
-    """Serve the oracle of the task set files as a server that speaks OpenAI's chat completions."""
-    from treadle.cli.mock_server import serve_until_stopped
-    from treadle.teacher.server import ServerSettings
+) -> int:
+    """Serve a model that solves the tasks of the task set 'files'.
 
+    The server speaks OpenAI's chat completions. Ctrl-C stops it.
+    """
     settings = ServerSettings(mistake_rate=mistake_rate, latency_seconds=latency, failure_rate=failure_rate)
-    serve_until_stopped(host, port, settings, is_json=is_json, ends_with_stdin=ends_with_stdin)
+
+    async def work() -> None:
+        server = await serve(host, port, settings)
+        try:
+            _print_url(server.url, is_json=is_json)
+            stopped = asyncio.Event()
+            if ends_with_stdin:
+                call_at_end_of_stdin(asyncio.get_running_loop(), stopped.set)
+            await stopped.wait()
+        finally:
+            await server.close()
+
+    execute(work())
+    return 0
+
+
+def _print_url(url: str, *, is_json: bool) -> None:
+    if is_json:
+        print_lines([msgspec.json.encode({"base_url": url})])
+        return
+    stdout().print(url, style="bold")
+    sys.stdout.flush()
+    command = write_command(
+        "run", "--task", "files:csv_sum-0001", "--model", "openai:oracle", "--base-url", url
+    )
+    print_note(f"try: {command}")
+    print_note("Ctrl-C stops the server")

@@ -1,10 +1,20 @@
-"""`treadle replay`: decide a run again, without a model or a tool."""
+"""`treadle replay`: decides runs again from their events, without a model or a tool."""
 
+import time
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Annotated
 
+import msgspec
 import typer
 
-from treadle.cli.terminal import options as o
+from treadle.cli.options import shared as o
+from treadle.cli.options.agent import PolicyOptions
+from treadle.cli.terminal.journals import find_runs, open_existing, read_started
+from treadle.cli.terminal.output import clean, print_lines, stdout, write_count, write_seconds
+from treadle.core.replay import Replay
+from treadle.core.replay import replay as replay_events
+from treadle.journal.protocol import Journal
 
 EXAMPLES = (
     "treadle replay --all",
@@ -13,39 +23,67 @@ EXAMPLES = (
 
 
 def replay(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN...", help="Run ids, their beginnings, or 'last'.", show_default=False),
-    ] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="All runs of the journal.")] = False,
+    runs: o.RunIds = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Replay all runs of the journal.")] = False,
+    *,
     journal: o.Journal = None,
-    max_steps: o.MaxSteps = None,
-    max_tokens: o.MaxTokens = None,
-    max_tool_calls: o.MaxToolCalls = None,
-    max_cost: o.MaxCost = None,
-    deadline: o.Deadline = None,
-    parallel: o.Parallel = None,
+    limits: PolicyOptions,
     is_json: o.IsJson = False,
-) -> None:
-    """Decide runs again from their journal, and say where a decision differs.
+) -> int:
+    """Replay runs from their journal, without a model or a tool, and report differences.
 
-    A limit that is given takes the place of the recorded one: the first decision that it would have changed is
-    the divergence. The exit code is 0 if all are exact, 1 otherwise.
+    A limit that is given replaces the recorded one: the first decision that it would have changed is reported.
+    The exit code is 0 if all runs are exact, 1 otherwise.
     """
-    from contextlib import closing
-
-    from treadle.cli.replay_runs import replay_runs
-    from treadle.cli.terminal.output import exit_with
-    from treadle.cli.terminal.setup import Limits, find_runs, open_existing
-
-    limits = Limits(
-        max_steps=max_steps,
-        max_tokens=max_tokens,
-        max_tool_calls=max_tool_calls,
-        max_cost_usd=max_cost,
-        deadline_seconds=deadline,
-        parallel_tool_calls=parallel,
-    )
+    begin = time.monotonic()
     with closing(open_existing(journal)) as opened:
-        code = replay_runs(opened, find_runs(opened, runs, is_all=is_all), limits, is_json=is_json)
-    exit_with(code)
+        found = replay_runs(opened, find_runs(opened, runs, is_all=is_all), limits, is_json=is_json)
+    exact = sum(item.is_exact for item in found)
+    if not is_json and len(found) > 1:
+        events = write_count(sum(item.events for item in found), "event")
+        seconds = write_seconds(time.monotonic() - begin)
+        runs_text = write_count(len(found), "run")
+        stdout().print(f"{exact:,} of {runs_text} exact, {events} in {seconds}", style="bold")
+    return 0 if exact == len(found) else 1
+
+
+def replay_runs(
+    journal: Journal,
+    run_ids: Sequence[str],
+    limits: PolicyOptions = PolicyOptions(),
+    *,
+    is_json: bool = False,
+    is_quiet: bool = False,
+) -> list[Replay]:
+    """Replay runs with `limits` in place of the recorded ones, and print each unless `is_quiet`."""
+    from treadle.tools.schema.output import find_output_fault
+
+    found: list[Replay] = []
+    for run_id in run_ids:
+        recorded = read_started(journal, run_id).spec.policy
+        policy = limits.over(recorded)
+        given = policy if policy != recorded else None
+        found.append(replay_events(journal.read(run_id), find_output_fault, given))
+        if not is_quiet:
+            _print(found[-1], is_json=is_json)
+    return found
+
+
+def _print(replay: Replay, *, is_json: bool) -> None:
+    divergence = replay.divergence
+    if is_json:
+        line = {
+            "run_id": replay.run_id,
+            "is_exact": replay.is_exact,
+            "events": replay.events,
+            "divergence": divergence
+            and {"seq": divergence.seq, "expected": divergence.expected, "actual": divergence.actual},
+        }
+        print_lines([msgspec.json.encode(line)])
+        return
+    console = stdout()
+    console.print("exact   " if divergence is None else "differs ", end="")
+    events = write_count(replay.events, "event")
+    console.print(f"{clean(replay.run_id)}  {events}", style="dim", soft_wrap=True)
+    if divergence is not None:
+        console.print(f"  {clean(str(divergence))}", style="red", soft_wrap=True)

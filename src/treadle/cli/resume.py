@@ -1,10 +1,34 @@
-"""`treadle resume`: go on with unfinished runs."""
+"""`treadle resume`: goes on with one run, shown while it works, or with many at a time."""
 
+import time
+from contextlib import closing
+from functools import partial
 from typing import Annotated
 
+import msgspec
 import typer
 
-from treadle.cli.terminal import options as o
+from treadle.agent.run import Run
+from treadle.cli.options import shared as o
+from treadle.cli.options.agent import AgentOptions, PolicyOptions
+from treadle.cli.terminal.agents import RunAgents
+from treadle.cli.terminal.drive import FollowUp, drive, print_follow_up
+from treadle.cli.terminal.execute import execute, run_limited
+from treadle.cli.terminal.format import exit_code, join_codes, summarize
+from treadle.cli.terminal.journals import find_run, open_existing
+from treadle.cli.terminal.listing import Line, find_unfinished
+from treadle.cli.terminal.output import (
+    print_error,
+    print_interrupted,
+    print_lines,
+    print_note,
+    write_count,
+    write_seconds,
+)
+from treadle.cli.terminal.view import print_outcome
+from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.state import Status
+from treadle.core.types import StopReason
 
 EXAMPLES = (
     "treadle resume last",
@@ -15,45 +39,102 @@ EXAMPLES = (
 def resume(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="A run id, its beginning, or 'last'.", show_default=False),
+        typer.Argument(metavar="RUN", help="A run id, the beginning of one, or 'last'.", show_default=False),
     ] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="All runs that are unfinished.")] = False,
+    is_all: Annotated[bool, typer.Option("--all", help="Resume all unfinished runs.")] = False,
     is_failed: Annotated[
         bool, typer.Option("--failed", help="With --all: also the runs that ended with an error.")
     ] = False,
     answer: Annotated[
-        str | None, typer.Option("--answer", metavar="TEXT", help="To the question that the run waits on.")
+        str | None,
+        typer.Option("--answer", metavar="TEXT", help="The answer to the question that the run waits for."),
     ] = None,
-    model: o.Model = None,
-    base_url: o.BaseUrl = None,
-    api_key: o.ApiKey = None,
-    tools: o.Tools = None,
+    *,
+    agent: AgentOptions,
     journal: o.Journal = None,
     parallel_runs: o.ParallelRuns = 16,
-    is_json: o.IsStreamJson = False,
-    is_quiet: o.IsQuiet = False,
-) -> None:
-    """Go on with a run that was interrupted, failed, or waits for an answer.
+    limits: PolicyOptions,
+    shown: o.ViewOptions,
+) -> int:
+    """Resume a run that was interrupted, failed, or is waiting for an answer.
 
-    The model, its server and the tools are those that the run was started with, unless others are given.
+    It has the model, tools and limits that it was started with, unless others are given.
     """
-    from contextlib import closing
-
-    from treadle.cli.resume_runs import resume_all, resume_one
-    from treadle.cli.terminal.output import exit_with
-    from treadle.cli.terminal.resuming import Resuming
-    from treadle.cli.terminal.setup import ModelOptions, open_existing
-    from treadle.core.errors import ConfigError
-
     if (run is None) is not is_all:
         raise ConfigError("give a run or --all" if run is None else "give a run or --all, not both")
     if is_all and answer is not None:
         raise ConfigError("--answer is for one run; give its id instead of --all")
-    given = ModelOptions(model=model, base_url=base_url, tools=tuple(tools or ()))
+    follow_up = FollowUp(journal, agent.api_key is not None)
     with closing(open_existing(journal)) as opened:
-        resuming = Resuming(opened, journal, given, api_key)
-        if run is None:
-            code = resume_all(resuming, parallel_runs, has_failed=is_failed, is_json=is_json)
-        else:
-            code = resume_one(resuming, run, answer, is_json=is_json, is_quiet=is_quiet)
-    exit_with(code)
+        agents = RunAgents(opened, agent, limits)
+        if run is not None:
+            return _resume_one(agents, find_run(opened, run), answer, shown, follow_up)
+        lines = find_unfinished(opened, has_failed=is_failed)
+        if not lines:
+            print_note("no run is unfinished")
+            return 0
+        return _resume_all(agents, lines, parallel_runs, follow_up, is_json=shown.is_json)
+
+
+def _resume_one(
+    agents: RunAgents, run_id: str, answer: str | None, shown: o.ViewOptions, follow_up: FollowUp
+) -> int:
+    """Resume one run, shown while it works, and return the exit code."""
+    run = Run.load(run_id, agents.journal)
+    answers = None
+    if answer is not None:
+        questions = run.questions
+        if len(questions) != 1:
+            raise ConfigError(
+                f"run {run_id!r} waits for {len(questions) or 'no'} answers; --answer is for one"
+            )
+        answers = dict.fromkeys(questions, answer)
+    if run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR:
+        command = follow_up.write("fork", run_id, "--text", "TEXT")
+        print_note(f"run {run_id} is finished ({run.stop_reason}); continue it in a new run with: {command}")
+    agent = agents.agent_for_run(run_id)
+    return drive(
+        agent,
+        lambda emit: agent.resume(run_id, answers=answers, on_event=emit),
+        shown,
+        run_id,
+        follow_up,
+    )
+
+
+def _resume_all(
+    agents: RunAgents, lines: list[Line], parallel_runs: int, follow_up: FollowUp, *, is_json: bool
+) -> int:
+    """Resume all runs of `lines`, and return the exit code: 1 if one failed, 3 if one reached a limit."""
+    begin = time.monotonic()
+    codes: list[int] = []
+
+    async def resume_run(line: Line) -> None:
+        try:
+            run = await agents.agent_for_run(line.run_id).resume(line.run_id)
+        except TreadleError as error:
+            print_error(f"run {line.run_id}: {error}")
+            codes.append(1)
+            return
+        codes.append(exit_code(run))
+        _print(run, follow_up, is_json=is_json)
+
+    try:
+        execute(run_limited([partial(resume_run, line) for line in lines], parallel_runs))
+    except KeyboardInterrupt:
+        left = write_count(len(lines) - len(codes), "run")
+        print_interrupted(f" with {left} unfinished; continue with: " + follow_up.write("resume", "--all"))
+        return 130
+    if not is_json:
+        seconds = write_seconds(time.monotonic() - begin)
+        print_note(f"{write_count(len(codes), 'run')}, {codes.count(0)} completed, in {seconds}")
+    return join_codes(codes)
+
+
+def _print(run: Run, follow_up: FollowUp, *, is_json: bool) -> None:
+    if is_json:
+        print_lines([msgspec.json.encode(summarize(run))])
+        return
+    print_outcome(run)
+    if run.questions or run.approvals:
+        print_follow_up(run, follow_up)

@@ -1,11 +1,28 @@
-"""`treadle run`: one run, from its text or task to its end."""
+"""`treadle run`: one run, from a text or a task to its end."""
 
+import sys
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treadle.cli.terminal import options as o
+from treadle.agent.driving import make_run_id
+from treadle.agent.run import Run
+from treadle.cli.options import shared as o
+from treadle.cli.options.agent import AgentOptions, PolicyOptions
+from treadle.cli.terminal.agents import make_agent
+from treadle.cli.terminal.drive import FollowUp, drive
+from treadle.cli.terminal.files import Changes, find_changes, print_changes, refuse_folder, write_changes
+from treadle.cli.terminal.journals import open_or_make
+from treadle.core.documents import decode_document, is_yaml_name
+from treadle.core.errors import ConfigError
+from treadle.core.policy import Policy
+from treadle.core.types import Json
+
+if TYPE_CHECKING:
+    from treadle.agent.task import Task
 
 EXAMPLES = (
     'treadle run "Which files are empty?" --model openai:gpt-5-mini --mount ./data',
@@ -15,30 +32,30 @@ EXAMPLES = (
 
 def run(
     text: Annotated[
-        str | None, typer.Argument(help="What to do; - reads it from standard input.", show_default=False)
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option("--task", metavar="SET:ID", help="A task, which is graded.")
-    ] = None,
-    model: o.Model = None,
-    base_url: o.BaseUrl = None,
-    api_key: o.ApiKey = None,
-    tools: o.Tools = None,
-    mount: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="A folder that is read into the run's sandbox, and never written to. Brings --tools files "
-            "if no tools are given.",
+        str | None,
+        typer.Argument(
+            metavar="TEXT", help="What to do; - reads it from standard input.", show_default=False
         ),
     ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="SET:ID", help="A task, whose outcome is graded.")
+    ] = None,
+    *,
+    agent: AgentOptions,
+    attach: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--attach",
+            metavar="FILE",
+            help="An image, audio or text file, or a document, for the model. May be given several times.",
+        ),
+    ] = None,
+    mount: o.Mount = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A new folder, for the files that the run changed."),
+        typer.Option("--out", metavar="DIR", help="A new folder for the files that the run changed."),
     ] = None,
-    instructions: Annotated[
-        str | None, typer.Option("--instructions", metavar="TEXT", help="The system message.")
-    ] = None,
+    instructions: o.Instructions = None,
     schema: Annotated[
         Path | None,
         typer.Option(
@@ -47,56 +64,78 @@ def run(
     ] = None,
     journal: o.Journal = None,
     level: o.LevelOption = o.Level.PROCESS,
-    run_id: Annotated[
-        str | None, typer.Option("--run-id", metavar="ID", help="Made up unless given.")
-    ] = None,
-    max_steps: o.MaxSteps = None,
-    max_tokens: o.MaxTokens = None,
-    max_tool_calls: o.MaxToolCalls = None,
-    max_cost: o.MaxCost = None,
-    deadline: o.Deadline = None,
-    parallel: o.Parallel = None,
-    approve: o.Approve = None,
-    tool_limit: o.ToolLimit = None,
-    temperature: o.Temperature = None,
-    max_output_tokens: o.MaxOutputTokens = None,
-    seed: o.Seed = None,
-    is_json: o.IsStreamJson = False,
-    is_quiet: o.IsQuiet = False,
-) -> None:
-    """Run a model with tools on a text or a task, with every step kept in a journal."""
-    from treadle.cli.run_once import RunRequest, run_once
-    from treadle.cli.terminal.output import exit_with
-    from treadle.cli.terminal.setup import Limits, ModelOptions, read_approve, read_tool_limits
+    run_id: o.NewRunId = None,
+    limits: PolicyOptions,
+    shown: o.ViewOptions,
+) -> int:
+    """Run a model with tools on a text or a task.
 
-    request = RunRequest(
-        text=text,
-        task=task,
-        options=ModelOptions(
-            model=model,
-            base_url=base_url,
-            tools=tuple(tools or ()),
-            temperature=temperature,
-            max_output_tokens=max_output_tokens,
-            seed=seed,
-        ),
-        api_key=api_key,
-        mount=mount,
-        out=out,
-        instructions=instructions,
-        schema=schema,
-        journal=journal,
-        level=level,
-        run_id=run_id,
-        limits=Limits(
-            max_steps=max_steps,
-            max_tokens=max_tokens,
-            max_tool_calls=max_tool_calls,
-            max_cost_usd=max_cost,
-            deadline_seconds=deadline,
-            parallel_tool_calls=parallel,
-            approve=read_approve(approve),
-            tool_limits=read_tool_limits(tool_limit),
-        ),
-    )
-    exit_with(run_once(request, is_json=is_json, is_quiet=is_quiet))
+    Every step is stored in a journal, from which the run can be resumed, replayed, forked and exported.
+    """
+    work = _read_work(text, task, mount, attach)
+    if out is not None:
+        refuse_folder(out, mount)
+    with closing(open_or_make(journal, level)) as opened:
+        runner = make_agent(
+            agent.with_files(mount is not None),
+            opened,
+            task=None if isinstance(work, str) else work,
+            policy=limits.over(Policy()),
+            instructions=instructions,
+            files=mount,
+            schema=None if schema is None else _read_schema(schema),
+        )
+        new_id = run_id or make_run_id()
+        driven: list[tuple[Run, Changes]] = []
+
+        def describe(run: Run) -> Mapping[str, Json]:
+            driven.append((run, find_changes(run)))
+            return {"files": driven[-1][1]}
+
+        code = drive(
+            runner,
+            lambda emit: runner.run(work, run_id=new_id, attach=attach or (), on_event=emit),
+            shown,
+            new_id,
+            FollowUp(journal, agent.api_key is not None),
+            describe,
+        )
+        for finished, changes in driven:
+            if out is not None:
+                write_changes(finished, changes, out)
+            if not shown.is_json and not shown.is_quiet:
+                print_changes(changes, mount, out)
+        return code
+
+
+def _read_schema(path: Path) -> Json:
+    """Return the JSON Schema in a file. Raises: `ConfigError` if it cannot be read or is not an object."""
+    try:
+        schema = decode_document(path.read_bytes(), repr(str(path)), is_yaml=is_yaml_name(path.name))
+    except OSError as error:
+        raise ConfigError(f"cannot read the schema {str(path)!r}: {error.strerror}") from error
+    if not isinstance(schema, dict):
+        raise ConfigError(f"--schema {str(path)!r} is not a JSON Schema: it must be an object")
+    return schema
+
+
+def _read_work(
+    text: str | None, task: str | None, mount: Path | None, attach: list[Path] | None
+) -> "str | Task":
+    """Return the text or the task. Raises: `ConfigError` if both or neither are given."""
+    text = sys.stdin.read().strip() if text == "-" else text
+    if task is not None:
+        if attach:
+            raise ConfigError("a task brings its own message; leave out --attach")
+        if text is not None:
+            raise ConfigError("give a text or --task, not both")
+        if mount is not None:
+            raise ConfigError("a task brings its own files; leave out --mount")
+        from treadle.tasks import load_task
+
+        return load_task(task)
+    if text is None or not text.strip():
+        raise ConfigError(
+            "there is nothing to do: write treadle run TEXT, or treadle run --task files:csv_sum-0001"
+        )
+    return text

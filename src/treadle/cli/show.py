@@ -1,10 +1,14 @@
-"""`treadle show`: a run's transcript, or its events."""
+"""`treadle show`: one run, as a transcript, as events or as lines of JSON."""
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
 
-from treadle.cli.terminal import options as o
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.journals import find_run, open_existing
+from treadle.cli.terminal.output import print_lines
+from treadle.cli.terminal.transcript import print_events, print_transcript, write_artifact
 
 EXAMPLES = (
     "treadle show last",
@@ -16,32 +20,31 @@ def show(
     run: o.RunId = "last",
     journal: o.Journal = None,
     is_events: Annotated[
-        bool, typer.Option("--events", help="Each event with its seq, for treadle fork RUN --at SEQ.")
+        bool, typer.Option("--events", help="List the events with their seq, for treadle fork RUN --at SEQ.")
     ] = False,
-    is_full: Annotated[bool, typer.Option("--full", help="Nothing is shortened.")] = False,
+    is_full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
     artifact: Annotated[
         str | None,
         typer.Option(
             "--artifact",
             metavar="HASH",
-            help="Write one artifact to standard output: its hash, or its beginning.",
+            help="Write one artifact to standard output: its hash, or the beginning of it.",
         ),
     ] = None,
     is_json: o.IsJson = False,
-) -> None:
-    """Show a run: its transcript with calls and results, usage, cost and why it ended."""
-    from contextlib import closing
+) -> int:
+    """Show a run's transcript or its events.
 
-    from treadle.cli.terminal.setup import find_run, open_existing
-    from treadle.cli.terminal.transcript import print_events, print_json, print_transcript, write_artifact
-
+    The transcript has the messages, the calls with their results, the usage, the cost and why the run ended.
+    """
     with closing(open_existing(journal)) as opened:
         run_id = find_run(opened, run)
         if artifact is not None:
             write_artifact(opened, run_id, artifact)
         elif is_json:
-            print_json(opened, run_id)
+            print_lines([event.to_json() for event in opened.read(run_id)])
         elif is_events:
             print_events(opened, run_id, is_full=is_full)
         else:
             print_transcript(opened, run_id, is_full=is_full)
+    return 0

@@ -1,10 +1,22 @@
-"""`treadle verify`: run the tool calls of runs again and compare."""
+"""`treadle verify`: makes the tool calls of runs again and compares the results."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from treadle.cli.terminal import options as o
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.files import import_file
+from treadle.cli.terminal.journals import find_runs, open_existing
+from treadle.cli.terminal.output import clean, print_lines, stdout, write_count
+from treadle.journal.memory import MemoryJournal
+from treadle.journal.protocol import Journal
+
+if TYPE_CHECKING:
+    from treadle.trajectory.verify import Verification
 
 EXAMPLES = (
     "treadle verify --all",
@@ -19,25 +31,60 @@ def verify(
             metavar="RUN...|FILE.jsonl", help="Run ids, or one exported journal.", show_default=False
         ),
     ] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="All runs of the journal.")] = False,
+    is_all: Annotated[bool, typer.Option("--all", help="Verify all runs of the journal.")] = False,
     tools: o.Tools = None,
     journal: o.Journal = None,
     is_json: o.IsJson = False,
-) -> None:
-    """Run the tool calls of runs again in a fresh sandbox, and compare the results.
+) -> int:
+    """Make the tool calls of runs again in a fresh sandbox and compare the results.
 
-    Calls of your own tools are made again if --tools names these; calls whose effect is once never are. The exit
-    code is 0 if every result is the same, 1 otherwise.
+    Calls of your own tools are made again if --tools names the tools; a call of effect 'once' is never made again.
+    The exit code is 0 if every result is the same, 1 otherwise.
     """
-    from contextlib import closing
-
-    from treadle.cli.terminal.output import exit_with
-    from treadle.cli.terminal.setup import find_runs, open_existing
-    from treadle.cli.verify_runs import read_file, verify_runs
-
     if runs and len(runs) == 1 and runs[0].endswith(".jsonl"):
-        opened, run_ids = read_file(runs[0])
-        exit_with(verify_runs(opened, run_ids, tools, is_json=is_json))
+        memory = MemoryJournal()
+        return _verify(memory, import_file(memory, runs[0]), tools, is_json=is_json)
     with closing(open_existing(journal)) as opened:
-        code = verify_runs(opened, find_runs(opened, runs, is_all=is_all), tools, is_json=is_json)
-    exit_with(code)
+        return _verify(opened, find_runs(opened, runs, is_all=is_all), tools, is_json=is_json)
+
+
+def _verify(journal: Journal, run_ids: Sequence[str], tools: Sequence[str] | None, *, is_json: bool) -> int:
+    """Verify runs, print each, and return 0 if no result differs."""
+    from treadle.trajectory.verify import verify_run
+
+    found: list[Verification] = []
+
+    async def verify_all() -> None:
+        for run_id in run_ids:
+            found.append(await verify_run(journal, run_id, tools or None))
+            _print(found[-1], is_json=is_json)
+
+    execute(verify_all())
+    if not is_json and len(found) > 1:
+        calls, matched = sum(item.calls for item in found), sum(item.matched for item in found)
+        stdout().print(
+            f"{write_count(len(found), 'run')}: {matched:,} of {write_count(calls, 'call')} gave the same result, "
+            f"{sum(item.skipped for item in found):,} skipped",
+            style="bold",
+        )
+    return int(any(item.differences for item in found))
+
+
+def _print(verification: "Verification", *, is_json: bool) -> None:
+    if is_json:
+        print_lines([msgspec.json.encode(verification)])
+        return
+    console = stdout()
+    is_same = not verification.differences
+    skipped = f", {verification.skipped:,} skipped" if verification.skipped else ""
+    console.print("same    " if is_same else "differs ", style="green" if is_same else "bold red", end="")
+    console.print(
+        f"{clean(verification.run_id)}  {verification.matched:,} of "
+        f"{write_count(verification.calls, 'call')}{skipped}",
+        style="dim",
+        soft_wrap=True,
+    )
+    for skip in verification.skips:
+        console.print(f"  skipped: {clean(skip)}", style="yellow", soft_wrap=True)
+    for difference in verification.differences:
+        console.print(f"  {clean(str(difference))}", style="red", soft_wrap=True)

@@ -1,1 +1,1 @@
-"""The demonstration: its command, the worker process, the stages and what is seen of them."""
+"""The command `treadle demo`, and the worker process that it starts."""

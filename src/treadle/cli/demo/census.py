@@ -1,4 +1,4 @@
-"""Counts what a journal holds: how far its runs are, and what came of them."""
+"""Counts the runs of a journal by their progress and outcome."""
 
 from collections.abc import Sequence
 
@@ -10,18 +10,18 @@ from treadle.journal.protocol import Journal
 
 
 class Census(Struct):
-    """A journal's runs at one moment."""
+    """The counts at one moment."""
 
     finished: list[str]
     interrupted: list[str]
-    """Begun and not finished."""
+    """Started and not finished."""
     not_begun: int = 0
     calls_in_doubt: int = 0
-    """Tool calls that were begun, and whose outcome is not known."""
+    """Tool calls that were started and whose outcome is unknown."""
     doubtful: list[str] = []
-    """The runs that have such calls."""
+    """The runs with calls in doubt."""
     inferences_lost: int = 0
-    """Requests that were sent, and whose answer is not known."""
+    """Requests that were sent and have no answer."""
     steps: int = 0
     tokens: int = 0
     rewards: list[float] = []
@@ -29,7 +29,7 @@ class Census(Struct):
 
 
 def take_census(journal: Journal, run_ids: Sequence[str]) -> Census:
-    """Count the runs of these ids."""
+    """Return the counts of the runs with these ids."""
     census = Census([], [], doubtful=[], rewards=[], stop_reasons={})
     known = {info.run_id for info in journal.runs()}
     for run_id in run_ids:
@@ -56,7 +56,7 @@ def take_census(journal: Journal, run_ids: Sequence[str]) -> Census:
 
 
 def count_second_answers(journal: Journal, run_ids: Sequence[str]) -> int:
-    """How many inferences were completed more than once: what a crash made somebody pay for again."""
+    """Return how many inferences were completed, and therefore paid for, more than once."""
     again = 0
     for run_id in run_ids:
         steps = [

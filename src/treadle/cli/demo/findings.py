@@ -1,4 +1,4 @@
-"""What the demonstration finds in the journal once all runs are over, and what to try next."""
+"""The results of the demonstration, and what to try next."""
 
 import time
 from collections.abc import Sequence
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from treadle.cli.demo.census import Census, count_second_answers, take_census
 from treadle.cli.demo.view import DemoView
-from treadle.cli.export_runs import write_file, write_lines
-from treadle.cli.replay_runs import replay_run
+from treadle.cli.export import write_lines
+from treadle.cli.replay import replay_runs
 from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.files import write_whole
 from treadle.cli.terminal.output import write_command, write_count, write_seconds
 from treadle.cli.terminal.transcript import print_transcript
 from treadle.journal.protocol import Journal
@@ -23,9 +24,9 @@ MAX_EXCERPT_EVENTS = 45
 
 
 def show_findings(view: DemoView, journal: Journal, outcome: "Outcome", rows: Path) -> tuple[bool, str]:
-    """Print what came of it; whether all is as it should be, and a run worth a look."""
+    """Print the results. Return whether all are as they should be, and the id of an example run."""
     census = take_census(journal, outcome.run_ids)
-    view.section("What came of it")
+    view.section("Results")
     goods = [
         _show_runs(view, census, outcome),
         _show_replays(view, journal, outcome.run_ids),
@@ -34,12 +35,12 @@ def show_findings(view: DemoView, journal: Journal, outcome: "Outcome", rows: Pa
     if outcome.interrupted is not None:
         again = count_second_answers(journal, outcome.run_ids)
         lost = write_count(outcome.interrupted.inferences_lost, "request")
-        text = f"{again or 'no'} kept answers were paid for twice; the {lost} under way were sent anew"
+        text = f"{again or 'no'} stored answers were paid for twice; the {lost} without an answer were sent again"
         view.result("paid", text, is_good=not again)
         goods.append(not again)
     example = _choose_example(journal, census, outcome.interrupted)
     if example is not None:
-        view.section("One of the runs that were in the middle when the worker was killed")
+        view.section("One of the runs that were interrupted when the worker was killed")
         print_transcript(journal, example, result_lines=EXCERPT_RESULT_LINES)
     return all(goods), example or outcome.run_ids[0]
 
@@ -61,16 +62,8 @@ def _show_runs(view: DemoView, census: Census, outcome: "Outcome") -> bool:
 
 def _show_replays(view: DemoView, journal: Journal, run_ids: Sequence[str]) -> bool:
     begin = time.monotonic()
-    exact = events = 0
-
-    async def replay_all() -> None:
-        nonlocal exact, events
-        for run_id in run_ids:
-            replay = await replay_run(journal, run_id)
-            exact += replay.is_exact
-            events += replay.events
-
-    execute(replay_all())
+    replays = replay_runs(journal, run_ids, is_quiet=True)
+    exact, events = sum(replay.is_exact for replay in replays), sum(replay.events for replay in replays)
     text = (
         f"{exact} of {len(run_ids)} exact: {events:,} events decided again without the model, "
         f"in {write_seconds(time.monotonic() - begin)}"
@@ -81,10 +74,10 @@ def _show_replays(view: DemoView, journal: Journal, run_ids: Sequence[str]) -> b
 
 def _show_rows(view: DemoView, journal: Journal, run_ids: Sequence[str], rows: Path) -> bool:
     skips: dict[str, str] = {}
-    count = write_file(write_lines(journal, run_ids, "trl", skips.__setitem__), rows)
+    count = write_whole(write_lines(journal, run_ids, "trl", skips.__setitem__), rows)
     text = f"{write_count(count, 'row')} for training in {rows} (trl)"
     if skips:
-        text += f"; {len(skips)} left out: they hold a malformed call"
+        text += f"; {len(skips)} left out: they have a malformed call"
     view.result("export", text)
     begin = time.monotonic()
     calls = matched = skipped = 0
@@ -100,7 +93,7 @@ def _show_rows(view: DemoView, journal: Journal, run_ids: Sequence[str], rows: P
     execute(verify_all())
     text = f"{matched:,} of {write_count(calls, 'tool call')} gave the same result in a fresh sandbox"
     if skipped:
-        text += f", {skipped:,} are not to be run again"
+        text += f", {skipped:,} must not be made again"
     view.result(
         "verify", f"{text}, in {write_seconds(time.monotonic() - begin)}", is_good=matched + skipped == calls
     )
@@ -108,13 +101,13 @@ def _show_rows(view: DemoView, journal: Journal, run_ids: Sequence[str], rows: P
 
 
 def _choose_example(journal: Journal, census: Census, interrupted: Census | None) -> str | None:
-    """A finished run that was interrupted, with a call in doubt if there is one, and not too long."""
+    """Return a finished run that was interrupted: with a call in doubt if possible, and not too long."""
     if interrupted is None:
         return None
     finished = set(census.finished)
     candidates = [run_id for run_id in interrupted.interrupted if run_id in finished]
     sizes = {info.run_id: info.events for info in journal.runs()}
-    # Not so short that there was nothing to go on with.
+    # About 24 events are enough to show the interruption.
     candidates.sort(
         key=lambda run_id: (
             sizes[run_id] > MAX_EXCERPT_EVENTS,
@@ -126,23 +119,24 @@ def _choose_example(journal: Journal, census: Census, interrupted: Census | None
 
 
 def show_next(view: DemoView, journal_path: Path, rows: Path, example: str) -> None:
-    """Commands that work from here."""
+    """Print commands to try, which work in the current folder."""
     view.section("Try next")
     view.command(write_command("runs", journal=journal_path), "the runs")
     view.command(write_command("show", example, "--events", journal=journal_path), "one run, event by event")
     view.command(
         write_command("replay", "--all", "--max-steps", "4", journal=journal_path),
-        "where a limit of 4 steps would have changed what happened",
+        "where a limit of 4 steps would have changed a run",
     )
     view.command(f"head -1 {rows}", "the first row")
     view.command(
-        write_command("run", "--task", "files:csv_sum-0001", "--model", "oracle"), "one run, as it goes"
+        write_command("run", "--task", "files:csv_sum-0001", "--model", "oracle"),
+        "one run, shown while it works",
     )
     view.command(
         'treadle run "Which of these files are empty?" --model openai:gpt-5-mini --mount DIR',
-        "a model of yours on files of yours, which are read and never written (needs OPENAI_API_KEY)",
+        "your own model on your own files, which are never changed (needs OPENAI_API_KEY)",
     )
     view.command(
         "treadle demo --model NAME --base-url URL --tools your.py --prompts prompts.txt",
-        "all of this with your model and functions",
+        "this demo with your own model and functions",
     )

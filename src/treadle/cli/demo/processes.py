@@ -1,4 +1,4 @@
-"""The demonstration's processes: started in sessions of their own, and gone when it is, however it ends."""
+"""The processes of the demonstration. They end when the demonstration ends, in whatever way."""
 
 import subprocess
 import sys
@@ -14,11 +14,11 @@ from treadle.core.errors import TreadleError
 
 
 class Child:
-    """A process of ours, which ends when its standard input does. `with` makes sure that it is gone."""
+    """A child process that ends when its standard input ends. It is killed at the end of `with`."""
 
     def __init__(self, *arguments: str) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in __exit__)
-        # In a session of its own: Ctrl-C is for us, and we say when it ends.
+        # In its own session, so that Ctrl-C reaches only the parent.
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
             stdin=subprocess.PIPE,
@@ -29,28 +29,28 @@ class Child:
         self.pid = self._process.pid
 
     def write(self, line: bytes) -> None:
-        """Send one line."""
+        """Send one line to the process."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + b"\n")
         self._process.stdin.flush()
 
     def lines(self) -> Iterator[bytes]:
-        """What it says, until it ends."""
+        """Yield the lines that the process prints, until it ends."""
         assert self._process.stdout is not None
         yield from self._process.stdout
 
     def kill(self) -> int:
-        """SIGKILL, now; the exit status as the system tells it."""
+        """Kill the process with SIGKILL and return its exit status."""
         self._process.kill()
         return self._process.wait()
 
     def finish(self) -> None:
-        """Wait for its end. Raises: `TreadleError` with what it said if it failed."""
+        """Wait until the process ends. Raises: `TreadleError` with its error output if it failed."""
         code = self._process.wait()
         if code:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip()
-            said = said.removeprefix("error: ") or "it said nothing"
+            said = said.removeprefix("error: ") or "it printed no error"
             raise TreadleError(f"process {self.pid} ended with {code}: {said}")
 
     def __enter__(self) -> Self:
@@ -67,22 +67,22 @@ class Child:
 
 
 class ModelServer(Child):
-    """The oracle's server, on a free port of the loopback interface."""
+    """The server of the oracle, on a free local port."""
 
     def __init__(self, latency_seconds: float, mistake_rate: float) -> None:
         options = [f"--latency={latency_seconds}", f"--mistake-rate={mistake_rate}"]
         super().__init__("-m", "treadle", "mock", "--port=0", "--json", "--ends-with-stdin", *options)
 
     def wait_for_url(self) -> str:
-        """Its base URL, once it answers. Raises: `TreadleError` if it does not start."""
+        """Return the base URL, once the server listens. Raises: `TreadleError` if it does not start."""
         for line in self.lines():
             return str(msgspec.json.decode(line)["base_url"])
         self.finish()
-        raise TreadleError("the model's server ended before it began")
+        raise TreadleError("the model's server ended before it listened")
 
 
 class WorkerProcess(Child):
-    """A worker with an order."""
+    """A worker process with its order."""
 
     def __init__(self, order: Order) -> None:
         super().__init__("-m", "treadle.cli.demo.worker")
@@ -93,6 +93,6 @@ class WorkerProcess(Child):
         return self
 
     def reports(self) -> Iterator[Report]:
-        """How far it is, again and again."""
+        """Yield the reports of the worker, until it ends."""
         for line in self.lines():
             yield msgspec.json.decode(line, type=Report)

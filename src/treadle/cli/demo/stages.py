@@ -1,4 +1,4 @@
-"""The demonstration, stage by stage."""
+"""The stages of the demonstration."""
 
 import time
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from treadle.cli.demo.findings import show_findings, show_next
 from treadle.cli.demo.processes import ModelServer, WorkerProcess
 from treadle.cli.demo.view import DemoView
 from treadle.cli.demo.worker import Job, Order
+from treadle.cli.options.agent import AgentOptions
 from treadle.cli.terminal.output import print_interrupted, write_count, write_seconds
-from treadle.cli.terminal.setup import ModelOptions
 from treadle.core.errors import ConfigError
 from treadle.journal.registry import open_journal
 from treadle.tasks import task_set
@@ -26,35 +26,34 @@ TASK_SET = "files"
 
 
 class DemoOptions(Struct, frozen=True, kw_only=True):
-    """What the command line asks for."""
+    """The options of `treadle demo`."""
 
     tasks: int
     kill_after: int | None
     parallel_runs: int
-    model: ModelOptions
-    api_key: str | None
+    agent: AgentOptions
     prompts: Path | None
     out: Path
 
     @property
     def is_own(self) -> bool:
-        """The user's own model, instead of the oracle."""
-        return self.model.model is not None or self.model.base_url is not None
+        """True if the user's own model is used instead of the oracle."""
+        return self.agent.model is not None or self.agent.base_url is not None
 
 
 class Outcome(Struct, frozen=True):
-    """What the workers left."""
+    """The journal that the workers wrote."""
 
     journal_path: Path
     run_ids: list[str]
     interrupted: Census | None
-    """The runs as they were after the kill; `None` if there was none."""
+    """The counts after the kill; `None` if no worker was killed."""
     seconds: float
-    """Both workers together."""
+    """How long both workers worked."""
 
 
 def run_demo(options: DemoOptions) -> int:
-    """Run all stages; the exit code. Raises: `ConfigError`, `TreadleError` if a process fails."""
+    """Run all stages and return the exit code. Raises: `ConfigError`, or `TreadleError` if a process fails."""
     jobs = _choose_jobs(options)
     journal_path = _prepare_folder(options.out)
     view = DemoView(len(jobs))
@@ -66,16 +65,16 @@ def run_demo(options: DemoOptions) -> int:
             is_good, example = show_findings(view, journal, outcome, options.out / "rows.jsonl")
             show_next(view, journal_path, options.out / "rows.jsonl", example)
     except KeyboardInterrupt:
-        print_interrupted("; the processes are gone, and the journal is kept in " + str(journal_path))
+        print_interrupted("; the processes were stopped, and the journal is in " + str(journal_path))
         return 130
     return 0 if is_good else 1
 
 
 def _choose_jobs(options: DemoOptions) -> list[Job]:
     if options.prompts is None:
-        if options.model.tools:
+        if options.agent.tools:
             raise ConfigError(
-                "--tools goes with --prompts FILE, one text a line for your tools; without both, the tasks of "
+                "--tools needs --prompts FILE, with one text per line for your tools; without both, the tasks of "
                 f"the task set {TASK_SET!r} are run"
             )
         tasks = islice(task_set(TASK_SET), options.tasks)
@@ -89,12 +88,12 @@ def _choose_jobs(options: DemoOptions) -> list[Job]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read --prompts {str(options.prompts)!r}: {error}") from error
     if not texts:
-        raise ConfigError(f"--prompts {str(options.prompts)!r} holds no text")
+        raise ConfigError(f"--prompts {str(options.prompts)!r} has no text in it")
     return [Job(f"prompt-{number:04d}", text=text) for number, text in enumerate(texts[: options.tasks], 1)]
 
 
 def _prepare_folder(folder: Path) -> Path:
-    """The path of a journal that is not there yet."""
+    """Remove what an earlier demo left, and return the path of the journal."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("demo.db", "demo.db-wal", "demo.db-shm", "rows.jsonl"):
@@ -104,42 +103,42 @@ def _prepare_folder(folder: Path) -> Path:
     return folder / "demo.db"
 
 
-def _start_model(options: DemoOptions, view: DemoView, stack: ExitStack, count: int) -> ModelOptions:
-    """The model to use; its server is started if it is not the user's own."""
+def _start_model(options: DemoOptions, view: DemoView, stack: ExitStack, count: int) -> AgentOptions:
+    """Return the options of the worker's agent, and start the model's server if the oracle is used."""
     if options.is_own:
-        if options.model.model is None:
-            raise ConfigError("--base-url needs --model: the name that the server knows the model by")
+        if options.agent.model is None:
+            raise ConfigError("--base-url needs --model, the name of the model on that server")
         what = "prompts" if options.prompts else f"tasks of the task set {TASK_SET}"
-        view.title(f"treadle demo · {count} {what} · {options.model.model}")
-        return options.model
+        view.title(f"treadle demo · {count} {what} · {options.agent.model}")
+        return options.agent
     view.title(
         f"treadle demo · {write_count(count, 'run')} of tool-using agents, killed in the middle and resumed",
-        "All of it is real but the model: a server of its own plays it over HTTP, offline and without a key.",
+        "Everything is real except the model: a local server answers for it over HTTP, offline and without a key.",
     )
     server = stack.enter_context(ModelServer(LATENCY_SECONDS, MISTAKE_RATE))
     url = server.wait_for_url()
     view.step("model server", f"process {server.pid} at {url}")
     view.more(
         f"an answer takes {LATENCY_SECONDS * 1000:g} ms, a tool {TOOL_SECONDS * 1000:g} ms; one step in "
-        f"{1 / MISTAKE_RATE:g} is a mistake that it then mends",
+        f"{1 / MISTAKE_RATE:g} is a mistake, which the model then corrects",
         "dim",
     )
-    return ModelOptions(model="openai:oracle", base_url=url)
+    return AgentOptions(model="openai:oracle", base_url=url)
 
 
 def _work(
-    options: DemoOptions, model: ModelOptions, jobs: Sequence[Job], journal_path: Path, view: DemoView
+    options: DemoOptions, agent: AgentOptions, jobs: Sequence[Job], journal_path: Path, view: DemoView
 ) -> Outcome:
-    """Both workers: the one that is killed, and the one that goes on."""
+    """Start a worker, kill it, and start another one that finishes the work."""
     tool_seconds = 0.0 if options.is_own else TOOL_SECONDS
-    order = Order(str(journal_path), model, options.api_key, options.parallel_runs, tool_seconds, list(jobs))
+    order = Order(str(journal_path), agent, options.parallel_runs, tool_seconds, list(jobs))
     run_ids = [job.run_id for job in jobs]
     kill_after = max(1, len(jobs) // 3) if options.kill_after is None else options.kill_after
     begin = time.monotonic()
     with WorkerProcess(order) as worker:
         parallel = min(options.parallel_runs, len(jobs))
         view.step(
-            "worker", f"process {worker.pid}: {write_count(parallel, 'run')} in flight, every step kept"
+            "worker", f"process {worker.pid}: {write_count(parallel, 'run')} at a time, every step stored"
         )
         view.more(f"in {journal_path} before the next", "dim")
         is_killed = _watch(worker, view, 0, kill_after)
@@ -151,7 +150,7 @@ def _work(
     if not is_killed:
         view.step("done", f"all runs ended in {write_seconds(seconds)}", "bold green")
         return Outcome(journal_path, run_ids, None, seconds)
-    view.step("kill -9", f"process {worker.pid} is gone, without a word", "bold red")
+    view.step("kill -9", f"process {worker.pid} is gone", "bold red")
     with closing(open_journal(journal_path)) as journal:
         census = take_census(journal, run_ids)
     _show_census(view, census)
@@ -163,12 +162,12 @@ def _work(
         _watch(worker, view, len(census.finished), 0)
         worker.finish()
     seconds += time.monotonic() - begin
-    view.step("done", f"all runs ended; the two worked for {write_seconds(seconds)}", "bold green")
+    view.step("done", f"all runs ended; both workers together took {write_seconds(seconds)}", "bold green")
     return Outcome(journal_path, run_ids, census, seconds)
 
 
 def _watch(worker: WorkerProcess, view: DemoView, finished_before: int, kill_after: int) -> bool:
-    """Show how far a worker is, until it ends (False) or has finished `kill_after` runs (True)."""
+    """Show the progress of a worker. Return true when it has finished `kill_after` runs, false when it ended."""
     begin = time.monotonic()
     with view.working(finished_before):
         for report in worker.reports():
@@ -180,9 +179,9 @@ def _watch(worker: WorkerProcess, view: DemoView, finished_before: int, kill_aft
 
 def _show_census(view: DemoView, census: Census) -> None:
     view.more(
-        f"{len(census.finished)} finished · {len(census.interrupted)} in the middle · {census.not_begun} not begun"
+        f"{len(census.finished)} finished · {len(census.interrupted)} interrupted · {census.not_begun} not started"
     )
     view.more(
-        f"{write_count(census.inferences_lost, 'request')} under way, "
-        f"{write_count(census.calls_in_doubt, 'tool call')} in doubt: begun, and nobody knows whether done"
+        f"{write_count(census.inferences_lost, 'request')} without an answer, "
+        f"{write_count(census.calls_in_doubt, 'tool call')} in doubt: started, with unknown outcome"
     )

@@ -1,4 +1,4 @@
-"""What is seen of the demonstration: lines that stay, and a bar while a worker works."""
+"""The output of the demonstration: lines, and a progress bar while a worker works."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ LABEL = 16
 
 
 class DemoView:
-    """Prints to standard output; a pipe gets plain lines."""
+    """Prints to standard output. A pipe gets no progress bar."""
 
     def __init__(self, total: int) -> None:
         self._console = stdout()
@@ -26,7 +26,7 @@ class DemoView:
         self._told = 0
 
     def title(self, text: str, *lines: str) -> None:
-        """The head."""
+        """Print the title and the lines below it."""
         self._console.print()
         self._console.print(text, style="bold")
         for line in lines:
@@ -34,35 +34,35 @@ class DemoView:
         self._console.print()
 
     def step(self, label: str, text: str, style: str = "bold cyan") -> None:
-        """Something that happened now."""
+        """Print an event with its time."""
         self._console.print(f"{time.monotonic() - self._begin:6.1f} s  ", style="dim", end="")
         self._console.print(f"{label:<{LABEL}}", style=style, end="")
         self._console.print(clean(text), soft_wrap=True)
 
     def more(self, text: str, style: str = "") -> None:
-        """What else there is to say of it."""
+        """Print another line about the last event."""
         self._console.print(" " * (10 + LABEL) + clean(text), style=style, soft_wrap=True)
 
     def section(self, text: str) -> None:
-        """A heading."""
+        """Print a heading."""
         self._console.print()
         self._console.print(text, style="bold")
 
     def result(self, label: str, text: str, *, is_good: bool | None = None) -> None:
-        """One finding; `is_good` gives it a mark."""
+        """Print one result, with a mark if `is_good` is given."""
         mark, style = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: (" ", "")}[is_good]
         self._console.print(f"  {mark} ", style=style, end="")
         self._console.print(f"{label:<10}", style="bold", end="")
         self._console.print(clean(text), soft_wrap=True)
 
     def command(self, text: str, why: str) -> None:
-        """A command to try."""
+        """Print a command to try, and what it does."""
         self._console.print(f"  {text}", style="cyan", soft_wrap=True)
         self._console.print(f"      {why}", style="dim", soft_wrap=True)
 
     @contextmanager
     def working(self, finished_before: int) -> Iterator[None]:
-        """A bar, from what earlier workers finished."""
+        """Show a progress bar, which begins at the runs that earlier workers finished."""
         self._told = finished_before
         if is_live():
             from rich.progress import BarColumn, Progress, TextColumn
@@ -79,7 +79,7 @@ class DemoView:
                 self._progress = None
 
     def update(self, report: Report, finished: int, seconds: float) -> None:
-        """How far a worker is."""
+        """Show the progress of a worker."""
         pace = f"{report.steps / seconds:,.0f} steps/s" if seconds > 0.5 else ""
         text = f"{finished}/{self._total} finished · {report.in_flight} in flight · {report.steps:,} steps · {pace}"
         if self._progress is not None and self._bar is not None:

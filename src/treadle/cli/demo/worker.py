@@ -1,7 +1,7 @@
-"""The worker process of the demonstration: takes jobs on standard input, reports on standard output.
+"""The worker process of the demonstration: reads jobs from standard input, and reports to standard output.
 
-It runs what the journal does not have, and resumes what it has and is not finished, so that the first worker
-and the one after a kill are the same program. It ends when standard input does.
+It starts the runs that the journal does not have and resumes those that are not finished, so that the first worker
+and the one after the kill are the same program. It ends when standard input ends.
 """
 
 import asyncio
@@ -14,26 +14,26 @@ import msgspec
 from msgspec import Struct
 
 from treadle.agent.agent import Agent
-from treadle.cli.resume_runs import run_limited
-from treadle.cli.terminal.execute import call_at_end_of_stdin, execute
+from treadle.cli.options.agent import AgentOptions
+from treadle.cli.terminal.agents import make_model
+from treadle.cli.terminal.execute import call_at_end_of_stdin, execute, run_limited
 from treadle.cli.terminal.output import print_error, print_lines
-from treadle.cli.terminal.setup import ModelOptions, make_model
 from treadle.core.errors import TreadleError
+from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Request
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
-from treadle.models.protocol import Model, Watch
+from treadle.models.protocol import Model, Watch, part_of
 from treadle.tasks import load_task
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.resolve import resolve_tools
 
 REPORT_SECONDS = 0.1
-TASK_TOOLS = ("files",)
 
 
 class Job(Struct, frozen=True, omit_defaults=True):
-    """One run to make."""
+    """One run: of a task or of a text."""
 
     run_id: str
     task: str | None = None
@@ -41,19 +41,18 @@ class Job(Struct, frozen=True, omit_defaults=True):
 
 
 class Order(Struct, frozen=True):
-    """What a worker is told on its standard input."""
+    """What a worker reads from its standard input."""
 
     journal: str
-    model: ModelOptions
-    api_key: str | None
+    agent: AgentOptions
     parallel_runs: int
     tool_seconds: float
-    """How long a call of a task's tools takes, as if they did more than they do."""
+    """A delay that is added to each tool call, because the tools of a task are very fast."""
     jobs: list[Job]
 
 
 class Report(Struct):
-    """How far a worker is, sent every now and then."""
+    """The progress of a worker, sent several times a second."""
 
     finished: int = 0
     in_flight: int = 0
@@ -62,12 +61,13 @@ class Report(Struct):
 
 
 class _Counted:
-    """A model whose answers are counted."""
+    """A model that counts its answers."""
 
     def __init__(self, inner: Model, report: Report) -> None:
         self._inner = inner
         self._report = report
         self.name = inner.name
+        self.part = part_of(inner)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """See `Model.infer`."""
@@ -79,7 +79,7 @@ class _Counted:
 
 
 class _Slow:
-    """A tool that takes time, half of it before its effect and half of it after."""
+    """A tool with a delay, half of it before its effect and half of it after."""
 
     def __init__(self, inner: Tool, seconds: float) -> None:
         self._inner = inner
@@ -95,26 +95,38 @@ class _Slow:
         return content
 
 
+class _SlowFiles:
+    """The toolset `files` with a delay."""
+
+    part = PartSpec(name="files")
+    """The description for the agent spec, which leaves out the delay."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def tools(self) -> list[Tool]:
+        """Return the tools."""
+        return [_Slow(tool, self._seconds) for tool in resolve_tools("files")]
+
+
 class Worker:
-    """Works through an order."""
+    """Drives the runs of an order."""
 
     def __init__(self, order: Order, journal: Journal) -> None:
         self._order = order
         self._report = Report()
         self._known = {info.run_id: info.status for info in journal.runs()}
         self._agent = Agent(
-            _Counted(make_model(order.model, order.api_key, None), self._report),
-            tools=[_Slow(tool, order.tool_seconds) for tool in resolve_tools(TASK_TOOLS)]
-            if order.tool_seconds
-            else order.model.tools,
+            _Counted(make_model(order.agent), self._report),
+            tools=[_SlowFiles(order.tool_seconds)] if order.tool_seconds else order.agent.tools,
             journal=journal,
         )
 
     async def work(self) -> None:
-        """Do all jobs, and report."""
+        """Do all jobs, and report the progress."""
         reporting = asyncio.ensure_future(self._report_on())
         unfinished = [job for job in self._order.jobs if self._known.get(job.run_id) != "finished"]
-        # What was begun comes first.
+        # Interrupted runs come first.
         unfinished.sort(key=lambda job: job.run_id not in self._known)
         await run_limited([partial(self._do, job) for job in unfinished], self._order.parallel_runs)
         reporting.cancel()
@@ -126,7 +138,7 @@ class Worker:
             await self._agent.resume(job.run_id)
         else:
             work = load_task(job.task) if job.task is not None else job.text or ""
-            await self._agent.run(work, run_id=job.run_id, metadata=self._order.model.to_metadata())
+            await self._agent.run(work, run_id=job.run_id)
         self._report.in_flight -= 1
         self._report.finished += 1
         self._send()
@@ -141,13 +153,13 @@ class Worker:
 
 
 async def _work(order: Order, journal: Journal) -> None:
-    # Whoever gave the order is gone: nobody wants the work.
+    # Without the process that gave the order, the work is of no use.
     call_at_end_of_stdin(asyncio.get_running_loop(), lambda: os._exit(1))
     await Worker(order, journal).work()
 
 
 def main() -> int:
-    """Read an order and do it; the exit code."""
+    """Read an order, do it, and return the exit code."""
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
     try:
         with closing(open_journal(order.journal)) as journal:

@@ -1,4 +1,4 @@
-"""Asking the person at the terminal whether to run a call."""
+"""Asks the person at the terminal whether to run a tool call."""
 
 import asyncio
 import sys
@@ -14,21 +14,21 @@ from treadle.tools.protocol import ApprovalRequest, Decision
 _CHOICES = "[y]es, [n]o, [e]dit, [a]lways this tool, [l]ater"
 _EFFECTS = {
     Effect.PURE: "it changes nothing",
-    Effect.IDEMPOTENT: "making it twice does the same as once",
+    Effect.IDEMPOTENT: "running it twice has the same result as running it once",
     Effect.ONCE: "it cannot be undone",
 }
 
 
 class TerminalApprover:
-    """Shows each call that waits, and reads what the person says."""
+    """An approver that shows each call, and reads the decision from the terminal."""
 
     def __init__(self, view: View | None = None) -> None:
         self.view = view
-        """What has to rest while the person is asked."""
+        """The view that is paused while a question is on the screen."""
         self._always: set[str] = set()
 
     async def __call__(self, request: ApprovalRequest) -> Decision | None:
-        """See `Approver`. The end of the input leaves the decision for later."""
+        """See `Approver`. The end of the input means that the decision is made later."""
         call = request.call
         if call.name in self._always:
             return Decision(True)
@@ -36,7 +36,7 @@ class TerminalApprover:
             self.view.close()
         console = stderr()
         console.print(f"\n{format_call(call, 2000)}", style="bold", soft_wrap=True)
-        console.print(f"  may it be run? {_EFFECTS[request.spec.effect]}", style="dim", soft_wrap=True)
+        console.print(f"  run this call? {_EFFECTS[request.spec.effect]}", style="dim", soft_wrap=True)
         while True:
             said = await self._read(f"  {_CHOICES}: ")
             if said is None or said in ("l", "later"):
@@ -47,7 +47,7 @@ class TerminalApprover:
                 self._always.add(call.name)
                 return Decision(True)
             if said in ("n", "no"):
-                reason = await self._read("  why (Enter for no reason): ")
+                reason = await self._read("  reason (Enter for none): ")
                 return Decision(False, reason or None)
             if said in ("e", "edit"):
                 edited = await self._edit(call)
@@ -55,20 +55,20 @@ class TerminalApprover:
                     return Decision(True, arguments=edited)
 
     async def _edit(self, call: ToolCall) -> str | None:
-        """Other arguments; `None` if the person has none after all."""
-        stderr().print(f"  now: {clean(call.arguments)}", style="dim", soft_wrap=True)
-        while text := await self._read("  instead, as JSON (Enter to leave it): "):
+        """Return the arguments that the person typed; `None` if the line was empty."""
+        stderr().print(f"  arguments: {clean(call.arguments)}", style="dim", soft_wrap=True)
+        while text := await self._read("  new arguments as JSON (Enter keeps them): "):
             try:
                 if isinstance(msgspec.json.decode(text), dict):
                     return text
-                problem = "that is no object"
+                problem = "the arguments must be a JSON object"
             except msgspec.DecodeError as error:
                 problem = str(error)
             stderr().print(f"  {clean(problem)}", style="red", soft_wrap=True)
         return None
 
     async def _read(self, prompt: str) -> str | None:
-        """One line; `None` at the end of the input. Being cancelled leaves what is typed for others."""
+        """Return one line; `None` at the end of the input. A cancelled call reads nothing."""
         stderr().print(prompt, end="")
         loop = asyncio.get_running_loop()
         is_ready = asyncio.Event()
@@ -81,6 +81,6 @@ class TerminalApprover:
         return line.strip() if line else None
 
 
-def make_approver(view: View | None, *, is_json: bool) -> TerminalApprover | None:
-    """Who is asked: the person at the terminal, or nobody if there is none."""
-    return None if is_json or not sys.stdin.isatty() else TerminalApprover(view)
+def make_approver(view: View | None = None) -> TerminalApprover | None:
+    """Return the approver that asks on the terminal, or `None` if standard input is not a terminal."""
+    return TerminalApprover(view) if sys.stdin.isatty() else None

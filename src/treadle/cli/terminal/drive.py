@@ -1,53 +1,73 @@
-"""Drives a run for a command: shows it, says how it ended, and how to go on if it was interrupted."""
+"""Drives a run for a command: shows it, prints how it ended, and prints how to continue it."""
 
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
+from treadle.agent.agent import Agent
 from treadle.agent.run import Run
+from treadle.cli.options.shared import ViewOptions
+from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import clean, print_interrupted, print_note, stderr, write_command
-from treadle.cli.terminal.view import View
+from treadle.cli.terminal.view import make_view
 from treadle.core.types import Json, StopReason
 from treadle.loop.driver import Emit
 
 
+class FollowUp(Struct, frozen=True):
+    """Writes the commands that continue a run, with the options that they need again."""
+
+    journal: Path | None
+    has_key: bool = False
+    """True if the API key was given as an option."""
+
+    def write(self, *parts: str) -> str:
+        """Return a command line that needs the journal and the model."""
+        return write_command(*parts, journal=self.journal, has_key=self.has_key)
+
+
 def drive(
+    agent: Agent,
     start: Callable[[Emit], Coroutine[Any, Any, Run]],
-    view: View,
+    shown: ViewOptions,
     run_id: str,
-    journal: Path | None,
+    follow_up: FollowUp,
     describe: Callable[[Run], Mapping[str, Json]] | None = None,
 ) -> int:
-    """Run `start` to its end; the exit code. `describe` adds to a program's summary."""
+    """Run `start` to its end and return the exit code. `describe` adds fields to the summary of `--json`."""
+    view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet)
+    agent.approver = None if shown.is_json else make_approver(view)
     begin = time.monotonic()
     try:
         run = execute(start(view.on_event))
     except KeyboardInterrupt:
         view.close()
-        print_interrupted("; go on with: " + write_command("resume", run_id, journal=journal))
+        print_interrupted("; continue with: " + follow_up.write("resume", run_id))
         return 130
     except BaseException:
         view.close()
         raise
     view.finish(run, time.monotonic() - begin, describe(run) if describe else None)
-    say_how_to_go_on(run, journal)
+    print_follow_up(run, follow_up)
     return exit_code(run)
 
 
-def say_how_to_go_on(run: Run, journal: Path | None) -> None:
-    """What to do with a run that waits for an answer, or that failed through no fault of its own."""
+def print_follow_up(run: Run, follow_up: FollowUp) -> None:
+    """Print what a run waits for, and the command that continues it."""
     for text in run.questions.values():
         stderr().print(f"question: {clean(text)}", style="yellow", soft_wrap=True)
     for call in run.approvals.values():
-        stderr().print(f"waits for a yes: {format_call(call, 500)}", style="yellow", soft_wrap=True)
+        stderr().print(f"waits for approval: {format_call(call, 500)}", style="yellow", soft_wrap=True)
     if run.approvals:
         for call_id in run.approvals:
-            command = write_command("approve", run.run_id, call_id, "yes", journal=journal)
+            command = follow_up.write("approve", run.run_id, call_id, "yes")
             print_note(f"decide with: {command}   (or no, or edit JSON)")
     elif run.questions:
-        print_note("answer with: " + write_command("resume", run.run_id, "--answer", "TEXT", journal=journal))
+        print_note("answer with: " + follow_up.write("resume", run.run_id, "--answer", "TEXT"))
     elif run.stop_reason is StopReason.ERROR:
-        print_note("try again with: " + write_command("resume", run.run_id, journal=journal))
+        print_note("try again with: " + follow_up.write("resume", run.run_id))

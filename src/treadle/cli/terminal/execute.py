@@ -1,7 +1,7 @@
-"""Runs a command's coroutine, and what an interrupt does to it.
+"""Runs the coroutines of a command, and handles Ctrl-C.
 
-The first Ctrl-C (or SIGTERM) cancels the work and waits until its journal is in order; a second one does
-not wait.
+The first Ctrl-C (or SIGTERM) cancels the work and waits until its journal is complete; a second one does not
+wait.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 class Work:
-    """An event loop that runs one coroutine after another; `with` closes it."""
+    """An event loop that runs one coroutine after another. It is closed at the end of `with`."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner(loop_factory=new_event_loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result. Raises: `KeyboardInterrupt` if it was interrupted."""
+        """Return the coroutine's result. Raises: `KeyboardInterrupt` if it was interrupted."""
 
         async def guarded() -> T:
             task = asyncio.current_task()
@@ -51,16 +51,29 @@ class Work:
 
 
 def execute(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result. Raises: `KeyboardInterrupt` if it was interrupted."""
+    """Return the coroutine's result. Raises: `KeyboardInterrupt` if it was interrupted."""
     with Work() as work:
         return work.run(coroutine)
 
 
+async def run_limited(jobs: Sequence[Callable[[], Coroutine[Any, Any, None]]], limit: int) -> None:
+    """Run all `jobs`, at most `limit` at a time. If cancelled, wait until each running job has ended."""
+    waiting = iter(jobs)
+
+    async def work() -> None:
+        for job in waiting:
+            await job()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(limit, len(jobs))):
+            group.create_task(work())
+
+
 def call_at_end_of_stdin(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """Call `callback` in `loop` when standard input ends, which it does when the process that holds it dies."""
+    """Call `callback` in `loop` when standard input ends, for example because the parent process died."""
 
     def watch() -> None:
-        # Not through sys.stdin, whose lock a thread must not hold when Python exits.
+        # sys.stdin has a lock that a thread must not hold when Python exits.
         while os.read(0, 4096):
             pass
         with contextlib.suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""How calls, results, outcomes and files are written, in the live view and in transcripts alike."""
+"""Text for calls, results and outcomes, in the live view and in transcripts alike."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -19,33 +19,36 @@ LIMITS: frozenset[str] = frozenset(
         StopReason.DEADLINE,
     )
 )
-"""The stop reasons that say a limit was reached."""
+"""The stop reasons of a run that reached a limit."""
 
 _STYLES: Mapping[str, str] = {StopReason.COMPLETED: "green", StopReason.CANCELLED: "yellow"}
 
 
 def exit_code(run: Run) -> int:
-    """The exit code of a command that drove `run`."""
+    """Return the exit code of a command that drove `run`."""
     if run.stop_reason is StopReason.COMPLETED:
         return 0
     return 3 if run.stop_reason in LIMITS else 1
 
 
 def join_codes(codes: Iterable[int]) -> int:
-    """The exit code of several: a failure counts before a limit."""
+    """Return the exit code of several runs: 1 if one failed, else 3 if one reached a limit, else 0."""
     found = set(codes)
     return 1 if 1 in found else 3 if 3 in found else 0
 
 
 def style_of(stop_reason: str | None) -> str:
-    """The colour of an outcome."""
+    """Return the colour of an outcome."""
     if stop_reason is None or stop_reason in LIMITS:
         return "yellow"
     return _STYLES.get(stop_reason, "red")
 
 
 def format_call(call: ToolCall, chars: int) -> str:
-    """`name(key="value", ...)` in at most about `chars` characters; arguments that are no object as they are."""
+    """Return `name(key="value", ...)`, in about `chars` characters at most.
+
+    Arguments that are not a JSON object are written as the model wrote them.
+    """
     room = max(16, chars - len(call.name) - 2)
     try:
         arguments = call.parsed
@@ -53,7 +56,7 @@ def format_call(call: ToolCall, chars: int) -> str:
         arguments = None
     if not isinstance(arguments, dict):
         return f"{clean(call.name)}({shorten(call.arguments, room)})"
-    # What is left of the room is shared by the values that are still to come.
+    # The remaining room is shared by the remaining values.
     parts = []
     for left, (name, value) in zip(range(len(arguments), 0, -1), arguments.items(), strict=True):
         part = f"{name}={shorten(_write_value(value), max(12, room // left - len(name) - 3))}"
@@ -67,7 +70,7 @@ def _write_value(value: Json) -> str:
 
 
 def format_result(result: ToolResult, chars: int) -> str:
-    """The result in one line: its beginning, and how long it is if that is not all."""
+    """Return a result in one line: its beginning, and its number of lines if it has more than one."""
     lines = result.content.count("\n") + 1
     if result.is_simulated:
         return "(simulated) " + format_result(replace(result, is_simulated=False), chars - 12)
@@ -80,7 +83,7 @@ def format_result(result: ToolResult, chars: int) -> str:
 
 
 def format_outcome(run: Run, seconds: float | None = None) -> str:
-    """Steps, tokens, cost, reward, time and id."""
+    """Return the steps, tokens, cost, reward, time and id of a run in one line."""
     parts = [write_count(run.steps, "step"), write_usage(run.usage), write_cost(run.cost_usd)]
     if run.reward is not None:
         parts.append(f"reward {run.reward:g}")
@@ -90,7 +93,7 @@ def format_outcome(run: Run, seconds: float | None = None) -> str:
 
 
 def summarize(run: Run, seconds: float | None = None) -> Mapping[str, Json]:
-    """The last line of `--json`."""
+    """Return the summary of a run, the last line of `--json`."""
     started = run.state.started
     return {
         "type": "summary",
@@ -118,7 +121,7 @@ def summarize(run: Run, seconds: float | None = None) -> Mapping[str, Json]:
 
 
 def format_age(at: float) -> str:
-    """How long ago `at` was."""
+    """Return how long ago the time `at` was."""
     seconds = max(0.0, time.time() - at)
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:

@@ -1,4 +1,4 @@
-"""What a listing says of a run, beyond what the store keeps for it."""
+"""The lines of a listing of runs."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,12 +9,12 @@ from treadle.journal.protocol import Journal, RunInfo
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """One run of a listing. What needs its events is `None` if they cannot be read."""
+    """One run. The fields that are folded from its events are `None` if these cannot be read."""
 
     run_id: str
     status: str
-    """`finished`; `running` if a live process drives it; `unfinished` if nobody does and there is something
-    to do; `waiting` for an answer or a yes; `open` for a session between two turns."""
+    """`finished`; `running` if a live process drives it; `unfinished` if no process does and it can be resumed;
+    `waiting` for an answer or an approval; `open` for a session between two turns; `unreadable`."""
     stop_reason: str | None
     events: int
     created_at: float
@@ -31,7 +31,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 def read_lines(journal: Journal, *, status: str | None = None, limit: int | None = None) -> list[Line]:
-    """The newest runs first, of one status if it is given, at most `limit`."""
+    """Return the newest runs first: of one status if it is given, and at most `limit`."""
     lines: list[Line] = []
     for info in reversed(journal.runs()):
         if limit is not None and len(lines) >= limit:
@@ -43,9 +43,9 @@ def read_lines(journal: Journal, *, status: str | None = None, limit: int | None
 
 
 def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[Line]:
-    """The runs that nobody drives and that have something left to do, the oldest first.
+    """Return the runs that no process drives and that can be resumed, the oldest first.
 
-    With `has_failed` also those that ended with an error.
+    With `has_failed`, the runs that ended with an error are among them.
     """
     wanted = []
     for info in journal.runs():

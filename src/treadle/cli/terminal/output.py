@@ -1,4 +1,7 @@
-"""Where output goes and how values are written for people. What models and tools wrote is made harmless."""
+"""The consoles, and how values are written for people.
+
+Text from models and tools passes through `clean`, so that it cannot control the terminal.
+"""
 
 import os
 import re
@@ -7,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,13 +23,13 @@ _TABS_AND_ENDS = re.compile(r"\s+")
 
 @cache
 def stdout() -> "Console":
-    """Standard output; without colour where NO_COLOR is set or it is no terminal."""
+    """Return standard output; without colour if NO_COLOR is set or it is not a terminal."""
     return _console(is_error=False)
 
 
 @cache
 def stderr() -> "Console":
-    """Standard error, for what is not the command's output."""
+    """Return standard error, for everything that is not the command's output."""
     return _console(is_error=True)
 
 
@@ -34,41 +37,41 @@ def _console(*, is_error: bool) -> "Console":
     from rich.console import Console
 
     class Plain(Console):
-        """A console that leaves a broken pipe to the caller."""
+        """A console that raises the error of a broken pipe."""
 
         def on_broken_pipe(self) -> None:
             raise
 
     stream = sys.stderr if is_error else sys.stdout
-    # A pipe gets whole lines, however long.
+    # A pipe gets whole lines, whatever their length.
     width = None if stream.isatty() else 1_000_000
     return Plain(stderr=is_error, width=width, markup=False, highlight=False, soft_wrap=width is not None)
 
 
 def is_live() -> bool:
-    """Whether a person watches standard output, on a terminal that can move its cursor."""
+    """Whether standard output is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def print_error(text: str) -> None:
-    """One line on standard error."""
+    """Print an error as one line on standard error."""
     console = stderr()
     console.print("error: ", style="bold red", end="")
     console.print(clean(text), soft_wrap=True)
 
 
 def print_interrupted(text: str) -> None:
-    """What was interrupted, and how to go on with it, on standard error."""
+    """Print `interrupted` and `text` on standard error."""
     stderr().print(clean(f"interrupted{text}"), style="yellow", soft_wrap=True)
 
 
 def print_note(text: str) -> None:
-    """A remark on standard error that is not part of the output."""
+    """Print a remark on standard error."""
     stderr().print(clean(text), style="dim", soft_wrap=True)
 
 
 def print_lines(lines: Iterable[bytes]) -> None:
-    """Bytes as they are, each on its line, and none kept back."""
+    """Print lines of bytes unchanged, and flush them."""
     sys.stdout.flush()
     buffer = sys.stdout.buffer
     for line in lines:
@@ -77,32 +80,25 @@ def print_lines(lines: Iterable[bytes]) -> None:
     buffer.flush()
 
 
-def exit_with(code: int) -> NoReturn:
-    """End the command with an exit code."""
-    import typer
-
-    raise typer.Exit(code)
-
-
 def clean(text: str) -> str:
-    """`text` without what could steer a terminal."""
+    """Return `text` with each control character replaced, so that it cannot control the terminal."""
     return _CONTROL.sub("�", text.replace("\r\n", "\n"))
 
 
 def shorten(text: str, chars: int) -> str:
-    """`text` as one line of at most `chars` characters."""
-    # A long text is cut first: nobody needs all of its white space replaced.
+    """Return `text` as one line of at most `chars` characters."""
+    # Cut first: replacing the white space of all of a long text would be slow.
     line = _TABS_AND_ENDS.sub(" ", text[: 4 * chars + 200]).strip()
     return clean(line if len(line) <= chars else line[: max(1, chars - 1)] + "…")
 
 
 def write_count(count: int, noun: str) -> str:
-    """`1 step`, `2 steps`, `1,204 steps`."""
+    """Return a count with its noun: `1 step`, `2 steps`, `1,204 steps`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def write_seconds(seconds: float) -> str:
-    """`0.42 s`, `3.1 s`, `2 min 5 s`, `3 h 20 min`."""
+    """Return a duration: `0.42 s`, `3.1 s`, `2 min 5 s`, `3 h 20 min`."""
     if seconds < 1:
         return f"{seconds:.2f} s"
     if seconds < 60:
@@ -114,7 +110,7 @@ def write_seconds(seconds: float) -> str:
 
 
 def write_usage(usage: "Usage") -> str:
-    """Tokens, with what was cached if the server said so."""
+    """Return the tokens of a usage, with the cached ones if the server reported them."""
     text = f"{usage.total_tokens:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out"
     if usage.cached_input_tokens:
         text += f", {usage.cached_input_tokens:,} cached"
@@ -122,13 +118,17 @@ def write_usage(usage: "Usage") -> str:
 
 
 def write_cost(cost_usd: float | None) -> str:
-    """Dollars, or that nobody knows."""
+    """Return a cost in dollars, or `cost unknown` for `None`."""
     if cost_usd is None:
         return "cost unknown"
     return f"${cost_usd:.4f}" if cost_usd else "$0"
 
 
-def write_command(*parts: str, journal: Path | None = None) -> str:
-    """A command line to go on with."""
+def write_command(*parts: str, journal: Path | None = None, has_key: bool = False) -> str:
+    """Return a command line that works when it is typed, with the options that it needs.
+
+    `journal` is the journal that was given, if any; `has_key` is true if the API key was given as an option.
+    """
     more = ("--journal", str(journal)) if journal is not None else ()
-    return shlex.join(["treadle", *parts, *more])
+    key = ("--api-key", "KEY") if has_key else ()
+    return shlex.join(["treadle", *parts, *more, *key])

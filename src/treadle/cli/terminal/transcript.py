@@ -1,4 +1,4 @@
-"""A run as text: its transcript step by step, or its events one a line."""
+"""A run as text: its transcript, or its events one per line."""
 
 import sys
 import time
@@ -7,7 +7,6 @@ from treadle.agent.run import Run
 from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import (
     clean,
-    print_lines,
     shorten,
     stdout,
     write_cost,
@@ -22,22 +21,20 @@ from treadle.core.types import Message, ToolCall
 from treadle.journal.protocol import Journal
 
 RESULT_LINES = 12
-"""How many lines of a result are shown unless all are asked for."""
-
-
-def print_json(journal: Journal, run_id: str) -> None:
-    """The events as an exported journal has them, but for the files' contents."""
-    print_lines([event.to_json() for event in journal.read(run_id)])
+"""How many lines of a result are shown by default."""
 
 
 def write_artifact(journal: Journal, run_id: str, text: str) -> None:
-    """The bytes of the artifact whose hash begins with `text`. Raises: `ConfigError` if there is not just one."""
-    run = Run(run_id, fold([event.body for event in journal.read(run_id)]), journal)
+    """Write the artifact whose hash begins with `text` to standard output.
+
+    Raises: `ConfigError` if no artifact or more than one has such a hash.
+    """
+    run = Run.load(run_id, journal)
     known = {item.digest for result in run.results for item in result.artifacts if item.digest is not None}
     found = [digest for digest in known if digest.startswith(text)]
     if len(found) != 1:
         raise ConfigError(
-            f"{len(found) or 'no'} artifacts of run {run_id!r} begin with {text!r}; it has: "
+            f"{len(found) or 'no'} artifacts of run {run_id!r} have a hash that begins with {text!r}; it has: "
             f"{', '.join(sorted(digest[:12] for digest in known)) or 'none'}"
         )
     sys.stdout.flush()
@@ -48,9 +45,9 @@ def write_artifact(journal: Journal, run_id: str, text: str) -> None:
 def print_transcript(
     journal: Journal, run_id: str, *, is_full: bool = False, result_lines: int = RESULT_LINES
 ) -> None:
-    """The messages with calls, results and times, and the outcome.
+    """Print the messages with calls, results and times, and the outcome.
 
-    `result_lines` of each result are shown; with `is_full` nothing is shortened.
+    Of each result, `result_lines` are shown; with `is_full`, nothing is shortened.
     """
     events = journal.read(run_id)
     run = Run(run_id, fold([event.body for event in events]), journal)
@@ -62,7 +59,7 @@ def print_transcript(
 
 
 class _Printer:
-    """Prints what a run's events say, in their order."""
+    """Prints the events of a run, in their order."""
 
     def __init__(self, result_lines: int | None) -> None:
         self._console = stdout()
@@ -71,14 +68,14 @@ class _Printer:
         self._is_full = result_lines is None
         self._calls: dict[str, ToolCall] = {}
         self._is_paused = False
-        """The newest event says that nobody drives the run."""
+        """True if the run was paused or finished by the last event that was printed."""
 
     def say(self, text: str, style: str = "", end: str = "\n") -> None:
-        """One piece of text, as it is."""
+        """Print a piece of text."""
         self._console.print(text, style=style, end=end)
 
     def print_head(self, run: Run) -> None:
-        """What the run was started with."""
+        """Print what the run was started with."""
         started = run.state.started
         if started is None:
             return
@@ -98,7 +95,7 @@ class _Printer:
             )
 
     def print_event(self, body: e.DurableBody) -> None:
-        """One event, if a reader of the transcript wants to know of it."""
+        """Print an event, if it belongs into a transcript."""
         self._print_event(body)
         self._is_paused = isinstance(body, e.RunPaused | e.RunFinished)
 
@@ -114,7 +111,7 @@ class _Printer:
             self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
         elif isinstance(body, e.ToolStarted) and body.attempt > 1:
             self.say(
-                f"-- {clean(body.name)} was begun and its outcome lost; it is {body.effect}: run again",
+                f"-- the outcome of {clean(body.name)} was lost; its effect is {body.effect}, so it runs again",
                 "magenta",
             )
         elif isinstance(body, e.ToolCompleted):
@@ -128,7 +125,7 @@ class _Printer:
         elif isinstance(body, e.ApprovalRequested):
             call = self._calls.get(body.call_id)
             self.say(
-                "? may it be run: " + (format_call(call, self._width) if call else clean(body.call_id)),
+                "? waits for approval: " + (format_call(call, self._width) if call else clean(body.call_id)),
                 "yellow",
             )
         elif isinstance(body, e.ApprovalDecided):
@@ -138,13 +135,13 @@ class _Printer:
         elif isinstance(body, e.RunPaused):
             self.say(f"-- paused: {body.reason}", "magenta")
         elif isinstance(body, e.RunResumed):
-            self.say("-- resumed" if self._is_paused else "-- cut off here, and resumed", "magenta")
+            self.say("-- resumed" if self._is_paused else "-- interrupted here, and resumed", "magenta")
         elif isinstance(body, e.Rewarded):
             detail = f" · {clean(body.detail)}" if body.detail else ""
             self.say(f"\nreward {body.reward:g} ({clean(body.name)}){detail}", "bold")
 
     def print_foot(self, run: Run) -> None:
-        """How it stands."""
+        """Print the outcome."""
         self.say("")
         if run.error:
             self.say(f"{clean(run.error)} (fault: {run.fault})", "red")
@@ -171,14 +168,14 @@ class _Printer:
         result, seconds = body.result, body.duration_seconds
         call = self._calls.get(result.call_id)
         width = 1_000_000 if self._is_full else self._width
-        # A call that another made while it ran stands before it.
+        # A call made by another call is printed before it, because it ended first.
         indent = "  ↳ " if body.parent_call_id is not None else ""
         self.say(f"{indent}● ", "red" if result.is_error else "green", end="")
         self.say(format_call(call, width - 10) if call else clean(result.name), "bold", end="")
         self.say("  simulated" if result.is_simulated else "", "magenta", end="")
         self.say(f"  {write_seconds(seconds)}" if seconds >= 0.01 else "", "dim")
         lines = clean(result.content).rstrip("\n").split("\n")
-        # One line more takes no more room than saying that it is left out.
+        # One more line takes no more room than the remark that it is left out.
         limit = self._result_lines
         shown = lines if limit is None or len(lines) <= limit + 1 else lines[:limit]
         for line in shown:
@@ -193,7 +190,7 @@ class _Printer:
 
 
 def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
-    """Each event with its seq, its time since the first, and what it says."""
+    """Print each event with its seq, its time since the first event, and its content."""
     console = stdout()
     events = journal.read(run_id)
     begin = events[0].at
@@ -207,7 +204,7 @@ def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
 
 
 def _describe(event: e.Event) -> str:
-    """What is particular about an event."""
+    """Return the content of an event in short."""
     body = event.body
     if isinstance(body, e.RunStarted):
         return f"{body.model}"

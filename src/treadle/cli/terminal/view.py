@@ -1,4 +1,4 @@
-"""What is shown of a run while it goes on: for a terminal, a pipe, or a program that reads JSON lines."""
+"""Views of a run while it is driven: for a terminal, for a pipe, and for a program that reads lines of JSON."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def print_outcome(run: Run, seconds: float | None = None) -> None:
-    """One line: why the run stands where it does, and what it took."""
+    """Print one line: how the run ended or what it waits for, and its steps, tokens and cost."""
     from rich.text import Text
 
     reason = run.stop_reason
     if reason:
         outcome = str(reason)
     elif run.approvals:
-        outcome = "waits for a yes"
+        outcome = "waits for approval"
     else:
         outcome = "waits for an answer" if run.questions else f"unfinished ({run.status})"
     line = Text(outcome, style=f"bold {style_of(reason)}")
@@ -34,27 +34,27 @@ class View(Protocol):
     """Shows one run, or one session."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
-        """Show what happened."""
+        """Show an event or a delta."""
         ...
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
-        """Show how it ended; `more` goes into a program's summary."""
+        """Show how the run ended; `more` is added to the summary of `--json`."""
         ...
 
     def close(self) -> None:
-        """Leave the terminal as it was found, also when the run was interrupted."""
+        """Remove the spinner and end an unfinished line. Also called when the run was interrupted."""
         ...
 
 
 def make_view(*, is_json: bool, is_quiet: bool) -> View:
-    """The view that the options and standard output ask for."""
+    """Return the view for the options and for the kind of standard output."""
     if is_json:
         return JsonView()
     return QuietView() if is_quiet else TextView(is_live=is_live())
 
 
 class JsonView:
-    """Each event and delta as a line, and a summary as the last."""
+    """Prints each event and delta as a line of JSON, and a summary as the last line."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
         """See `View.on_event`."""
@@ -69,7 +69,7 @@ class JsonView:
 
 
 class QuietView:
-    """The answer alone."""
+    """Prints the answer alone."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
         """See `View.on_event`."""
@@ -83,7 +83,7 @@ class QuietView:
 
 
 class TextView:
-    """Text as it streams, calls with their results, and a footer. Without `is_live`, whole lines only."""
+    """Prints text as it streams, calls with their results, and the outcome. Without `is_live`, whole lines only."""
 
     def __init__(self, *, is_live: bool, shows_input: bool = True) -> None:
         self._console = stdout()
@@ -92,9 +92,9 @@ class TextView:
         self._status: Status | None = None
         self._calls: dict[str, ToolCall] = {}
         self._under_way: dict[str, str] = {}
-        """Call id to what the spinner says of it."""
+        """What the spinner shows for each running call, by call id."""
         self._streamed = ""
-        """`text` or `reasoning`: what the unfinished line holds."""
+        """`text` or `reasoning` if the current line is unfinished, else empty."""
         self._has_streamed_text = False
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
@@ -137,7 +137,7 @@ class TextView:
 
     def close(self) -> None:
         """See `View.close`."""
-        self._rest()
+        self._stop_spinner()
         self._end_line()
 
     def _on_run_started(self, run_id: str, body: e.RunStarted) -> None:
@@ -145,7 +145,7 @@ class TextView:
 
     def _on_inference_completed(self, body: e.InferenceCompleted) -> None:
         message = body.completion.message
-        self._rest()
+        self._stop_spinner()
         self._end_line()
         if message.reasoning and not self._is_live:
             self._say(clean(message.reasoning.strip()), "dim italic")
@@ -154,19 +154,20 @@ class TextView:
         self._calls.update({call.call_id: call for call in message.tool_calls})
 
     def _on_inference_failed(self, body: e.InferenceFailed) -> None:
-        self._rest()
+        self._stop_spinner()
         self._end_line()
         if body.retry_in_seconds is not None:
             wait = write_seconds(body.retry_in_seconds)
             self._say(
-                f"attempt {body.attempt} failed: {shorten(body.error, 300)}; trying again in {wait}", "yellow"
+                f"attempt {body.attempt} failed: {shorten(body.error, 300)}; the next attempt is in {wait}",
+                "yellow",
             )
-            self._wait("waiting to try again")
+            self._wait("waiting for the next attempt")
 
     def _on_tool_started(self, body: e.ToolStarted) -> None:
         if body.parent_call_id is not None:
             self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
-        again = " again, as its outcome was lost" if body.attempt > 1 else ""
+        again = " again, because its outcome was lost" if body.attempt > 1 else ""
         self._under_way[body.call_id] = self._write_call(body.call_id, body.name) + again
         self._wait_for_calls()
 
@@ -179,7 +180,7 @@ class TextView:
     def _on_tool_completed(self, body: e.ToolCompleted) -> None:
         result = body.result
         self._under_way.pop(result.call_id, None)
-        self._rest()
+        self._stop_spinner()
         self._end_line()
         indent = "  ↳ " if body.parent_call_id is not None else ""
         self._console.print(f"{indent}● ", style="red" if result.is_error else "green", end="")
@@ -200,7 +201,7 @@ class TextView:
     def _stream(self, kind: str, text: str, style: str) -> None:
         if not self._is_live:
             return
-        self._rest()
+        self._stop_spinner()
         if self._streamed != kind:
             self._end_line()
             text = text.lstrip()
@@ -216,7 +217,7 @@ class TextView:
             self._streamed = ""
 
     def _say(self, text: str, style: str) -> None:
-        self._rest()
+        self._stop_spinner()
         self._end_line()
         self._console.print(text, style=style)
 
@@ -237,7 +238,7 @@ class TextView:
         else:
             self._status.update(text)
 
-    def _rest(self) -> None:
+    def _stop_spinner(self) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None

@@ -1,7 +1,7 @@
-"""Treadle's tools over MCP, with the official SDK: each session has files of its own.
+"""Serves Treadle's tools over MCP, with the official SDK. Each session has its own files.
 
-The revisions without sessions (2026-07-28 and later) are declined over HTTP, so that clients fall back to the
-handshake: without a session there would be nothing to keep one caller's files apart from another's.
+Over HTTP, the protocol revisions without sessions (2026-07-28 and later) are refused, and clients fall back to the
+handshake: only a session tells one caller's files from another's.
 """
 
 import uuid
@@ -17,7 +17,10 @@ SESSION = "treadle/session"
 
 
 def make_server(sessions: ToolSessions, session_id: str | None = None) -> Any:
-    """The SDK's server object, for many sessions or for one. Raises: `ConfigError` if the SDK is not installed."""
+    """Return the SDK's server, for one session if `session_id` is given.
+
+    Raises: `ConfigError` if the SDK is not installed.
+    """
     lowlevel, types = require("mcp.server.lowlevel", "mcp"), require("mcp_types", "mcp")
 
     async def list_tools(context: Any, parameters: Any) -> Any:
@@ -37,21 +40,23 @@ def make_server(sessions: ToolSessions, session_id: str | None = None) -> Any:
 
 
 async def serve_stdio(sessions: ToolSessions) -> None:
-    """Serve one client on standard input and output, until it ends."""
+    """Serve one client on standard input and output, until it disconnects."""
     stdio = require("mcp.server.stdio", "mcp")
     server = make_server(sessions, "stdio")
     async with stdio.stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
-def mcp_app(sessions: ToolSessions, host: str, idle_seconds: float, max_sessions: int) -> Any:
-    """A Starlette application that serves `/mcp`."""
+def mcp_app(sessions: ToolSessions, host: str) -> Any:
+    """Return a Starlette application that serves `/mcp`."""
     server = make_server(sessions)
-    return server.streamable_http_app(host=host, session_idle_timeout=idle_seconds, max_sessions=max_sessions)
+    return server.streamable_http_app(
+        host=host, session_idle_timeout=sessions.idle_seconds, max_sessions=sessions.max_sessions
+    )
 
 
 def needs_session(app: Any) -> Any:
-    """An ASGI application that declines the revisions of the protocol that have no sessions."""
+    """Return an ASGI application that refuses the protocol revisions without sessions."""
     modern = {version.encode() for version in require("mcp_types.version", "mcp").MODERN_PROTOCOL_VERSIONS}
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
@@ -69,7 +74,7 @@ def needs_session(app: Any) -> Any:
 
 
 def _session_of(context: Any, sessions: ToolSessions) -> str:
-    """The id of the connection's session, which is freed when the connection ends."""
+    """Return the id of the connection's session, which is freed when the connection ends."""
     connection = context.session._connection
     session_id: str | None = connection.state.get(SESSION)
     if session_id is None:
@@ -92,7 +97,7 @@ def _describe(types: Any, spec: Any) -> Any:
 
 
 def _object_schema(schema: Json) -> Json:
-    """The protocol takes only schemas of objects."""
+    """Return `schema` if it describes objects, the only output schemas that MCP allows."""
     return schema if isinstance(schema, dict) and schema.get("type") == "object" else None
 
 

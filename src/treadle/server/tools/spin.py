@@ -1,6 +1,7 @@
-"""Treadle's tools over the Spin tool protocol, as DeepFabric's clients speak it.
+"""Serves Treadle's tools over the Spin tool protocol of DeepFabric.
 
-Every component offers the tools of the server; `vfs` also DeepFabric's four file tools with their own answers.
+Every component has the tools of the server. The component `vfs` also has DeepFabric's four file tools, with the
+answers that DeepFabric expects.
 Source: DeepFabric 4.13, Spin tools protocol.
 """
 
@@ -13,7 +14,8 @@ import msgspec
 from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.core.registry import require
-from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
+from treadle.core.types import Json, ToolCall, ToolErrorKind
+from treadle.sandbox.paths import normalize_file
 from treadle.server.tools.tool_sessions import ToolSession, ToolSessions
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.fixtures import Fixture
@@ -43,7 +45,7 @@ class _Execute(msgspec.Struct):
 
 
 class SpinService:
-    """Answers the protocol's requests, whatever server carries them."""
+    """The answers to the requests of the protocol, independent of the web server."""
 
     def __init__(self, sessions: ToolSessions) -> None:
         self._sessions = sessions
@@ -52,40 +54,48 @@ class SpinService:
 
     @property
     def health(self) -> Json:
-        """What `/health` says."""
+        """The answer to `/health`."""
         return {"status": "healthy", "components": self.components, "sessions": len(self._sessions)}
 
     @property
     def components(self) -> list[str]:
-        """The names by which tools can be reached."""
+        """The names of the components, each of which has all tools."""
         return ["vfs", "tools", MOCK_COMPONENT]
 
     async def execute(self, body: bytes, component: str | None) -> tuple[int, Json]:
-        """One call: the status and the answer."""
+        """Make one call, and return the HTTP status and the answer."""
         try:
             request = msgspec.json.decode(body, type=_Execute)
         except (msgspec.DecodeError, UnicodeError) as error:
-            return 400, _failure(f"the body is not as it should be: {error}", "InvalidRequest")
+            return 400, _failure(f"the body is not a valid request: {error}", "InvalidRequest")
         if not request.session_id:
             return 400, _failure("the session_id is empty", "InvalidRequest")
         if component not in (None, *self.components):
             known = ", ".join(self.components)
-            return 404, _failure(f"there is no component {component!r}; there are {known}", "UnknownTool")
+            return 404, _failure(
+                f"there is no component {component!r}; the components are {known}", "UnknownTool"
+            )
         if component == "vfs" and request.tool in _VFS_ARGUMENTS:
             session = await self._sessions.open(request.session_id)
             async with session.lock:
                 return 200, _vfs(session, request.tool, request.args)
         call = ToolCall(uuid.uuid4().hex, request.tool, msgspec.json.encode(request.args).decode())
         result = await self._sessions.call(request.session_id, call)
-        return 200, _answer(result)
+        if not result.is_error:
+            return 200, _success(result.content)
+        kind = _KINDS.get(result.error_kind) if result.error_kind is not None else None
+        if kind is None:
+            session = await self._sessions.open(request.session_id)
+            kind = "FileNotFound" if _is_absent(session, request.args) else "IOError"
+        return 200, _failure(result.content, kind)
 
     async def free(self, session_id: str) -> tuple[int, Json]:
-        """End a session. It is no error if there is none: the state is gone either way."""
+        """End a session, and return the HTTP status and the answer. An unknown session is not an error."""
         was_there = await self._sessions.free(session_id)
         return 200, {"success": True, "session_id": session_id, "freed": was_there}
 
     async def mock(self, action: str, body: bytes, kind: str) -> tuple[int, Json]:
-        """A request to the mock component, whose tools are of the server and of no session."""
+        """Answer a request to the mock component, whose tools belong to the server and not to a session."""
         if action == "list-tools":
             return 200, {"tools": [_describe(tool.spec) for tool in self._mock.tools()] if self._mock else []}
         if action == "clear":
@@ -131,7 +141,7 @@ class SpinService:
 
 
 def spin_routes(service: SpinService) -> list[Any]:
-    """The protocol's routes, for a Starlette application. Raises: `ConfigError` if Starlette is not installed."""
+    """Return the routes of the protocol for Starlette. Raises: `ConfigError` if Starlette is not installed."""
     responses, routing = require("starlette.responses", "serve"), require("starlette.routing", "serve")
 
     def reply(answer: tuple[int, Json]) -> Any:
@@ -186,10 +196,10 @@ def spin_routes(service: SpinService) -> list[Any]:
 
 
 def _vfs(session: ToolSession, tool: str, args: dict[str, Json]) -> Json:
-    """DeepFabric's file tools, in its own words."""
+    """Answer a call of one of DeepFabric's file tools."""
     for name in _VFS_ARGUMENTS[tool]:
         if not isinstance(args.get(name), str):
-            return _failure(f"{tool} needs the text {name!r}", "InvalidArguments")
+            return _failure(f"{tool} needs the argument {name!r}, a text", "InvalidArguments")
     files, path = session.sandbox, str(args.get("file_path", ""))
     try:
         if tool == "list_files":
@@ -203,21 +213,20 @@ def _vfs(session: ToolSession, tool: str, args: dict[str, Json]) -> Json:
             return _success(f"Successfully deleted {path}")
         return _success(files.read(path).decode())
     except SandboxError as error:
-        is_absent = "there is no file" in str(error)
-        return _failure(
-            f"File not found: {path}" if is_absent else str(error), "FileNotFound" if is_absent else "IOError"
-        )
+        if _is_absent(session, args):
+            return _failure(f"File not found: {path}", "FileNotFound")
+        return _failure(str(error), "IOError")
     except UnicodeError as error:
         return _failure(f"{path} is not text: {error}", "IOError")
 
 
-def _answer(result: ToolResult) -> Json:
-    if not result.is_error:
-        return _success(result.content)
-    kind = _KINDS.get(result.error_kind) if result.error_kind is not None else None
-    if kind is None:
-        kind = "FileNotFound" if "there is no file" in result.content else "IOError"
-    return _failure(result.content, kind)
+def _is_absent(session: ToolSession, args: dict[str, Json]) -> bool:
+    """Whether the call names a valid path at which the session has no file."""
+    path = args.get("file_path")
+    try:
+        return isinstance(path, str) and normalize_file(path) not in session.sandbox.paths()
+    except SandboxError:
+        return False
 
 
 def _success(result: str) -> Json:

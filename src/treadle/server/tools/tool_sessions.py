@@ -1,6 +1,6 @@
-"""Sessions of those who call Treadle's tools from outside: each with files of its own, freed when it ends.
+"""The sessions of clients that call Treadle's tools from outside. Each session has its own files.
 
-Calls of one session follow each other; those of different ones run side by side.
+The calls of one session run one after another; the calls of different sessions run side by side.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from treadle.tools.toolbox import Toolbox
 
 
 class ToolSession:
-    """One caller's files, and what tools hold for it."""
+    """The files of one client, and what tools hold for it."""
 
     def __init__(self, session_id: str, sandbox: MemorySandbox, toolbox: Toolbox) -> None:
         self.session_id = session_id
@@ -30,7 +30,7 @@ class ToolSession:
 
 
 class ToolSessions:
-    """All sessions of a server."""
+    """The sessions of a server. A session that was not used for `idle_seconds` is freed."""
 
     def __init__(
         self,
@@ -40,15 +40,18 @@ class ToolSessions:
         idle_seconds: float = 3600.0,
         max_sessions: int = 1000,
     ) -> None:
-        """`files` are what each session begins with. A session that nobody used for `idle_seconds` is freed."""
+        """Make no sessions yet. Each session begins with a copy of `files`.
+
+        Raises: `ConfigError` for limits that are too small.
+        """
         if idle_seconds <= 0 or max_sessions < 1:
-            raise ConfigError("a server needs an idle time above 0 and at least one session")
+            raise ConfigError("a server needs an idle time above 0 seconds and at least one session")
         self._toolbox = Toolbox({tool.spec.name: tool for tool in tools})
         self.tools: Mapping[str, Tool] = self._toolbox.tools
         self.specs: tuple[ToolSpec, ...] = self._toolbox.specs
         self._files = files or MemorySandbox()
-        self._idle_seconds = idle_seconds
-        self._max_sessions = max_sessions
+        self.idle_seconds = idle_seconds
+        self.max_sessions = max_sessions
         self._sessions: dict[str, ToolSession] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -56,12 +59,15 @@ class ToolSessions:
         return len(self._sessions)
 
     async def open(self, session_id: str) -> ToolSession:
-        """The session of this id, made if there is none. Where there are too many, the longest unused one goes."""
+        """Return the session with this id, made if it does not exist.
+
+        If there are too many sessions, the longest unused one is freed.
+        """
         if self._sweeper is None:
             self._sweeper = asyncio.ensure_future(self._sweep())
         session = self._sessions.get(session_id)
         if session is None:
-            while len(self._sessions) >= self._max_sessions:
+            while len(self._sessions) >= self.max_sessions:
                 idle = [item for item in self._sessions.values() if not item.lock.locked()]
                 oldest = min(idle or self._sessions.values(), key=lambda item: item.used_at)
                 await self.free(oldest.session_id)
@@ -70,7 +76,7 @@ class ToolSessions:
         return session
 
     async def free(self, session_id: str) -> bool:
-        """End a session; whether there was one."""
+        """End a session. Return whether it existed."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             return False
@@ -79,7 +85,7 @@ class ToolSessions:
         return True
 
     async def call(self, session_id: str, call: ToolCall) -> ToolResult:
-        """Make one call in a session; the result is never cut."""
+        """Make one call in a session and return its result, which is never cut."""
         session = await self.open(session_id)
         async with session.lock:
             session.used_at = time.monotonic()
@@ -98,8 +104,8 @@ class ToolSessions:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(min(60.0, self._idle_seconds / 4))
-            limit = time.monotonic() - self._idle_seconds
+            await asyncio.sleep(min(60.0, self.idle_seconds / 4))
+            limit = time.monotonic() - self.idle_seconds
             for session in list(self._sessions.values()):
                 if session.used_at < limit and not session.lock.locked():
                     await self.free(session.session_id)

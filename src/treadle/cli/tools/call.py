@@ -1,13 +1,14 @@
-"""What `treadle tools call` does."""
+"""`treadle tools call`: one call of one tool, in a fresh sandbox."""
 
 import difflib
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import typer
 
 from treadle.agent.driving import make_run_id
+from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
 from treadle.core.errors import ConfigError
@@ -17,20 +18,37 @@ from treadle.loop.outbox import Collected
 from treadle.loop.workbench import Order, Workbench
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Tool
-from treadle.tools.resolve import resolve_tools
 from treadle.tools.toolbox import Toolbox
 
+EXAMPLES = (
+    'treadle tools call read_file \'{"file_path": "notes.md"}\' --tools files --mount .',
+    'treadle tools call python \'{"code": "2 ** 64"}\' --tools python',
+)
 
-def call_tool(name: str, arguments: str, texts: Sequence[str], mount: Path | None, *, is_json: bool) -> int:
-    """Make the call and print what came of it; the exit code. Raises: `ConfigError` for what cannot be called."""
-    tools = {tool.spec.name: tool for tool in resolve_tools(list(texts))}
-    if name not in tools:
-        near = difflib.get_close_matches(name, tools, n=1)
+
+def call(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.", show_default=False)],
+    arguments: Annotated[
+        str, typer.Argument(metavar="JSON", help="The arguments, as an object; - reads standard input.")
+    ] = "{}",
+    tools: o.Tools = None,
+    mount: o.Mount = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """Call one tool in a fresh sandbox and print its result.
+
+    The exit code is 1 if the result is an error.
+    """
+    from treadle.tools.resolve import resolve_tools
+
+    found = {item.spec.name: item for item in resolve_tools(tools or ["files"])}
+    if tool not in found:
+        near = difflib.get_close_matches(tool, found, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no tool {name!r}{hint}; the tools are {', '.join(tools) or 'none'}")
+        raise ConfigError(f"there is no tool {tool!r}{hint}; the tools are {', '.join(found) or 'none'}")
     text = _read_stdin() if arguments == "-" else arguments
     sandbox = MemorySandbox.from_folder(mount) if mount is not None else MemorySandbox()
-    result, delta = execute(_call(ToolCall("call_1", name, text), tools, sandbox))
+    result, delta = execute(_make_call(ToolCall("call_1", tool, text), found, sandbox))
     if result.error_kind in (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS):
         raise ConfigError(result.content)
     if is_json:
@@ -53,10 +71,10 @@ def _read_stdin() -> str:
         raise ConfigError(f"the arguments on standard input are not UTF-8: {error}") from error
 
 
-async def _call(
+async def _make_call(
     call: ToolCall, tools: dict[str, Tool], sandbox: MemorySandbox
 ) -> tuple[ToolResult, FileDelta]:
-    """Make the call, and those that it makes of the other tools; return its result and what it changed."""
+    """Make the call, and the calls of other tools that it makes. Return its result and the changed files."""
     sandbox.take_delta()
     bench, outbox = Workbench(Toolbox(tools), run_id=make_run_id(), sandbox=sandbox), Collected()
     bench.report = lambda _, text: print_note(text)

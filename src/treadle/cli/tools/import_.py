@@ -1,22 +1,52 @@
-"""What `treadle tools import` does."""
+"""`treadle tools import`: tool definitions, from one shape to another."""
 
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.definitions import encode, print_losses
+from treadle.cli.terminal.files import write_whole
 from treadle.cli.terminal.output import print_lines, print_note, write_count
-from treadle.cli.tool_listing import encode, print_losses
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolSpec
-from treadle.tools.resolve import resolve_tools
 from treadle.tools.schema.definitions import Shape, parse_definitions, read_definitions
 
+EXAMPLES = (
+    "treadle tools import 'mcp:npx -y some-server' -o tools.json",
+    "treadle tools import tools.yaml --format openai",
+)
 
-def import_tools(source: str, out: Path | None, shape: Shape, *, is_forced: bool) -> int:
-    """Read, write, and say how many; the exit code. Raises: `ConfigError`."""
+
+def import_tools(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FROM",
+            help="A file of definitions in any shape, - for standard input, or a value of --tools such as "
+            "mcp:https://host/mcp.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The file to write. Default: standard output."),
+    ] = None,
+    shape: Annotated[
+        Shape, typer.Option("--format", metavar="SHAPE", help="treadle, openai, mcp or deepfabric.")
+    ] = Shape.TREADLE,
+    is_forced: o.IsForced = False,
+) -> int:
+    """Read tool definitions and write them in another shape.
+
+    The result is for a mock, a data set, or another program.
+    """
     if out is not None and not is_forced and os.path.lexists(out):
-        raise ConfigError(f"{str(out)!r} is there already; --force replaces it")
+        raise ConfigError(f"{str(out)!r} exists; --force replaces it")
     if out is not None and out.is_dir():
         raise ConfigError(f"{str(out)!r} is a folder; name a file in it")
     specs = _read(source)
@@ -24,7 +54,7 @@ def import_tools(source: str, out: Path | None, shape: Shape, *, is_forced: bool
     if out is None:
         print_lines([data])
         return 0
-    _replace(out, data + b"\n")
+    write_whole([data], out)
     print_note(f"{write_count(len(specs), 'tool')} written to {out}")
     return 0
 
@@ -39,19 +69,8 @@ def _read(source: str) -> tuple[ToolSpec, ...]:
     elif is_missing or (file.suffix != ".py" and file.is_file()):
         read = read_definitions(source)
     else:
+        from treadle.tools.resolve import resolve_tools
+
         return tuple([tool.spec for tool in resolve_tools([source])])
     print_losses(read.lost, "a definition has no place for")
     return read.tools
-
-
-def _replace(out: Path, data: bytes) -> None:
-    """Write the whole file or nothing of it. Raises: `ConfigError`."""
-    part = out.parent / f".{out.name}.{os.getpid()}"
-    try:
-        try:
-            part.write_bytes(data)
-            part.replace(out)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write {str(out)!r}: {error.strerror}") from error

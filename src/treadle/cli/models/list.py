@@ -1,34 +1,48 @@
-"""What `treadle models list` does. Of keys only names are told, never values."""
+"""`treadle models list`: the models of treadle.toml and the providers.
+
+Of API keys only the names of the variables are printed.
+"""
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_lines, stdout
-from treadle.models.config.build import providers, split_name
-from treadle.models.config.file import Config, ModelTable, load_config
 from treadle.models.config.presets import find_preset
+
+if TYPE_CHECKING:
+    from treadle.models.config.file import Config, ModelTable
+
+EXAMPLES = (
+    "treadle models list",
+    "treadle models list --json",
+)
 
 
 class Listed(Struct, frozen=True, omit_defaults=True):
-    """One line."""
+    """One model or provider."""
 
     name: str
     model: str
+    """The model that a name stands for, or the dialect that a provider speaks."""
     where: str | None = None
-    """Of a provider or a model with a server of its own: its address."""
+    """The address of the server, if it is known."""
     key: str | None = None
-    """The variable with its key."""
+    """The environment variable with the API key."""
     has_key: bool = True
-    """It is set, or none is needed."""
+    """True if the key is set, or none is needed."""
     notes: tuple[str, ...] = ()
     is_default: bool = False
 
 
-def print_models(*, is_json: bool) -> None:
-    """Print what the file names, and the providers."""
+def list_models(is_json: o.IsJson = False) -> int:
+    """List the models of treadle.toml, and the providers for names such as provider:name."""
+    from treadle.models.config.file import load_config
+
     config = load_config()
     models, known = list(_list_models(config)), list(_list_providers())
     if is_json:
@@ -36,16 +50,18 @@ def print_models(*, is_json: bool) -> None:
         print_lines(
             [msgspec.json.encode({"provider": item.name, **msgspec.to_builtins(item)}) for item in known]
         )
-        return
+        return 0
     console = stdout()
     if models:
         console.print(f"models of {config.path}", style="bold", soft_wrap=True)
         _print(models)
         console.print()
     else:
-        console.print("no treadle.toml here or above; treadle init writes one\n", style="dim", soft_wrap=True)
+        text = "there is no treadle.toml in this folder or above it; treadle init writes one\n"
+        console.print(text, style="dim", soft_wrap=True)
     console.print("providers, for names such as openai:gpt-5-mini", style="bold", soft_wrap=True)
     _print(known)
+    return 0
 
 
 def _print(items: list[Listed]) -> None:
@@ -60,7 +76,9 @@ def _print(items: list[Listed]) -> None:
         stdout().print(clean(text.rstrip()), soft_wrap=True, style=None if item.has_key else "dim")
 
 
-def _list_models(config: Config) -> Iterator[Listed]:
+def _list_models(config: "Config") -> Iterator[Listed]:
+    from treadle.models.config.build import split_name
+
     for name, table in config.file.models.items():
         provider, _ = split_name(table.model)
         preset = find_preset(provider)
@@ -77,7 +95,7 @@ def _list_models(config: Config) -> Iterator[Listed]:
         )
 
 
-def _notes(table: ModelTable) -> Iterator[str]:
+def _notes(table: "ModelTable") -> Iterator[str]:
     if table.limit is not None:
         yield f"limit {table.limit}"
     if table.fallback:
@@ -87,8 +105,10 @@ def _notes(table: ModelTable) -> Iterator[str]:
     yield _describe_price(table)
 
 
-def _describe_price(table: ModelTable) -> str:
-    """What a million tokens cost, or that it is not known."""
+def _describe_price(table: "ModelTable") -> str:
+    """Return the price of a million tokens, or `price unknown`."""
+    from treadle.models.config.build import split_name
+
     if table.price is not None:
         return f"${table.price.input_usd_per_million:g} in, ${table.price.output_usd_per_million:g} out"
     provider, rest = split_name(table.model)
@@ -98,7 +118,7 @@ def _describe_price(table: ModelTable) -> str:
     try:
         from genai_prices import Usage, calc_price
 
-        # Of a short request: some models cost more where the prompt is long.
+        # The price of a short request: some models cost more for a long prompt.
         prices = [
             1000 * calc_price(counted, model_ref=rest, provider_id=preset.price_provider).total_price
             for counted in (Usage(input_tokens=1000), Usage(output_tokens=1000))
@@ -109,10 +129,12 @@ def _describe_price(table: ModelTable) -> str:
 
 
 def _list_providers() -> Iterator[Listed]:
+    from treadle.models.config.build import providers
+
     for name, kind in providers().items():
         preset = find_preset(name)
         if preset is None:
-            yield Listed(name, kind, notes=("of another package",))
+            yield Listed(name, kind, notes=("from another package",))
             continue
         variable = preset.key_variable if preset.needs_key else None
         has_key = variable is None or bool(os.environ.get(variable))

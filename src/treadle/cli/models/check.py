@@ -1,0 +1,79 @@
+"""`treadle models check`: what a live endpoint supports."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.output import clean, print_lines, stdout
+from treadle.models.protocol import Model
+
+if TYPE_CHECKING:
+    from treadle.models.config.probe import Finding, Probed, Prober
+
+EXAMPLES = (
+    "treadle models check openai:gpt-5-mini",
+    "treadle models check my-model --base-url http://localhost:8000/v1",
+)
+_GRADES = {
+    "tokens": "exact token ids and logprobs: runs are good for RL and for fine-tuning",
+    "logprobs": "texts with logprobs, without token ids: runs are good for fine-tuning, and not for RL",
+    "text": "texts alone: runs are good for fine-tuning, and not for RL",
+}
+
+
+def check(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A model of treadle.toml, or provider:name.", show_default=False),
+    ],
+    base_url: o.BaseUrl = None,
+    api_key: o.ApiKey = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """Ask a live endpoint a dozen short questions to find out what it supports.
+
+    They try tools, parallel calls, streaming, JSON Schema, logprobs and token ids. The command prints what works,
+    what to write into treadle.toml, and the grade of the data that runs will have: tokens, logprobs or text. The
+    exit code is 1 if the endpoint does not answer.
+    """
+    from treadle.models.config.file import load_config
+    from treadle.models.config.probe import Prober
+
+    config = load_config()
+
+    def make(**settings: Any) -> Model:
+        return config.bare(name, base_url=base_url, api_key=api_key, timeout_seconds=120.0, **settings)
+
+    probed = execute(_probe(Prober(make), is_json=is_json))
+    if not probed.is_usable:
+        return 1
+    if is_json:
+        print_lines([msgspec.json.encode({"grade": probed.grade, "output_mode": probed.output_mode})])
+        return 0
+    console = stdout()
+    console.print(f"\ngrade   {probed.grade}", style="bold")
+    console.print(f"        {_GRADES[probed.grade]}", style="dim", soft_wrap=True)
+    console.print(f'answers that must fit a schema: output_mode = "{probed.output_mode}"', soft_wrap=True)
+    return 0
+
+
+async def _probe(prober: "Prober", *, is_json: bool) -> "Probed":
+    async for finding in prober.findings():
+        if is_json:
+            print_lines([msgspec.json.encode(finding)])
+        else:
+            _print(finding)
+    return prober.result()
+
+
+def _print(finding: "Finding") -> None:
+    marks = {True: ("yes    ", "green"), False: ("no     ", "yellow"), None: ("unknown", "dim")}
+    mark, style = marks[finding.is_there]
+    console = stdout()
+    console.print(mark, style=style, end="  ")
+    console.print(f"{finding.name:<16} {clean(finding.seen)}", soft_wrap=True)
+    if finding.advice is not None:
+        console.print(f"{'':<26}{clean(finding.advice)}", style="dim", soft_wrap=True)

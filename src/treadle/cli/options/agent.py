@@ -1,0 +1,170 @@
+"""The options that describe an agent: its model, its tools, its sampling settings and its policy.
+
+Sampling settings and policy are rendered from the fields of `Settings` and `Policy`: a new field there is a new
+option here. Its help text is one line in `SETTINGS` or `POLICY`.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self, TypeAlias
+
+import typer
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.cli.options.shared import ApiKey, BaseUrl, Tools
+from treadle.cli.options.signature import FieldOptions, Row, make_parameter
+from treadle.core.errors import ConfigError
+from treadle.core.policy import Approval, Policy, ToolLimits
+from treadle.core.types import Effect, Settings
+
+Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        envvar="TREADLE_MODEL",
+        metavar="NAME",
+        help="Such as openai:gpt-5-mini. 'oracle' solves the tasks of a task set, offline.",
+    ),
+]
+
+
+def read_approve(rules: Sequence[str]) -> dict[str, Approval]:
+    """Return the rules of `--approve` as `Policy.approve`; a word alone is for calls of effect `once`.
+
+    Raises: `ConfigError` for a rule that cannot be read.
+    """
+    found: dict[str, Approval] = {}
+    for rule in rules:
+        key, _, word = rule.rpartition("=")
+        try:
+            found[key or Effect.ONCE.value] = Approval(word)
+        except ValueError:
+            raise ConfigError(
+                f"--approve {rule!r}: {word!r} is not one of ask, never and always; write --approve ask, or "
+                "--approve 'send_*=ask'"
+            ) from None
+    return found
+
+
+def read_tool_limits(texts: Sequence[str]) -> dict[str, ToolLimits]:
+    """Return the limits of `--tool-limit` as `Policy.tool_limits`. Raises: `ConfigError`."""
+    names = {"calls": "max_calls", "concurrent": "max_concurrent", "chars": "max_result_chars"}
+    found: dict[str, ToolLimits] = {}
+    for text in texts:
+        tool, _, rest = text.rpartition(":")
+        limits: dict[str, int] = {}
+        for part in rest.split(","):
+            name, _, number = part.strip().partition("=")
+            if not tool or name not in names or not number.isdigit():
+                raise ConfigError(
+                    f"--tool-limit {text!r}: write TOOL:calls=3, with calls, concurrent or chars, such as "
+                    "'web_*:calls=3,chars=2000'"
+                )
+            limits[names[name]] = int(number)
+        found[tool] = ToolLimits(**limits)
+    return found
+
+
+SETTINGS = {
+    "temperature": Row("The sampling temperature."),
+    "top_p": Row("Sample only from the most likely tokens that together have this probability."),
+    "max_output_tokens": Row("The most tokens of one answer of the model."),
+    "seed": Row("The sampling seed."),
+    "stop": Row("A text that ends the answer. May be given several times."),
+    "logprobs": Row("Ask for the logprobs of the sampled tokens."),
+    "return_token_ids": Row("Ask for the token ids, which vLLM and SGLang can return."),
+    "extra": Row("An object with further fields of the request, sent unchanged."),
+}
+"""The help of the sampling options, by the field of `Settings`."""
+
+POLICY = {
+    "max_steps": Row("The most inferences with tools in a turn; one more without tools gives the answer."),
+    "max_tokens": Row("The most input and output tokens in a turn."),
+    "max_tool_calls": Row("The most tool calls in a turn; the model is told about those that were not run."),
+    "max_cost_usd": Row("The most that a turn may cost."),
+    "deadline_seconds": Row("The most time that a turn may work, without pauses."),
+    "parallel_tool_calls": Row("How many tool calls of one step run at a time.", ("--parallel",)),
+    "max_result_chars": Row(
+        "The longest tool result that the model gets; a longer one is cut in the middle."
+    ),
+    "tool_limits": Row(
+        "Limits of one tool: also concurrent=N and chars=N, separated by commas. TOOL may be a pattern such as "
+        "'web_*'. May be given several times.",
+        ("--tool-limit",),
+        "TOOL:calls=N",
+        read_tool_limits,
+    ),
+    "approve": Row(
+        "'ask', 'never' or 'always' for calls that cannot be undone, or 'WHAT=ask' with a tool, a pattern or an "
+        "effect (pure, idempotent, once). The terminal asks; without one the run waits for `treadle approve`.",
+        ("--approve",),
+        "RULE",
+        read_approve,
+    ),
+    "max_output_attempts": Row("How often an answer may break the schema that it must fit."),
+    "in_doubt": Row("Whom to tell about a call whose outcome was lost: tell the model, or ask the user."),
+    "last_step_message": Row(
+        "What the model is told before its last answer when a limit is reached.", (), "TEXT"
+    ),
+}
+"""The help of the limits, by the field of `Policy`."""
+
+_SETTINGS = FieldOptions(Settings, SETTINGS, "Sampling")
+_POLICY = FieldOptions(Policy, POLICY, "Limits")
+
+
+class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model, its sampling settings and its tools. `None` means that an option was not given."""
+
+    model: str | None = None
+    base_url: str | None = None
+    api_key: str | None = None
+    tools: tuple[str, ...] = ()
+    settings: Settings = Settings()
+
+    def __repr__(self) -> str:
+        return f"AgentOptions(model={self.model!r}, tools={self.tools!r})"  # never the key
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """See `OptionGroup.parameters`."""
+        own = {"model": Model, "base_url": BaseUrl, "api_key": ApiKey, "tools": Tools}
+        return [*[make_parameter(name, kind, None) for name, kind in own.items()], *_SETTINGS.parameters()]
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """See `OptionGroup.from_values`."""
+        return cls(
+            model=values["model"],
+            base_url=values["base_url"],
+            api_key=values["api_key"],
+            tools=tuple(values["tools"] or ()),
+            settings=Settings(**_SETTINGS.read(values)),
+        )
+
+    def with_files(self, is_mounted: bool) -> Self:
+        """Return these options with the toolset `files` if a folder is mounted and no tools are given."""
+        return replace(self, tools=("files",)) if is_mounted and not self.tools else self
+
+
+class PolicyOptions(Struct, frozen=True):
+    """The limits that were given."""
+
+    given: Mapping[str, Any] = {}
+    """Values of `Policy`, by field."""
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """See `OptionGroup.parameters`."""
+        return _POLICY.parameters()
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """See `OptionGroup.from_values`."""
+        return cls(_POLICY.read(values))
+
+    def over(self, policy: Policy) -> Policy:
+        """Return `policy` with the limits that were given. Raises: `ConfigError` for one out of range."""
+        return replace(policy, **self.given) if self.given else policy

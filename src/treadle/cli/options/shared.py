@@ -1,0 +1,130 @@
+"""Single options and arguments that several commands have."""
+
+import inspect
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeAlias
+
+import typer
+from msgspec import Struct
+
+from treadle.cli.options.signature import make_parameter
+
+_OUTPUT = "Output"
+
+
+class Level(StrEnum):
+    """What a stored event survives."""
+
+    PROCESS = "process"
+    POWER = "power"
+
+
+RunId: TypeAlias = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run id, the beginning of one, or 'last'.", show_default=False),
+]
+RunIds: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RUN...", help="Run ids, the beginnings of ids, or 'last'.", show_default=False),
+]
+Journal: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--journal",
+        "-j",
+        envvar="TREADLE_JOURNAL",
+        metavar="PATH",
+        help="The file in which runs are stored. Default: .treadle/runs.db.",
+    ),
+]
+LevelOption: TypeAlias = Annotated[
+    Level,
+    typer.Option("--level", help="What a stored event survives: kill -9 (process) or a power loss (power)."),
+]
+NewRunId: TypeAlias = Annotated[
+    str | None, typer.Option("--run-id", metavar="ID", help="The new run's id. Default: a generated one.")
+]
+Tools: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tools",
+        "-t",
+        metavar="WHAT",
+        help="files, python, shell, mcp:SERVER, openapi:FILE, spin:URL, mock:FILE, file.py, file.py:name or "
+        "package.module:name. May be given several times; treadle tools list shows all.",
+    ),
+]
+BaseUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--base-url",
+        metavar="URL",
+        help="The address of the model's server, such as http://localhost:8000/v1.",
+    ),
+]
+ApiKey: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        metavar="KEY",
+        help="Safer in the environment, such as OPENAI_API_KEY: other users can see a command line.",
+    ),
+]
+Mount: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--mount",
+        metavar="DIR",
+        help="A folder whose files are copied into the sandbox. The folder itself is never changed. Brings "
+        "--tools files if no --tools are given.",
+    ),
+]
+Instructions: TypeAlias = Annotated[
+    str | None, typer.Option("--instructions", metavar="TEXT", help="The system message.")
+]
+ParallelRuns: TypeAlias = Annotated[
+    int, typer.Option("--parallel-runs", metavar="N", min=1, help="How many runs are driven at a time.")
+]
+Host: TypeAlias = Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen at.")]
+Port: TypeAlias = Annotated[
+    int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0 picks a free port.")
+]
+IsForced: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
+IsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", rich_help_panel=_OUTPUT, help="Print JSON, one value per line.")
+]
+IsStreamJson: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        rich_help_panel=_OUTPUT,
+        help="Print each event as a line of JSON, and a summary at the end.",
+    ),
+]
+IsQuiet: TypeAlias = Annotated[
+    bool, typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Print only the answer.")
+]
+
+
+class ViewOptions(Struct, frozen=True):
+    """How a run is shown while it is driven."""
+
+    is_json: bool = False
+    """True if each event is printed as a line of JSON."""
+    is_quiet: bool = False
+    """True if only the answer is printed."""
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """See `OptionGroup.parameters`."""
+        return [
+            make_parameter("is_json", IsStreamJson, False),
+            make_parameter("is_quiet", IsQuiet, False),
+        ]
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """See `OptionGroup.from_values`."""
+        return cls(**values)

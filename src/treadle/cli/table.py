@@ -1,0 +1,116 @@
+"""The commands by name, with the summaries that the help shows.
+
+The help of `treadle`, `treadle models` and `treadle tools` is made from this table and imports no command.
+"""
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """One command: where its function is, and its line in the help."""
+
+    function: str
+    """`module:function`. The module also has `EXAMPLES`, two command lines for the help."""
+    summary: str
+    """The first line of the function's docstring."""
+    panel: str = "Commands"
+    """The heading under which the help lists the command."""
+
+
+class Group(NamedTuple):
+    """A command that has commands of its own."""
+
+    commands: dict[str, Command]
+    summary: str
+    examples: tuple[str, str]
+    panel: str = "Commands"
+
+
+MODELS = {
+    "list": Command(
+        "treadle.cli.models.list:list_models",
+        "List the models of treadle.toml, and the providers for names such as provider:name.",
+    ),
+    "check": Command(
+        "treadle.cli.models.check:check",
+        "Ask a live endpoint a dozen short questions to find out what it supports.",
+    ),
+    "schema": Command(
+        "treadle.cli.models.schema:schema",
+        "Print the JSON Schema of treadle.toml, which editors use to complete and check it.",
+    ),
+}
+
+TOOLS = {
+    "list": Command(
+        "treadle.cli.tools.list:list_tools",
+        "List tools with their effect and description, or the available toolsets without --tools.",
+    ),
+    "call": Command("treadle.cli.tools.call:call", "Call one tool in a fresh sandbox and print its result."),
+    "import": Command(
+        "treadle.cli.tools.import_:import_tools",
+        "Read tool definitions and write them in another shape.",
+    ),
+    "serve": Command("treadle.cli.tools.serve:serve", "Serve tools over MCP and over the Spin protocol."),
+}
+
+_RUN, _INSPECT, _SETUP, _OFFLINE = "Run", "Inspect and export", "Models, tools and tasks", "Try it offline"
+
+COMMANDS: dict[str, Command | Group] = {
+    "run": Command("treadle.cli.run:run", "Run a model with tools on a text or a task.", _RUN),
+    "chat": Command("treadle.cli.chat:chat", "Chat with a model that has tools.", _RUN),
+    "resume": Command(
+        "treadle.cli.resume:resume",
+        "Resume a run that was interrupted, failed, or is waiting for an answer.",
+        _RUN,
+    ),
+    "approve": Command(
+        "treadle.cli.approve:approve", "Decide about a tool call that waits for approval.", _RUN
+    ),
+    "fork": Command("treadle.cli.fork:fork", "Start a new run from the first events of another run.", _RUN),
+    "runs": Command("treadle.cli.runs:runs", "List the runs of a journal, the newest first.", _INSPECT),
+    "show": Command("treadle.cli.show:show", "Show a run's transcript or its events.", _INSPECT),
+    "replay": Command(
+        "treadle.cli.replay:replay",
+        "Replay runs from their journal, without a model or a tool, and report differences.",
+        _INSPECT,
+    ),
+    "verify": Command(
+        "treadle.cli.verify:verify",
+        "Make the tool calls of runs again in a fresh sandbox and compare the results.",
+        _INSPECT,
+    ),
+    "export": Command(
+        "treadle.cli.export:export", "Export runs as rows for training, or as a journal.", _INSPECT
+    ),
+    "import": Command("treadle.cli.import_:import_", "Import the runs of an exported journal.", _INSPECT),
+    "models": Group(
+        MODELS,
+        "List models, and find out what a live endpoint supports.",
+        ("treadle models list", "treadle models check vllm:Qwen/Qwen3-8B"),
+        _SETUP,
+    ),
+    "tools": Group(
+        TOOLS,
+        "List tools, call one, convert their definitions, or serve them to other programs.",
+        (
+            "treadle tools list --tools python",
+            'treadle tools call python \'{"code": "2 ** 64"}\' --tools python',
+        ),
+        _SETUP,
+    ),
+    "tasks": Command("treadle.cli.tasks:tasks", "List task sets and tasks, or show one task.", _SETUP),
+    "init": Command("treadle.cli.init:init", "Write a commented treadle.toml and its schema.", _SETUP),
+    "doctor": Command(
+        "treadle.cli.doctor:doctor", "Check what works on this machine, and say how to fix the rest.", _SETUP
+    ),
+    "demo": Command(
+        "treadle.cli.demo.command:demo",
+        "Watch runs being killed, resumed, replayed, exported and verified, all offline.",
+        _OFFLINE,
+    ),
+    "mock": Command(
+        "treadle.cli.mock:mock", "Serve a model that solves the tasks of the task set 'files'.", _OFFLINE
+    ),
+}
+"""The commands, in the order of the help."""

@@ -1,0 +1,157 @@
+"""Builds the agents of the commands: from the options, or from the agent spec in a run's journal."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from treadle.agent.agent import Agent
+from treadle.agent.run import Run
+from treadle.agent.task import load_task
+from treadle.cli.options.agent import AgentOptions, PolicyOptions
+from treadle.core.errors import ConfigError, JournalError
+from treadle.core.policy import Policy
+from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.types import Json
+from treadle.journal.protocol import Journal
+from treadle.models.protocol import Model
+
+if TYPE_CHECKING:
+    from treadle.agent.task import Task
+
+
+def make_agent(
+    options: AgentOptions,
+    journal: Journal,
+    *,
+    task: "Task | None" = None,
+    policy: Policy | None = None,
+    instructions: str | None = None,
+    files: Path | None = None,
+    schema: Json = None,
+) -> Agent:
+    """Return an agent as the options describe it. Raises: `ConfigError`."""
+    return Agent(
+        make_model(options, task),
+        instructions=instructions,
+        tools=options.tools,
+        policy=policy,
+        journal=journal,
+        files=files,
+        schema=schema,
+    )
+
+
+def make_model(options: AgentOptions, task: "Task | None" = None) -> Model:
+    """Return the model that `options` name, or the default of treadle.toml. Raises: `ConfigError`."""
+    from treadle.models.config.file import load_config
+
+    name = options.model or load_config().default_model
+    if name is None:
+        raise ConfigError(
+            "no model is given; pass --model openai:gpt-5-mini (with OPENAI_API_KEY set), or --model NAME "
+            "--base-url URL for your own server, or set TREADLE_MODEL, or write a treadle.toml with `treadle "
+            "init`. To try Treadle without a model: "
+            "treadle demo, or treadle run --task files:csv_sum-0001 --model oracle"
+        )
+    return _build_model(PartSpec(name=name, settings=_given_settings(options)), options.api_key, task)
+
+
+class RunAgents:
+    """Builds the agents that continue the runs of a journal; runs with the same spec share an agent."""
+
+    def __init__(self, journal: Journal, given: AgentOptions, limits: PolicyOptions) -> None:
+        self.journal = journal
+        self._given = given
+        self._limits = limits
+        self._agents: dict[bytes, Agent] = {}
+
+    def agent_for_run(self, run_id: str) -> Agent:
+        """Return the agent of a run, with the parts that were given in place of its own.
+
+        Raises: `ConfigError` that names the parts which the journal does not have and the options for them.
+        """
+        run = Run.load(run_id, self.journal)
+        if run.state.started is None:
+            raise JournalError(f"run {run_id!r} does not begin with run_started; its journal is damaged")
+        spec = self._override(run.spec)
+        _refuse_missing(run_id, spec)
+        key = msgspec.json.encode(spec)
+        if key not in self._agents:
+            ref = run.state.started.task
+            task = None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")
+            self._agents[key] = Agent.from_spec(
+                spec,
+                model=_build_model(spec.model, self._given.api_key, task),
+                tools=self._given.tools or None,
+                journal=self.journal,
+            )
+        return self._agents[key]
+
+    def _override(self, spec: AgentSpec) -> AgentSpec:
+        """Return `spec` with the parts that were given."""
+        given, model = self._given, spec.model
+        settings = _given_settings(given)
+        if given.model is not None and given.model != model.name:
+            # Another model has another server, and settings of its own.
+            model = PartSpec(name=given.model, settings=settings)
+        else:
+            is_given = given.model is not None or given.base_url is not None
+            model = replace(
+                model,
+                settings={**(model.settings or {}), **settings} or None,
+                missing=None if is_given else model.missing,
+            )
+        tools = tuple([PartSpec(name=text) for text in given.tools]) or spec.tools
+        return replace(spec, model=model, tools=tools, policy=self._limits.over(spec.policy))
+
+
+def _given_settings(options: AgentOptions) -> dict[str, Json]:
+    """Return the settings of the model that were given, by the names of `treadle.model`."""
+    settings = {name: value for name, value in asdict(options.settings).items() if value is not None}
+    return settings if options.base_url is None else {"base_url": options.base_url, **settings}
+
+
+def _refuse_missing(run_id: str, spec: AgentSpec) -> None:
+    """Raise an error if a part can neither be built from the journal nor was given. Raises: `ConfigError`."""
+    needed = []
+    if spec.model.missing is not None:
+        needed.append(f"--model for the model {spec.model.name!r} ({spec.model.missing})")
+    tools = [f"{part.name!r} ({part.missing})" for part in spec.tools if part.missing is not None]
+    if tools:
+        needed.append(f"--tools for {', '.join(tools)}")
+    if needed:
+        raise ConfigError(
+            f"the journal of run {run_id!r} does not have its whole agent; give {' and '.join(needed)}"
+        )
+
+
+def _build_model(part: PartSpec, api_key: str | None, task: "Task | None") -> Model:
+    """Return the model that a part names; `oracle` is the solver of `task`. Raises: `ConfigError`."""
+    stem, colon, rate = part.name.partition(":")
+    if stem == "oracle" and "base_url" not in (part.settings or {}):
+        if task is None:
+            raise ConfigError(
+                "the model 'oracle' solves the tasks of a task set; pass --task files:csv_sum-0001, or another "
+                "--model"
+            )
+        return _make_oracle(task, rate if colon else "0")
+    from treadle.models.config.file import model_from_part
+
+    return model_from_part(part, api_key=api_key)
+
+
+def _make_oracle(task: "Task", rate: str) -> Model:
+    from treadle.teacher import oracle_for
+
+    try:
+        mistake_rate = float(rate)
+    except ValueError:
+        raise ConfigError(
+            f"--model 'oracle:{rate}': {rate!r} is not a rate of mistakes; write 'oracle:0.2', from 0 to 1"
+        ) from None
+    oracle = oracle_for(task, mistake_rate=mistake_rate)
+    if oracle is None:
+        raise ConfigError(f"the task {task.task_set}:{task.task_id} has no oracle; give another --model")
+    return oracle
