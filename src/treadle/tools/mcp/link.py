@@ -179,8 +179,8 @@ class Link:
             seconds = self.target.start_timeout_seconds
             raise UnreachableError(
                 connection.tell(
-                    f"did not answer within {seconds:g} s of being started; is it an MCP server? Give it "
-                    "longer with start_timeout_seconds (startTimeout in a file)"
+                    f"did not answer within {seconds:g} s of being started; is it an MCP server? To wait "
+                    "longer, set start_timeout_seconds (startTimeout in a file)"
                 )
             ) from None
         except BaseException:
