@@ -8,7 +8,8 @@ from treadle.core.errors import SandboxError, ToolError
 from treadle.core.types import Effect, Json
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.context import ToolContext
-from treadle.tools.files import MAX_EDITED_CHARS, MAX_MATCHES, FilesToolset, files
+from treadle.tools.files import MAX_EDITED_CHARS, MAX_MATCHES, FilesToolset, files, view_image
+from treadle.tools.protocol import Attachment, ToolOutput
 
 TOOLS = {item.spec.name: item for item in files.tools()}
 CHANGING = {"write_file", "delete_file", "edit_file"}
@@ -254,3 +255,46 @@ class TestSearch:
     async def test_a_pattern_is_one_line(self, pattern: str) -> None:
         with pytest.raises(ToolError, match="one line"):
             await run(MemorySandbox(), "search_files", pattern=pattern)
+
+
+class TestImages:
+    PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+
+    async def test_an_image_is_attached(self) -> None:
+        kinds = {
+            "image/png": self.PNG,
+            "image/jpeg": b"\xff\xd8\xff\xe0",
+            "image/gif": b"GIF89a",
+            "image/webp": b"RIFF....WEBP",
+        }
+        for mime_type, content in kinds.items():
+            context = ToolContext("run", "call", 1, MemorySandbox({"a/b": content}))
+            output = await view_image.call({"file_path": "/a/b"}, context)
+            assert isinstance(output, ToolOutput)
+            assert output.content == f"[image a/b, {mime_type}, {len(content)} bytes]"
+            assert output.attachments == (Attachment("image", content, mime_type, name="a/b"),)
+
+    @pytest.mark.parametrize(
+        ("content", "why"),
+        [
+            (b"text", "is not a PNG, JPEG, GIF or WebP image"),
+            (PNG + b"\0" * 3_750_000, "has 3,750,028 bytes; images may have up to 3,750,000"),
+        ],
+    )
+    async def test_other_files_are_refused(self, content: bytes, why: str) -> None:
+        context = ToolContext("run", "call", 1, MemorySandbox({"a.png": content}))
+        with pytest.raises(ToolError, match=why):
+            await view_image.call({"file_path": "a.png"}, context)
+        with pytest.raises(ToolError, match=r"there is no file 'b.png'.*did you mean 'a.png'"):
+            await view_image.call({"file_path": "b.png"}, context)
+
+    def test_it_is_offered_only_on_request(self) -> None:
+        assert "view_image" not in {item.spec.name for item in FilesToolset().tools()}
+        tools = FilesToolset(read_only=True, images=True)
+        assert [item.spec.name for item in tools.tools()] == [
+            "read_file",
+            "list_files",
+            "search_files",
+            "view_image",
+        ]
+        assert tools.part.settings == {"read_only": True, "images": True}

@@ -71,6 +71,6 @@ def refuse_missing(spec: AgentSpec, *, has_model: bool, has_tools: bool) -> None
 
 
 def _parts_of(items: tuple[ToolLike, ...]) -> tuple[PartSpec, ...]:
-    from treadle.tools.resolve import part_of as part_of_tool
+    from treadle.tools.resolve import parts_of
 
-    return tuple([part_of_tool(item) for item in items])
+    return parts_of(items)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from treadle.http.guarded import GuardedHttp
     from treadle.sandbox.protocol import Limits
+    from treadle.tools.files import FilesToolset
     from treadle.tools.mcp import MCPServer, MCPServers
     from treadle.tools.mock.toolset import Mock
     from treadle.tools.openapi import OpenAPI
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from treadle.tools.spin import Spin
 
 _WHERE = {
+    "FilesToolset": "treadle.tools.files",
     "GuardedHttp": "treadle.http.guarded",
     "Limits": "treadle.sandbox.protocol",
     "MCPServer": "treadle.tools.mcp",
@@ -25,6 +27,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "FilesToolset",
     "GuardedHttp",
     "Limits",
     "MCPServer",

@@ -1,4 +1,4 @@
-"""What a running tool is given: facts about its call, and what its run holds while it is driven."""
+"""The context of a running tool: facts about its call, and the resources that its run holds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -16,7 +16,7 @@ CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
 
 
 class Scope:
-    """What tools hold for one run while a process drives it: working folders, connections, sessions.
+    """The resources that tools hold for one run while a process drives it: folders, connections, sessions.
 
     Everything in it is closed, in reverse order of opening, when the run is no longer driven.
     """
@@ -63,7 +63,7 @@ class Scope:
 
 
 class ToolContext:
-    """What a running call knows about its run. A parameter with this annotation receives it."""
+    """The facts and functions that a running call gets from its run. A parameter annotated with it receives it."""
 
     __slots__ = (
         "_caller",
@@ -97,7 +97,7 @@ class ToolContext:
         self.sandbox = sandbox
         """The run's files. `None` if the run has no sandbox."""
         self.scope = scope if scope is not None else Scope()
-        """What tools hold for the run as long as it is driven."""
+        """The resources that tools hold for the run as long as it is driven."""
         self.tools = tools
         """All tools of the run, including this one."""
         self._report = report

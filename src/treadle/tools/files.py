@@ -16,10 +16,20 @@ from treadle.core.spec import PartSpec
 from treadle.sandbox.protocol import Sandbox, normalize_file, normalize_folder
 from treadle.tools.context import ToolContext
 from treadle.tools.function.tool import tool
-from treadle.tools.protocol import Tool
+from treadle.tools.parts import settings_of
+from treadle.tools.protocol import Attachment, Tool, ToolOutput
 
 MAX_EDITED_CHARS = 16 * 1024 * 1024
 """The size limit of an edited text. Without it, a few edits that double a text would fill the memory."""
+MAX_IMAGE_BYTES = 3_750_000
+"""The size limit of an image. As base64 it is 5 MB, which every provider accepts."""
+_IMAGES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+"""The first bytes of image files, and their MIME types."""
 MAX_MATCHES = 100
 MAX_LINE_CHARS = 200
 MAX_COMPARED = 2000
@@ -160,18 +170,42 @@ def search_files(
     return "\n".join(found) or "no matches"
 
 
-class FilesToolset:
-    """The tools for a run's files. With `read_only`, only the tools that change nothing."""
+@tool(effect="pure")
+async def view_image(context: ToolContext, file_path: str) -> ToolOutput:
+    """Look at an image file (PNG, JPEG, GIF or WebP).
 
-    def __init__(self, *, read_only: bool = False) -> None:
+    Args:
+        file_path: Path of the file, such as "plots/day.png".
+    """
+    sandbox, name = _sandbox_of(context), normalize_file(file_path)
+    content = _read(sandbox, name)
+    mime_type = _image_type(content)
+    if mime_type is None:
+        raise ToolError(f"{name!r} is not a PNG, JPEG, GIF or WebP image")
+    if len(content) > MAX_IMAGE_BYTES:
+        raise ToolError(f"{name!r} has {len(content):,} bytes; images may have up to {MAX_IMAGE_BYTES:,}")
+    image = Attachment("image", content, mime_type, name=name)
+    return ToolOutput(f"[image {name}, {mime_type}, {len(content):,} bytes]", attachments=(image,))
+
+
+class FilesToolset:
+    """The tools for a run's files.
+
+    With `read_only`, only the tools that change nothing. With `images`, also `view_image`, for models that can
+    see: others fail on a message with an image.
+    """
+
+    def __init__(self, *, read_only: bool = False, images: bool = False) -> None:
         self.is_read_only = read_only
-        self.part = PartSpec(name="files", settings={"read_only": True} if read_only else None)
+        self.has_images = images
+        settings = settings_of(FilesToolset, {"read_only": read_only, "images": images})
+        self.part = PartSpec(name="files", settings=settings)
 
     def tools(self) -> Sequence[Tool]:
         """See `Toolset.tools`."""
-        if self.is_read_only:
-            return (read_file, list_files, search_files)
-        return (read_file, write_file, list_files, delete_file, edit_file, search_files)
+        reading: list[Tool] = [read_file, list_files, search_files]
+        whole: list[Tool] = [read_file, write_file, list_files, delete_file, edit_file, search_files]
+        return [*(reading if self.is_read_only else whole), *([view_image] if self.has_images else [])]
 
 
 files = FilesToolset()
@@ -226,12 +260,23 @@ def _sandbox_of(context: ToolContext) -> Sandbox:
     return context.sandbox
 
 
-def _read_text(sandbox: Sandbox, path: str) -> str:
-    name = normalize_file(path)
+def _read(sandbox: Sandbox, name: str) -> bytes:
     try:
-        content = sandbox.read(name)
+        return sandbox.read(name)
     except SandboxError as error:
         raise _with_near_paths(error, sandbox, name) from error
+
+
+def _image_type(content: bytes) -> str | None:
+    """Return the MIME type of an image by its first bytes, or `None` if it is not a known image."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _IMAGES.items() if content.startswith(start)), None)
+
+
+def _read_text(sandbox: Sandbox, path: str) -> str:
+    name = normalize_file(path)
+    content = _read(sandbox, name)
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -1,1 +1,1 @@
-"""Commands shut in with bubblewrap."""
+"""Commands that run isolated with bubblewrap."""

@@ -13,7 +13,7 @@ from threading import Lock
 
 from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.bubblewrap import WRITABLE
-from treadle.sandbox.commands.family import BareFamily, Family, ShutInFamily
+from treadle.sandbox.commands.family import BareFamily, Family, IsolatedFamily
 from treadle.sandbox.commands.processes import measure_tree
 from treadle.sandbox.commands.tree import TooMuchError, measure
 from treadle.sandbox.protocol import Limits, Outcome, Stop
@@ -30,7 +30,7 @@ class Command:
         root: Path,
         limits: Limits,
         *,
-        is_shut_in: bool = True,
+        is_isolated: bool = True,
         has_network: bool = False,
         binds: Mapping[str, str] | None = None,
         report: Callable[[str], None] | None = None,
@@ -38,8 +38,8 @@ class Command:
         self._limits = limits
         self._folders = [root / name for name in WRITABLE]
         self._family: Family = (
-            ShutInFamily(text, root, limits, has_network, binds or {})
-            if is_shut_in
+            IsolatedFamily(text, root, limits, has_network, binds or {})
+            if is_isolated
             else BareFamily(text, root, limits)
         )
         self._report = report

@@ -75,7 +75,7 @@ class Family(Protocol):
         ...
 
 
-class ShutInFamily:
+class IsolatedFamily:
     """Processes in a bubblewrap sandbox. The kernel ends them all together with the first one."""
 
     def __init__(

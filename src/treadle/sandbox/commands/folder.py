@@ -52,7 +52,7 @@ class Extras(Struct, frozen=True, omit_defaults=True):
 
 
 class _Held(Struct):
-    """What is known of a file on disk."""
+    """The known facts about a file on disk."""
 
     content: bytes
     stamp: tuple[int, ...] | None

@@ -67,7 +67,7 @@ class HostFolder:
             command,
             self._root,
             limits,
-            is_shut_in=self._commands.is_protected,
+            is_isolated=self._commands.is_protected,
             has_network=self._commands.has_network,
             binds=self._commands.binds,
             report=report,

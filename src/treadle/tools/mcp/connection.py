@@ -13,7 +13,7 @@ from treadle.core.errors import ToolError
 from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.tools.mcp import worker
-from treadle.tools.mcp.failure import UnreachableError, Verdict, describe, first_leaf, judge
+from treadle.tools.mcp.failure import EndedError, UnreachableError, Verdict, describe, first_leaf, judge
 from treadle.tools.mcp.http_client import Trip, make_client
 from treadle.tools.mcp.results import mend_listing
 from treadle.tools.mcp.target import Target
@@ -203,7 +203,7 @@ class Connection:
         if judge(leaf, is_over=False, status=status) is not Verdict.LOST:
             return UnreachableError(self.tell(f"cannot be used: {self._describe(leaf, status)}"))
         if target.url is None or (cause is None and hasattr(leaf, "code")):
-            return UnreachableError(self.tell("ended before it answered"))
+            return EndedError(self.tell("ended before it answered"))
         return UnreachableError(self.tell(f"cannot be used: {self._describe(cause or leaf)}"))
 
     def _live(self) -> Any:

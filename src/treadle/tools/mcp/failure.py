@@ -27,8 +27,12 @@ class UnreachableError(TreadleError):
     """A server could not be connected to, or did not answer as MCP requires."""
 
 
+class EndedError(UnreachableError):
+    """A server's process ended before it answered."""
+
+
 class Verdict(Enum):
-    """What a failure means for a call."""
+    """The meaning of a failure for its call."""
 
     ANSWERED = auto()
     """The server answered with an error or with something invalid. The session continues."""

@@ -8,7 +8,7 @@ from typing import Any
 from treadle.core.errors import ToolError, TreadleError
 from treadle.core.types import Json
 from treadle.tools.mcp.connection import Connection, Progress
-from treadle.tools.mcp.failure import UnreachableError, Verdict
+from treadle.tools.mcp.failure import EndedError, UnreachableError, Verdict
 from treadle.tools.mcp.http_client import KEY
 from treadle.tools.mcp.target import Target
 
@@ -156,9 +156,9 @@ class Link:
             return await self._start_as("legacy", deadline)
         try:
             connection = await self._start_as("auto", deadline)
-        except UnreachableError as error:
+        except EndedError:
             # Some servers exit if the first message is not the handshake of older protocol versions.
-            if self.target.transport != "stdio" or "ended before it answered" not in str(error):
+            if self.target.transport != "stdio":
                 raise
             connection = await self._start_as("legacy", deadline)
         self._is_legacy = connection.is_legacy
@@ -179,8 +179,8 @@ class Link:
             seconds = self.target.start_timeout_seconds
             raise UnreachableError(
                 connection.tell(
-                    f"did not answer within {seconds:g} s of being started; is it an MCP server? Give it "
-                    "longer with start_timeout_seconds (startTimeout in a file)"
+                    f"did not answer within {seconds:g} s of being started; is it an MCP server? To wait "
+                    "longer, set start_timeout_seconds (startTimeout in a file)"
                 )
             ) from None
         except BaseException:
@@ -232,7 +232,7 @@ class Link:
 
 
 class _LostError(TreadleError):
-    """Return the message for the model about a call that will get no answer."""
+    """A call will get no answer. The message is for the model."""
 
     def __init__(self, told: str, *, is_not_run: bool) -> None:
         super().__init__(told)

@@ -85,13 +85,9 @@ class MCPServer:
             start_timeout_seconds,
             tuple(secrets),
         )
-        for option, seconds in (
-            ("timeout_seconds", timeout_seconds),
-            ("start_timeout_seconds", start_timeout_seconds),
-        ):
-            is_none_allowed = option == "timeout_seconds"
-            if not (seconds is None and is_none_allowed) and not _is_positive(seconds):
-                raise ConfigError(f"MCPServer {self.name!r}: {option} is {seconds!r}; it must be above 0")
+        if timeout_seconds is not None:
+            _check_seconds(self.name, "timeout_seconds", timeout_seconds)
+        _check_seconds(self.name, "start_timeout_seconds", start_timeout_seconds)
         self.timeout_seconds = timeout_seconds
         self.is_per_run = per_run
         self.effects = {key: _to_effect(value, self.name, key) for key, value in (effects or {}).items()}
@@ -374,8 +370,9 @@ def _check_headers(headers: Mapping[str, str], name: str) -> dict[str, str]:
     return dict(headers)
 
 
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+def _check_seconds(name: str, option: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise ConfigError(f"MCPServer {name!r}: {option} is {value!r}; it must be above 0")
 
 
 def _to_effect(value: str, name: str, tool: str) -> Effect:

@@ -21,7 +21,7 @@ from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
-from treadle.models.protocol import Watch, load_model
+from treadle.models.protocol import Watch, load_model, part_of
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.output import OutputChecker
 
@@ -149,9 +149,9 @@ class Simulator:
 
 def _part_of(model: "Model | str", seed: int | None, cache: str | Path | None) -> PartSpec | None:
     """Return the model's name, with the seed and the folder as settings, if the model has a name."""
-    part = PartSpec(name=model) if isinstance(model, str) else getattr(model, "part", None)
+    part = PartSpec(name=model) if isinstance(model, str) else part_of(model)
     # Settings of the model itself cannot be part of a simulator's settings.
-    if not isinstance(part, PartSpec) or part.missing is not None or part.settings is not None:
+    if part.missing is not None or part.settings is not None:
         return None
     settings = {"seed": seed, "cache": None if cache is None else str(cache)}
     return PartSpec(

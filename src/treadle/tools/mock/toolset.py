@@ -81,7 +81,7 @@ class _Memory(Struct, omit_defaults=True):
 
 
 class _World:
-    """What the mocked tools of one run share while a process drives it."""
+    """The data that the mocked tools of one run share while a process drives it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()

@@ -43,8 +43,7 @@ class OpenAPI:
         effects: Mapping[str, Effect | str] | None = None,
         resolver: Resolver | None = None,
     ) -> None:
-        """`document` is a path, a URL, a text or a decoded document. A document at a URL is loaded now, which
-        blocks.
+        """`document` is a path, a URL, a text or a decoded document. One at a URL is loaded now, which blocks.
 
         `base_url` replaces all servers of the document. `auth` maps names of security schemes to credentials
         (`user:password` for basic); others are taken from the environment variables `OPENAPI_<HOST>_<SCHEME>`.
@@ -52,11 +51,12 @@ class OpenAPI:
         may lead to. `headers` are sent with every request, but not to other hosts.
         Raises: `ConfigError`.
         """
+        allowed_hosts = list(allowed_hosts)
         loaded = load(document, allow_private=allow_private, resolver=resolver)
         self.document = Document(loaded.raw, loaded.origin)
         self._given_url = base_url
         self._source = loaded.url
-        operations = _choose(self.document, include, exclude)
+        operations = _with_effects(_choose(self.document, include, exclude), effects or {}, loaded.origin)
         self._urls = {item.name: self._url_of(item) for item in operations}
         hosts = {host_of(url) for url in self._urls.values()}
         named = {host_of(url) for url in (base_url, loaded.url) if url is not None}
@@ -73,15 +73,11 @@ class OpenAPI:
         self._secrets = Secrets(
             self.document.security_schemes, dict(auth or {}), self._headers, is_host_named=hosts <= named
         )
-        changed = {
-            name: read_effect(value, f"the effect of {name!r}") for name, value in (effects or {}).items()
-        }
-        _check_names(changed, [item.name for item in operations], loaded.origin)
         self.part = _part_of(
             document,
             self._find_obstacle(document, auth or {}, resolver),
             base_url=base_url,
-            allowed_hosts=list(allowed_hosts),
+            allowed_hosts=allowed_hosts,
             allow_private=allow_private,
             max_response_bytes=max_response_bytes,
             timeout_seconds=timeout_seconds,
@@ -89,12 +85,7 @@ class OpenAPI:
             exclude=list(exclude),
             effects=None if effects is None else dict(effects),
         )
-        self._tools = tuple(
-            [
-                OpenAPITool(self, replace(item, effect=changed.get(item.name, item.effect)))
-                for item in operations
-            ]
-        )
+        self._tools = tuple([OpenAPITool(self, item) for item in operations])
 
     def tools(self) -> "tuple[OpenAPITool, ...]":
         """See `Toolset.tools`."""
@@ -221,6 +212,14 @@ def _choose(document: Document, include: Sequence[str] | None, exclude: Sequence
         left_out = f": {'; '.join(document.notes[:5])}" if document.notes else ""
         raise ConfigError(f"{document.origin} has no operation that can be a tool{left_out}")
     return chosen
+
+
+def _with_effects(
+    operations: Sequence[Operation], given: Mapping[str, Effect | str], origin: str
+) -> list[Operation]:
+    effects = {name: read_effect(value, f"the effect of {name!r}") for name, value in given.items()}
+    _check_names(effects, [item.name for item in operations], origin)
+    return [replace(item, effect=effects.get(item.name, item.effect)) for item in operations]
 
 
 def _check_names(names: Iterable[str], known: Sequence[str], origin: str) -> None:

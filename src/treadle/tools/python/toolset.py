@@ -31,7 +31,7 @@ MAX_SHOWN_CHARS = 10_000
 """In longer code the last expression is not rewritten to show its value with `repr`."""
 
 _DESCRIPTION = (
-    "Run Python code in a sandbox, and read what it prints and the value of its last expression.\n\n"
+    "Run Python code in a sandbox. Returns what it prints and the value of its last expression.\n\n"
     "Variables, functions and imports are kept for the next call. The working folder is the run's files: open(), "
     "os and pathlib work on them. The other tools can be called as functions with keyword arguments; they return "
     "the tool's result and raise RuntimeError if it fails; call them one after another. There is no network, no "
@@ -39,6 +39,12 @@ _DESCRIPTION = (
     "base64, bisect, collections, copy, csv, dataclasses, datetime, decimal, functools, hashlib, itertools, json, "
     "math, os, pathlib, random, re, sys, time, tomllib, typing and unicodedata."
 )
+_PARAMETERS: dict[str, Json] = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "description": "The code. It may have many lines."}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
 
 
 class Python:
@@ -79,20 +85,14 @@ class Python:
         for option, value in (("max_seconds", max_seconds), ("max_memory_bytes", max_memory_bytes)):
             if value <= 0:
                 raise ConfigError(f"Python: {option} is {value!r}; it must be above 0")
-        parameters: dict[str, Json] = {
-            "type": "object",
-            "properties": {"code": {"type": "string", "description": "The code, of any number of lines."}},
-            "required": ["code"],
-            "additionalProperties": False,
-        }
         self.spec = ToolSpec(
             name=name,
             description=_DESCRIPTION,
-            parameters=parameters,
+            parameters=_PARAMETERS,
             effect=Effect.IDEMPOTENT,
             is_concurrent=False,
         )
-        self.find_fault = ArgumentChecker(parameters).find_fault
+        self.find_fault = ArgumentChecker(_PARAMETERS).find_fault
         self._limits = {
             "max_feed_duration_secs": max_seconds,
             "max_memory": max_memory_bytes,

@@ -150,8 +150,9 @@ def _check(tool: ToolSpec, label: str) -> None:
         try:
             ArgumentChecker(schema).find_fault({})
         except ConfigError as error:
-            why = str(error).partition("Schema: ")[2]
-            raise ConfigError(f"{label}: its {field} is not a valid JSON Schema: {why}") from error
+            raise ConfigError(
+                f"{label}: its {field} is not a valid JSON Schema: {error.__cause__}"
+            ) from error
     for name in ("timeout_seconds", "max_result_chars", "max_calls", "max_concurrent"):
         value = getattr(tool, name)
         if value is not None and value <= 0:
