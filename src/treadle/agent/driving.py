@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from treadle.agent.run import Run
 from treadle.agent.spec import Files
@@ -33,8 +33,8 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver, Emit
-from treadle.loop.results import read_call
 from treadle.loop.wayout import see_through
+from treadle.loop.workbench import read_call
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Decision, Tool
 
@@ -136,7 +136,7 @@ async def fork(
     writer = agent.journal.create(new_run_id or make_run_id())
     policy = head.spec.policy
     driver = make_driver(agent, State(), writer, sandbox, emit, task, head.output, policy)
-    e.stamp(head, time.time())
+    force_setattr(head, "at", time.time())
     driver.adopt(prefix)
     driver.put(_resumed(agent, driver, task, policy))
     if text is not None:

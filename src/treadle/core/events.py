@@ -359,14 +359,6 @@ class Ephemeral(Struct, frozen=True, gc=False):
         return b'{"run_id":%b,%b' % (_encoder.encode(self.run_id), _encoder.encode(self.body)[1:])
 
 
-def stamp(body: DurableBody, at: float) -> None:
-    """Set the time of a body that was just made and that nobody else holds yet."""
-    _force(body, "at", at)
-
-
-_force = msgspec.structs.force_setattr
-
-
 def read_version_1(started: RunStarted) -> AgentSpec:
     """Return the agent spec of a run whose journal is of version 1.
 

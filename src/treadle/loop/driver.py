@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core import events as e
@@ -142,7 +143,7 @@ class Driver:
             return
         now, state = self._clock.time(), self.state
         for body in bodies:
-            e.stamp(body, now)
+            stamp(body, "at", now)
         self._writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)

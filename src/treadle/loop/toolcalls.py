@@ -8,8 +8,7 @@ from treadle.core.decide import Ask, RequestApprovals, RunCalls
 from treadle.core.state import CallState, State
 from treadle.core.types import FinishReason, ToolResult
 from treadle.loop.outbox import Outbox
-from treadle.loop.results import read_call
-from treadle.loop.workbench import Order, Workbench, to_decided
+from treadle.loop.workbench import Order, Workbench, read_call, to_decided
 
 
 class ToolCalls:

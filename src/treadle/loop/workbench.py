@@ -6,8 +6,10 @@ only being cancelled raises.
 """
 
 import asyncio
+import difflib
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -16,21 +18,25 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.decide import refuse_unapproved, unknown_outcome
-from treadle.core.inner import Doubt, InnerDecision, Recall, Run, Settle
-from treadle.core.types import Effect, Json, ToolCall, ToolErrorKind, ToolResult
+from treadle.core.errors import SandboxError, ToolError
+from treadle.core.inner import Run
+from treadle.core.types import Artifact, Effect, Json, ToolCall, ToolErrorKind, ToolResult
+from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
-from treadle.loop.results import Blobs, describe_exception, failed, read_call, to_result
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_CONTEXT, Scope, ToolContext
-from treadle.tools.protocol import ApprovalRequest, Approver, Decision, Tool, ToolOutput
+from treadle.tools.protocol import ApprovalRequest, Approver, Attachment, Decision, Tool, ToolOutput
 from treadle.tools.toolbox import Toolbox
 
+MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
+"""A larger attachment is left out of the result."""
+MAX_STRUCTURED_BYTES = 100_000
+"""A larger structured result is kept as an artifact and not in the event."""
+
+Blobs: TypeAlias = dict[str, bytes]
+"""Contents by SHA-256, hex."""
 MAX_INNER_CHARS = 4_000_000
 """The longest result that goes to a tool and not to the model; a longer one is an error."""
-
-DecideInner: TypeAlias = Callable[[str, int, str, str], InnerDecision]
-"""Decides about a call within a call, given the outer call's id, the call's number in it (from 1), the tool's name
-and the arguments as JSON."""
 
 
 class Clock(Protocol):
@@ -90,16 +96,21 @@ class Workbench:
         ready = read_call(call, self.toolbox.tools, is_cut_off=order.is_cut_off)
         if isinstance(ready, ToolResult):
             return self._complete(order, ready, outbox)
-        inner = None if call.name in self.toolbox.contextless else _InnerCalls(self, order, outbox)
+        inner = (
+            None
+            if call.name in self.toolbox.contextless
+            else InnerCalls(self, call.call_id, order.step, outbox)
+        )
         max_chars = self.toolbox.by_name[call.name].max_result_chars
         result, blobs, seconds = await self._run(order, call, *ready, outbox, inner, max_chars)
         if inner is not None and inner.is_in_doubt:
             result = unknown_outcome(call)
         return self._complete(order, result, outbox, seconds, blobs, has_files=True)
 
-    async def make_inner(self, decided: Run, order: Order, outbox: Outbox) -> ToolResult:
-        """Make a call of a tool, once it is approved where that is needed."""
+    async def make_inner(self, decided: Run, parent_id: str, step: int, outbox: Outbox) -> ToolResult:
+        """Make a call of the tool that runs as `parent_id`, once it is approved where that is needed."""
         call = decided.call
+        order = Order(call, step, decided.attempt, parent_id)
         ready = read_call(call, self.toolbox.tools)
         if isinstance(ready, ToolResult):
             return self._complete(order, ready, outbox)
@@ -134,7 +145,7 @@ class Workbench:
         tool: Tool,
         arguments: dict[str, Json],
         outbox: Outbox,
-        inner: "_InnerCalls | None",
+        inner: "InnerCalls | None",
         max_chars: int,
     ) -> tuple[ToolResult, Blobs | None, float]:
         """Note the intent, run the tool, and return its result, the contents of its artifacts and the seconds."""
@@ -173,9 +184,9 @@ class Workbench:
             else:
                 async with asyncio.timeout(timeout_seconds) as timer:
                     outcome = await tool.call(arguments, context)
-            result, blobs = to_result(call, outcome, max_chars)
+            result, blobs = _to_result(call, outcome, max_chars)
         except TimeoutError as error:
-            kind, text = ToolErrorKind.FAILED, describe_exception(error)
+            kind, text = ToolErrorKind.FAILED, _describe_exception(error)
             if timer is not None and timer.expired():
                 kind = ToolErrorKind.TIMEOUT
                 text = f"{call.name} did not finish within {timeout_seconds} s and was stopped."
@@ -185,9 +196,9 @@ class Workbench:
             if task is None or task.cancelling():
                 raise
             # Nobody cancelled this call: something that the tool waited for was cancelled.
-            result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
+            result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
         except Exception as error:
-            result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
+            result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
         return result, blobs, self._clock.monotonic() - begin
 
     def _complete(
@@ -228,11 +239,6 @@ class Workbench:
         return None if decision.is_approved else refuse_unapproved(call, decided)
 
 
-def run_all(parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
-    """Decide to run every call that a tool makes."""
-    return Run(ToolCall(f"{parent_id}/{number}", name, arguments), 1)
-
-
 def to_decided(call_id: str, decision: Decision) -> e.ApprovalDecided:
     """Return the event for a decision about a call."""
     return e.ApprovalDecided(
@@ -243,43 +249,116 @@ def to_decided(call_id: str, decision: Decision) -> e.ApprovalDecided:
     )
 
 
-class _InnerCalls:
-    """The calls that one running call makes of other tools, one after another."""
+def read_call(
+    call: ToolCall, tools: Mapping[str, Tool], *, is_cut_off: bool = False
+) -> tuple[Tool, dict[str, Json]] | ToolResult:
+    """Return the tool and its arguments, or the result that tells the model what is wrong with the call.
 
-    __slots__ = ("_bench", "_count", "_lock", "_order", "_outbox", "is_in_doubt")
+    `is_cut_off` tells that the model's output limit ended the answer that holds the call.
+    """
+    tool = tools.get(call.name)
+    if tool is None:
+        return failed(call, ToolErrorKind.UNKNOWN_TOOL, _unknown_tool(call.name, tools))
+    try:
+        arguments = call.parsed
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        if is_cut_off:
+            text = (
+                "The arguments were cut off by the output limit, so the call was not run. Call again with "
+                "shorter arguments, in several calls if need be."
+            )
+            return failed(call, ToolErrorKind.TRUNCATED, text)
+        text = f"The arguments are not valid JSON ({error}), so the call was not run. Send one JSON object."
+        return failed(call, ToolErrorKind.INVALID_JSON, text)
+    try:
+        fault = tool.find_fault(arguments)
+    except Exception as error:
+        return failed(call, ToolErrorKind.FAILED, f"The call was not run: {_describe_exception(error)}")
+    if fault is not None:
+        return failed(call, ToolErrorKind.INVALID_ARGUMENTS, f"The call was not run: {fault}")
+    return tool, arguments
 
-    def __init__(self, bench: Workbench, order: Order, outbox: Outbox) -> None:
-        self._bench = bench
-        self._order = order
-        self._outbox = outbox
-        self._count = 0
-        self._lock: asyncio.Lock | None = None
-        self.is_in_doubt = False
-        """True once the tool made other calls than before it was interrupted."""
 
-    def caller(self, call_id: str) -> "_InnerCalls":
-        """Return the function that makes calls within the call `call_id`."""
-        return self
+def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
+    """Return a result that is an error."""
+    return ToolResult(call.call_id, call.name, _to_unicode(text), is_error=True, error_kind=kind)
 
-    async def __call__(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
-        """See `ToolContext.call_tool`."""
-        self._lock = self._lock or asyncio.Lock()
-        async with self._lock:
-            self._count += 1
-            result = await self._make(name, msgspec.json.encode(arguments).decode())
-        return ToolOutput(result.content, result.is_error, result.is_simulated, result.structured)
 
-    async def _make(self, name: str, arguments: str) -> ToolResult:
-        parent_id = self._order.call.call_id
-        decided = self._bench.decide_inner(parent_id, self._count, name, arguments)
-        if isinstance(decided, Run):
-            order = Order(decided.call, self._order.step, decided.attempt, parent_id)
-            return await self._bench.make_inner(decided, order, self._outbox)
-        if isinstance(decided, Doubt):
-            self.is_in_doubt = True
-        elif isinstance(decided, Settle):
-            done = e.ToolCompleted(step=self._order.step, result=decided.result, parent_call_id=parent_id)
-            self._outbox.put(done)
+def _to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResult, Blobs | None]:
+    """Return the result for what a tool returned, and the contents of its artifacts.
+
+    A text longer than `max_chars` is cut in the middle, and the whole is kept as the first artifact.
+    """
+    if type(outcome) is str and len(outcome) <= max_chars:
+        return ToolResult(call.call_id, call.name, _to_unicode(outcome)), None
+    if not isinstance(outcome, str | ToolOutput):
+        text = f"{call.name} returned {type(outcome).__name__}, and not a text."
+        return failed(call, ToolErrorKind.FAILED, text), None
+    output = ToolOutput(outcome) if isinstance(outcome, str) else outcome
+    blobs: Blobs = {}
+    artifacts = []
+    text = _to_unicode(output.content)
+    kind = ToolErrorKind.FAILED if output.is_error else None
+    if len(text) > max_chars:
+        whole = Attachment("text", text.encode(), "text/plain")
+        is_kept = len(whole.content or b"") <= MAX_ARTIFACT_BYTES
+        text = _cut_middle(text, max_chars)
+        if is_kept:
+            artifacts.append(_to_artifact(whole, blobs))
         else:
-            assert isinstance(decided, Recall)
-        return decided.result
+            kind = ToolErrorKind.TOO_LONG
+    structured, attachments = output.structured, output.attachments
+    if structured is not None and len(data := msgspec.json.encode(structured)) > MAX_STRUCTURED_BYTES:
+        structured = None
+        attachments = (*attachments, Attachment("structured", data, "application/json"))
+    for item in attachments:
+        if item.content is not None and len(item.content) > MAX_ARTIFACT_BYTES:
+            text += f"\n[{item.kind} of {len(item.content):,} bytes left out: it is too large]"
+        else:
+            artifacts.append(_to_artifact(item, blobs))
+    result = ToolResult(
+        call.call_id,
+        call.name,
+        text,
+        is_error=kind is not None,
+        error_kind=kind,
+        is_simulated=output.is_simulated,
+        structured=structured,
+        artifacts=tuple(artifacts),
+    )
+    return result, blobs
+
+
+def _describe_exception(error: BaseException) -> str:
+    """Return what the model is told about an exception that a tool raised."""
+    text = str(error)
+    if isinstance(error, ToolError | SandboxError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _to_unicode(text: str) -> str:
+    """Return `text` with lone surrogates (from file names that are not UTF-8) written out as escapes."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def _to_artifact(item: Attachment, blobs: Blobs) -> Artifact:
+    if item.content is None:
+        return Artifact(item.kind, mime_type=item.mime_type, uri=item.uri, name=item.name)
+    digest = hashlib.sha256(item.content).hexdigest()
+    blobs[digest] = item.content
+    return Artifact(item.kind, digest, len(item.content), item.mime_type, item.uri, item.name)
+
+
+def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
+    near = difflib.get_close_matches(name, tools, n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(repr(item) for item in near)}?" if near else ""
+    known = ", ".join(tools) if tools else "none"
+    return f"There is no tool {name!r}.{hint} The tools are: {known}."
+
+
+def _cut_middle(content: str, limit: int) -> str:
+    head, tail = limit * 2 // 3, limit // 3
+    left_out = len(content) - head - tail
+    note = f"[… {left_out:,} of {len(content):,} characters left out; ask for less at a time …]"
+    return f"{content[:head]}\n{note}\n{content[len(content) - tail :]}"

@@ -27,8 +27,7 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal
 from treadle.loop.outbox import Collected
-from treadle.loop.results import failed, read_call
-from treadle.loop.workbench import Order, Workbench
+from treadle.loop.workbench import Order, Workbench, failed, read_call
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Tool, ToolLike

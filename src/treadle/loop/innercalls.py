@@ -1,0 +1,68 @@
+"""Calls that a running tool makes of other tools."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from treadle.core import events as e
+from treadle.core.inner import Doubt, InnerDecision, Recall, Run, Settle
+from treadle.core.types import Json, ToolCall, ToolResult
+from treadle.loop.outbox import Outbox
+from treadle.tools.protocol import ToolOutput
+
+if TYPE_CHECKING:
+    from treadle.loop.workbench import Workbench
+
+DecideInner: TypeAlias = Callable[[str, int, str, str], InnerDecision]
+"""Decides about a call within a call, given the outer call's id, the call's number in it (from 1), the tool's name
+and the arguments as JSON."""
+
+
+def run_all(parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
+    """Decide to run every call that a tool makes."""
+    return Run(ToolCall(f"{parent_id}/{number}", name, arguments), 1)
+
+
+class InnerCalls:
+    """The calls that one running call makes of other tools, one after another."""
+
+    __slots__ = ("_bench", "_count", "_lock", "_outbox", "_parent_id", "_step", "is_in_doubt")
+
+    def __init__(self, bench: "Workbench", parent_id: str, step: int, outbox: Outbox) -> None:
+        """`parent_id` is the id of the running call."""
+        self._bench = bench
+        self._parent_id = parent_id
+        self._step = step
+        self._outbox = outbox
+        self._count = 0
+        self._lock: asyncio.Lock | None = None
+        self.is_in_doubt = False
+        """True once the tool made other calls than before it was interrupted."""
+
+    def caller(self, call_id: str) -> "InnerCalls":
+        """Return the function that makes calls within the call `call_id`."""
+        return self
+
+    async def __call__(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
+        """See `ToolContext.call_tool`."""
+        self._lock = self._lock or asyncio.Lock()
+        async with self._lock:
+            self._count += 1
+            result = await self._make(name, msgspec.json.encode(arguments).decode())
+        return ToolOutput(result.content, result.is_error, result.is_simulated, result.structured)
+
+    async def _make(self, name: str, arguments: str) -> ToolResult:
+        decided = self._bench.decide_inner(self._parent_id, self._count, name, arguments)
+        if isinstance(decided, Run):
+            return await self._bench.make_inner(decided, self._parent_id, self._step, self._outbox)
+        if isinstance(decided, Doubt):
+            self.is_in_doubt = True
+        elif isinstance(decided, Settle):
+            self._outbox.put(
+                e.ToolCompleted(step=self._step, result=decided.result, parent_call_id=self._parent_id)
+            )
+        else:
+            assert isinstance(decided, Recall)
+        return decided.result
