@@ -279,17 +279,23 @@ async def test_an_answer_before_the_end_of_the_request_counts():
     "unasked", [b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n", b"\r\n", b"x"]
 )
 async def test_bytes_that_nobody_asked_for_are_no_answer(unasked):
+    is_sent = asyncio.Event()
+
     async def add(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(OK)
         await asyncio.sleep(0.01)
         writer.write(unasked)
+        is_sent.set()
         await reader.read()
 
     async with listen(add) as url:
         transport = HttpTransport(timeout_seconds=10)
         for _ in range(3):
             assert await whole(transport, url) == (200, b"ok")
+            # Bytes that come after the next request would be its answer.
+            await is_sent.wait()
+            is_sent.clear()
             await asyncio.sleep(0.05)
 
 

@@ -5,6 +5,7 @@ Exit codes: 0 completed, 1 failed, 2 misuse, 3 a limit was reached, 130 interrup
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -133,6 +134,8 @@ def _report(error: Exception) -> int:
 
 def _leave(code: int) -> NoReturn:
     """Exit without waiting for the thread of a cancelled tool, which Python would wait for."""
+    # From here on Ctrl-C must not change the exit code.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(code))
     try:
         sys.stdout.flush()
         sys.stderr.flush()
