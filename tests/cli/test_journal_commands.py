@@ -79,7 +79,7 @@ def test_run_that_is_not_there(two_runs: Cli) -> None:
     commands = ["show", "resume", "fork", "replay", "verify", "export"]
     for result in two_runs.run_all((command, "third") for command in commands):
         assert result.code == 2, result
-        assert "there is no run 'third' in this journal of 2; the newest is 'second'" in result.err
+        assert "there is no run 'third' in this journal; the newest is 'second'" in result.err
         assert result.out == ""
 
 

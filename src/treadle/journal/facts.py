@@ -1,6 +1,6 @@
 """The facts about a run that listings show, kept up to date event by event.
 
-A store that keeps `Facts` beside a run's events can list runs without reading any event. The facts agree with
+A store that keeps `Facts` with a run's events can list runs without reading any event. The facts agree with
 `core.state.fold` of the same events; they are far cheaper to update, because they hold no transcript.
 """
 
@@ -15,11 +15,11 @@ from treadle.core.types import Message, StopReason, Usage
 from treadle.journal.protocol import RunInfo
 
 _SHOWN_CHARS = 200
-"""How much of an input or an error is kept."""
+"""How many characters of an input or an error are kept."""
 
 
 class Facts(Struct, kw_only=True):
-    """What a listing says about one run; changed in place. See `RunInfo` for the fields that it shares."""
+    """The facts about one run, changed in place. `RunInfo` describes the fields that have the same names."""
 
     status: str = Status.RUNNING.value
     stop_reason: str | None = None
@@ -49,16 +49,16 @@ class Facts(Struct, kw_only=True):
     output_tokens: int = 0
     cost_usd: float | None = 0.0
     context_chars: int | None = 0
-    """An estimate of the next prompt's length, for servers that count no tokens: 4 characters for each token of
-    the newest inference, and what was said since. `None`: unknown, because the context was compacted."""
+    """The estimated length of the next prompt, for servers that count no tokens: 4 characters for each token of
+    the newest inference, plus the text added since. `None`: unknown, because the context was compacted."""
     is_exact: bool = True
     """False once tokens had to be estimated while `context_chars` was unknown; `facts_of` is exact then."""
 
     def add(self, bodies: Sequence[e.DurableBody]) -> bool:
-        """Take in the run's next events. Return True if more changed than the counters of each step.
+        """Add the run's next events. Return True if they changed more than the counters.
 
         The counters are `events`, `updated_at`, `steps`, the tokens, `cost_usd` and `context_chars`. This is part
-        of the hot path: the two bodies that each step has are handled without a further call.
+        of the hot path: the two bodies that every step has are handled without another function call.
         """
         if not bodies:
             return False
@@ -166,7 +166,7 @@ def _guess_usage(facts: Facts, message: Message) -> Usage:
 
 
 def _say(facts: Facts, text: str) -> bool:
-    """Count what was said to the model since its last inference."""
+    """Count text that was added since the newest inference."""
     if facts.context_chars is not None:
         facts.context_chars += len(text)
     return False
@@ -252,4 +252,4 @@ _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.RunFinished: _on_run_finished,
     e.Rewarded: _on_rewarded,
 }
-"""What the other bodies change; those that change nothing are left out."""
+"""The updates for all other bodies. Bodies that change no fact are left out."""

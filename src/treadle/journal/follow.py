@@ -1,7 +1,7 @@
 """`Journal.follow`: the events of a store as they are kept, for the stores that are built in.
 
-Whoever keeps events calls `Changes.announce`, which wakes the followers of these runs in this process. A store
-that other processes write too is also looked at every `POLL_SECONDS`.
+A store calls `Changes.announce` after it has kept events, which wakes the followers of these runs in this process.
+A store that other processes write as well is also read every `POLL_SECONDS`.
 """
 
 import asyncio
@@ -14,33 +14,33 @@ from treadle.core.errors import JournalError
 from treadle.core.events import Event
 
 POLL_SECONDS = 0.2
-"""How often a follower looks for what other processes kept."""
+"""How often a follower looks for events of other processes."""
 
 
 class Page(NamedTuple):
-    """What a follower reads at a time."""
+    """The events that a follower reads in one go."""
 
     events: list[Event]
     position: int
-    """Where the next page begins."""
+    """The position at which the next page begins."""
     is_last: bool
-    """True if the run was over before the page was read, so that nothing follows."""
+    """True if the run was over before the page was read, so that no further page can come."""
 
 
 class Source(Protocol):
-    """A store that can be read from a position on. Its methods block, and are called in threads."""
+    """A store that can be read starting at a position. Its methods block and are called in threads."""
 
     def start_position(self, run_id: str | None, after_seq: int | None) -> int:
-        """Return the position behind `after_seq`, or the present end if that is `None`."""
+        """Return the position after `after_seq`, or the position of the end if `after_seq` is `None`."""
         ...
 
     def read_page(self, run_id: str | None, after_seq: int | None, position: int) -> Page:
-        """Return the next events behind `position`, none if there are none yet."""
+        """Return the next events after `position`; the page is empty if there are none yet."""
         ...
 
 
 class Follower:
-    """One `follow` under way. Its methods are called in its event loop, if not said otherwise."""
+    """A running `follow`. Its methods are called in its event loop unless they say otherwise."""
 
     def __init__(self, run_id: str | None) -> None:
         self.run_id = run_id
@@ -55,7 +55,7 @@ class Follower:
             self._loop.call_soon_threadsafe(self._has_news.set)
 
     def forget_news(self) -> None:
-        """Make the next `wait` wait for what happens from now on."""
+        """Ignore earlier calls of `wake`, so that `wait` waits for the next one."""
         self._has_news.clear()
 
     async def wait(self, seconds: float | None) -> None:
@@ -70,7 +70,7 @@ class Changes:
 
     def __init__(self) -> None:
         self.followers: tuple[Follower, ...] = ()
-        """Empty most of the time; then keeping events costs no more than looking at this."""
+        """Empty most of the time. Stores check that before they call `announce`, which costs almost nothing."""
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -86,14 +86,14 @@ class Changes:
                 self.followers = tuple([item for item in self.followers if item is not follower])
 
     def announce(self, run_ids: Iterable[str]) -> None:
-        """Wake those who follow one of `run_ids`, or all runs. Safe to call from any thread."""
+        """Wake the followers of `run_ids` and of all runs. Safe to call from any thread."""
         known = set(run_ids)
         for follower in self.followers:
             if follower.run_id is None or follower.run_id in known:
                 follower.wake()
 
     def close(self) -> None:
-        """End all followers, since the journal is closed."""
+        """End all followers, because the journal is closed."""
         for follower in self.followers:
             follower.is_closed = True
             follower.wake()

@@ -18,7 +18,7 @@ class MemoryJournal:
     def __init__(self) -> None:
         self._runs: dict[str, list[bytes]] = {}
         self._facts: dict[str, Facts] = {}
-        """As of the newest listing: a run that nobody lists costs nothing."""
+        """The facts as of the newest listing. A listing brings them up to date, so appending costs nothing."""
         self._facts_lock = threading.Lock()
         self._appends: list[tuple[str, int, list[bytes]]] = []
         """Run, seq of the first event, and events, in the order in which they were appended."""
@@ -119,7 +119,7 @@ class MemoryJournal:
 
 
 def open_store(address: str, options: StoreOptions) -> MemoryJournal:
-    """Return a new journal in memory; the opener of `memory:`.
+    """Return a new journal in memory. This is the opener of `memory:`.
 
     Raises: `ConfigError` for an address, or for a level that memory cannot reach.
     """

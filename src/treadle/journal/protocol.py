@@ -1,7 +1,7 @@
 """The contract between the loop and a journal: an append-only store of runs with one writer per run.
 
 Methods that read (`read`, `read_blob`, `runs`) block and may be called from any thread; a program with an event
-loop calls them in a thread (`asyncio.to_thread`). Everything that a running agent calls for each step (`append`,
+loop calls them in a thread (`asyncio.to_thread`). What a running agent calls for every step (`append`,
 `append_events`, `sync`) never waits for the store on the event loop.
 """
 
@@ -123,7 +123,7 @@ EQUAL_FIELDS = (
 
 
 class StoreOptions(Struct, frozen=True, kw_only=True):
-    """How `open_journal` opens a store. A store refuses options that it cannot honour."""
+    """The options that `open_journal` passes to a store. A store refuses an option that it cannot fulfil."""
 
     level: str = "process"
     """What a kept event survives: `memory`, `process` or `power`."""
@@ -150,7 +150,7 @@ class Settled:
 
 _NOTHING = cast("Generator[None, None, None]", iter(()))
 DONE = Settled()
-"""Everything is kept."""
+"""The awaitable for a writer whose events are all kept."""
 
 
 class RunWriter(Protocol):
@@ -228,7 +228,7 @@ class Journal(Protocol):
     ) -> list[RunInfo]:
         """Return the runs that meet `filter` in order of creation, at most `limit` of them. Blocks.
 
-        `after` is the id of the last run of the page before; the listing goes on behind it.
+        `after` is the id of the last run of the page before; the listing continues after it.
         Raises: `RunNotFoundError` if there is no run `after`.
         """
         ...

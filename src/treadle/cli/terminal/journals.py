@@ -4,7 +4,7 @@ from pathlib import Path
 
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.events import RunStarted
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
 
 
@@ -30,12 +30,12 @@ def find_run(journal: Journal, text: str) -> str:
 
     Raises: `RunNotFoundError` if no run or more than one has such an id.
     """
-    known = [info.run_id for info in journal.runs()]
-    if text in known:
+    starting = [info.run_id for info in journal.runs(RunFilter(id_prefix=text))] if text else []
+    if text in starting:
         return text
-    if text == "last" and known:
-        return known[-1]
-    starting = [run_id for run_id in known if text and run_id.startswith(text)]
+    newest = [info.run_id for info in journal.runs(limit=1, newest_first=True)]
+    if text == "last" and newest:
+        return newest[0]
     if len(starting) == 1:
         return starting[0]
     if starting:
@@ -43,11 +43,10 @@ def find_run(journal: Journal, text: str) -> str:
             f"the ids of {len(starting)} runs begin with {text!r}, for example {starting[-1]!r}; write more of "
             "the id"
         )
-    if not known:
+    if not newest:
         raise RunNotFoundError(f"there is no run {text!r}: the journal is empty")
     raise RunNotFoundError(
-        f"there is no run {text!r} in this journal of {len(known)}; the newest is {known[-1]!r}. "
-        "`treadle runs` lists them"
+        f"there is no run {text!r} in this journal; the newest is {newest[0]!r}. `treadle runs` lists them"
     )
 
 

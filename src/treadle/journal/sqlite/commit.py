@@ -1,8 +1,8 @@
 """The statements of one commit: the writes of many runs in one transaction.
 
 What is fast here: a run costs one row in `frames` and one in `heads` per commit, whatever it appended; rows of
-many runs go into one statement, because Python gives up its lock once for each statement; and what the file says
-of other processes is read again only when SQLite reports that another connection has written.
+many runs go into one statement, because Python releases its lock once for each statement; and values that other
+processes can change are read again only when SQLite reports that another connection has written.
 """
 
 import sqlite3
@@ -32,7 +32,7 @@ _UPDATE_RUN = f"UPDATE runs SET owner=?, {', '.join(f'{name}=?' for name in RUN_
 
 
 class FileState:
-    """What the last commit knew of the file; read again once another connection has written."""
+    """Values from the file that every commit needs; read again only after another connection has written."""
 
     def __init__(self) -> None:
         self.takeovers = 0
@@ -42,7 +42,7 @@ class FileState:
         self._version = -1
 
     def refresh(self, db: sqlite3.Connection) -> None:
-        """Read what may have changed, within a transaction."""
+        """Read the values again if they may have changed. Called within a transaction."""
         version = db.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
             self.takeovers = db.execute("SELECT takeovers FROM meta").fetchone()[0]
@@ -50,7 +50,7 @@ class FileState:
             self._version = version
 
     def forget(self) -> None:
-        """Read everything again next time: this connection wrote or rolled back something else."""
+        """Make the next `refresh` read the values, because this connection changed them in another way."""
         self._version = -1
 
 

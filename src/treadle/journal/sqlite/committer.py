@@ -38,8 +38,8 @@ T = TypeVar("T")
 _LOOP_BYTES = 512 * 1024
 """A commit of more bytes than this is left to the thread."""
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
-"""After about so many bytes in the log, the thread copies them into the file. Pages that many commits touch are
-copied once for all of them."""
+"""When the log has about this many bytes, the thread copies it into the file. A page that many commits changed is
+copied only once."""
 _PAGE_BYTES = 4096
 
 
@@ -48,7 +48,7 @@ class _BusyError(Exception):
 
 
 class _Writes(NamedTuple):
-    """What one event loop hands over at a time."""
+    """The writes that one event loop hands over together."""
 
     loop: asyncio.AbstractEventLoop
     writes: list[Write]
@@ -62,7 +62,7 @@ class _Task(NamedTuple):
 
 
 class _Order(Enum):
-    """An order to the thread without contents."""
+    """A command to the thread."""
 
     CHECKPOINT = "checkpoint"
     STOP = "stop"
@@ -81,7 +81,7 @@ class Committer:
         self._changes = changes
         self._is_patient = db.execute("PRAGMA synchronous").fetchone()[0] > 1
         """True at level `power`, where a commit waits for the disk."""
-        # Nobody waits for a lock within SQLite, and nobody checkpoints within a commit: see `_begin`.
+        # SQLite must neither wait for a lock (`_begin` does) nor make a checkpoint within a commit.
         db.execute("PRAGMA busy_timeout=0")
         db.execute("PRAGMA wal_autocheckpoint=0")
         self._file = FileState()
@@ -89,17 +89,17 @@ class Committer:
         """Held by the thread that uses the connection."""
         self._queue: queue.SimpleQueue[_Writes | _Task | _Order] = queue.SimpleQueue()
         self._queue_lock = threading.Lock()
-        """Held while something is queued, so that nothing is queued behind the end."""
+        """Held while something is queued, so that nothing is queued after the command to stop."""
         self._queued = 0
-        """How many items were queued and are not done."""
+        """The number of items that were queued and are not done."""
         self._is_stopped = False
         self._orphans: deque[Lease] = deque()
         """Leases to give back with the next transaction that succeeds."""
         self._log_bytes = 0
         self._beat_at = 0.0
-        """By the monotonic clock, so that setting the computer's clock keeps no heartbeat back."""
+        """Measured with the monotonic clock, so that setting the computer's clock delays no heartbeat."""
         self.owner_id = 0
-        """The row of this process's leases; 0 until the first is taken."""
+        """This journal's row in `owners`; 0 until it takes its first lease."""
         self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
         self._thread.start()
 
@@ -167,7 +167,7 @@ class Committer:
             "open_journal"
         )
 
-    # What follows, down to the next such line, runs in the thread.
+    # The following methods run in the thread.
 
     def _run(self) -> None:
         while True:
@@ -193,7 +193,7 @@ class Committer:
                 self._checkpoint()
             elif isinstance(item, _Task):
                 self._run_task(item)
-            # They hold the journal, which nobody else may want any more.
+            # These references would keep a journal alive that nobody else uses any more.
             del item, groups
 
     def _commit_groups(self, groups: list[_Writes]) -> None:
@@ -217,7 +217,7 @@ class Committer:
                     future.set_exception(error)
                 else:
                     future.set_result(result)
-            # It may have changed what otherwise only other connections change.
+            # It may have changed values that otherwise only other connections change.
             self._file.forget()
             self._count_done(1)
 
@@ -226,12 +226,12 @@ class Committer:
             self._queued -= items
 
     def _checkpoint(self) -> None:
-        """Copy the log into the file, so that the log begins anew with the next commit."""
+        """Copy the log into the file, so that the next commit starts the log again."""
         with self._db_lock:
-            # Should it fail, the log grows until the next time.
+            # If it fails, the log grows until the next checkpoint.
             with contextlib.suppress(Exception):
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                # The first commit of a new log waits for the disk: make it here, and not on an event loop.
+                # The first commit after a restart of the log waits for the disk, so it is made here in the thread.
                 self._beat_at = -math.inf
                 self._in_transaction(lambda db: None)
             self._count_done(1)
@@ -239,14 +239,14 @@ class Committer:
     def _beat_when_due(self) -> None:
         if not self.owner_id:
             return
-        # Should it fail, the next write meets the same trouble, and has somebody to tell.
+        # If it fails, the next write fails too and reports the error.
         with contextlib.suppress(Exception), self._db_lock:
             self._in_transaction(lambda db: None)
 
     def _leave(self) -> None:
         with self._db_lock:
             if self.owner_id:
-                # Should it fail, the leases lapse by themselves.
+                # If it fails, the leases end when the heartbeat is missed.
                 with contextlib.suppress(Exception):
                     self._in_transaction(self._give_all_back)
             self._db.close()
@@ -255,12 +255,12 @@ class Committer:
         db.execute("UPDATE runs SET owner=NULL WHERE owner=?", (self.owner_id,))
         db.execute("DELETE FROM owners WHERE id=?", (self.owner_id,))
 
-    # What follows runs in whichever thread holds `_db_lock`.
+    # The following methods run in any thread, while it holds `_db_lock`; `_fail` also runs without it.
 
     def _commit(self, writes: list[Write], size: int, *, can_wait: bool) -> None:
         """Commit `writes`, or give each of them the error.
 
-        Raises: `_BusyError` if it would have to wait and may not.
+        Raises: `_BusyError` if another process has the file's lock and `can_wait` is False.
         """
         new = [write.writer for write in writes if not write.writer.key]
         now = self._clock.time()
@@ -270,7 +270,7 @@ class Committer:
             )
         except _BusyError:
             raise
-        except BaseException as error:  # whatever it is, somebody waits to be told
+        except BaseException as error:  # any error must reach those who wait
             for writer in new:
                 writer.key = 0
             self._fail(writes, self._explain(error))
@@ -304,7 +304,7 @@ class Committer:
                 result = function(db)
                 db.execute("COMMIT")
             except BaseException:
-                # A new owner's row is gone too, and another process may be given its id.
+                # The row of a new owner is rolled back too, and another process may get its id.
                 self.owner_id, self._beat_at = owner_before, beat_before
                 self._file.forget()
                 if db.in_transaction:
@@ -318,7 +318,7 @@ class Committer:
         return result
 
     def _begin(self, *, can_wait: bool) -> None:
-        """Take the file's lock. Raises: `_BusyError` if another process has it, and this one may not wait."""
+        """Take the file's lock. Raises: `_BusyError` if another process has it and `can_wait` is False."""
         give_up_at = time.monotonic() + LOCK_SECONDS
         pause_seconds = 0.001
         while True:
@@ -347,7 +347,7 @@ class Committer:
         for write in writes:
             writer = write.writer
             write.error = write.error or error
-            # At once: the writer's next write may be queued already, and would leave a gap.
+            # Set it now: the writer's next write may already be queued, and keeping it would leave a gap.
             writer.error = writer.error or write.error
             if write.is_release and writer.key:
                 self._orphans.append(Lease(writer.key, writer.token))

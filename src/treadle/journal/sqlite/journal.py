@@ -135,7 +135,7 @@ class SqliteJournal:
             self._committer.give_back(Lease(writer.key, writer.token))
 
     def _mark_dirty(self, writer: SqliteWriter) -> None:
-        """Hand over what `writer` has at the end of this turn of the event loop, with all the others."""
+        """Hand over the open write of `writer`, with those of other runs, at the end of the event loop's turn."""
         loop = asyncio.get_running_loop()
         dirty = self._dirty.get(loop)
         if dirty is None:
@@ -154,7 +154,7 @@ class SqliteJournal:
 
 
 def open_store(address: str, options: StoreOptions) -> SqliteJournal:
-    """Open the file at `address`; the opener of plain paths.
+    """Open the file at `address`. This is the opener of plain paths.
 
     Raises: `JournalError` if the file must exist and does not.
     """

@@ -84,7 +84,7 @@ LOCK_SECONDS = 30.0
 def connect(path: Path, level: str) -> sqlite3.Connection:
     """Open a connection to the journal at `path`; create the file and bring it up to date if need be.
 
-    Raises: `JournalError` for a file of another program, a newer Treadle, or what cannot be opened.
+    Raises: `JournalError` for a file of another program, a newer Treadle, or a file that cannot be opened.
     """
     try:
         db = sqlite3.connect(

@@ -1,4 +1,4 @@
-"""What is read from the file: events, contents and listings. Everything here blocks; it is safe in any thread."""
+"""Reading from the file: events, contents and listings. Everything here blocks and may be called in any thread."""
 
 import sqlite3
 import threading
@@ -62,7 +62,7 @@ class Reader:
         return bytes(rows[0][0])
 
     def has_unknown_facts(self) -> bool:
-        """Return True if an older Treadle wrote runs whose facts nobody has found out yet."""
+        """Return True if the file has runs whose facts are unknown, because an older Treadle wrote them."""
         return bool(self.query("SELECT 1 FROM heads WHERE events IS NULL LIMIT 1"))
 
     def runs(
@@ -128,7 +128,7 @@ class Reader:
 
 
 def _decode(run_id: str, first_seq: int, body: bytes, after_seq: int) -> list[e.Event]:
-    """Return the events of a frame behind `after_seq`."""
+    """Return the events of a frame whose seq is greater than `after_seq`."""
     return [
         e.Event(run_id, seq, e.decode_body(raw), raw)
         for seq, raw in enumerate(body.splitlines(), first_seq)
@@ -164,4 +164,4 @@ def _compile(filter_: RunFilter, live: set[int]) -> tuple[list[str], list[object
 
 
 _LAST = "\U0010ffff" * 8
-"""Sorts behind what an id goes on with."""
+"""A text that sorts after every continuation of an id."""

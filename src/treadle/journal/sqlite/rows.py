@@ -1,4 +1,4 @@
-"""Facts as columns: what a run's rows in `runs` and `heads` say, and how rows of older files are filled."""
+"""Facts as columns of the tables `runs` and `heads`, and filling these columns in files of older versions."""
 
 import sqlite3
 from typing import Any
@@ -56,7 +56,7 @@ def run_values(facts: Facts) -> tuple[object, ...]:
 
 
 def head_values(facts: Facts) -> tuple[object, ...]:
-    """Return the values of `HEAD_COLUMNS`. `events` is NULL for facts that must be found out anew."""
+    """Return the values of `HEAD_COLUMNS`. `events` is NULL if the facts must be computed again."""
     return (
         facts.events if facts.is_exact else None,
         facts.updated_at,
@@ -80,7 +80,7 @@ def facts_from(row: tuple[Any, ...]) -> Facts:
 
 
 def fill_facts(db: sqlite3.Connection, *, key: int | None = None, limit: int = 200) -> int:
-    """Find out the facts of runs that an older Treadle wrote, and return how many there were.
+    """Compute the facts of runs that have none yet, and return the number of these runs.
 
     Looks at the run with the row `key`, or else at the first `limit` runs without facts.
     """
@@ -94,7 +94,7 @@ def fill_facts(db: sqlite3.Connection, *, key: int | None = None, limit: int = 2
         frames = db.execute(CHAIN, (run, 1)).fetchall()
         try:
             facts = facts_of([e.decode_body(raw) for _, body in frames for raw in body.splitlines()])
-        except JournalError:  # the listing still shows that the run is there; reading it says what is wrong
+        except JournalError:  # the listing shows the run; reading it raises the error
             count = sum(len(body.splitlines()) for _, body in frames)
             facts = Facts(status=status, stop_reason=stop_reason, created_at=created_at, events=count)
         db.execute(_FILL_RUN, (*run_values(facts), run))

@@ -1,8 +1,8 @@
 """The first half of the hot path: what a run appends, up to the moment that it is handed to the committer.
 
-`append` adds bodies to the run's open `Write` and does nothing else: everything is worked out once per turn of the
-event loop, when the journal hands over the open writes of all runs, and not once per append. `sync` returns one
-future, which the committer settles; it needs no coroutine.
+`append` adds bodies to the run's open `Write` and does nothing else. Facts are computed and bodies are encoded once
+per turn of the event loop, when the journal hands over the open writes of all runs, and not for each append. `sync`
+returns one future, which the committer settles; it needs no coroutine.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from treadle.journal.sqlite.rows import head_values, run_values
 
 
 class Write:
-    """What one run appended since it was last handed over."""
+    """The events that one run appended since its previous write was handed over."""
 
     __slots__ = (
         "blobs",
@@ -155,7 +155,7 @@ class SqliteWriter:
             self._is_released = True
 
     def hand_over(self) -> Write:
-        """Return what was appended since the last time, for the committer."""
+        """Return the open write for the committer; the next append opens another."""
         write = self._write
         assert write is not None
         self._sent, self._write = write, None
@@ -166,7 +166,7 @@ class SqliteWriter:
         return write
 
     def forget(self, write: Write) -> None:
-        """Drop what is settled, so that the two do not keep each other alive."""
+        """Drop the reference to a settled write, so that writer and write do not keep each other alive."""
         if self._sent is write:
             self._sent = None
 
