@@ -17,7 +17,7 @@ from treadle.core.events import InferenceCompleted, decode_body, encode_body
 from treadle.core.log import Log
 from treadle.core.parts import content_of, make_part
 from treadle.core.types import Artifact, Message, Request, Role, ToolCall
-from treadle.models import FormatModel, Watch
+from treadle.models import FallbackModel, FormatModel, Watch
 from treadle.models.protocol import check_parts
 
 WIRES = {
@@ -160,6 +160,8 @@ async def test_an_image_of_a_tool_reaches_the_model(speaking, name):
     dialect = speaking.MODEL.DIALECT
     body = await send(speaking, messages, contents, tools=(SPEC,))
     assert places(body, content) == WHERE[dialect]
+    # Nothing comes between the results of a step.
+    assert len(elements(body)) == WHERE[dialect][0] + (2 if dialect == "openai_responses" else 1)
     longer = [*messages, Message(Role.ASSISTANT, "Seen."), Message(Role.USER, "And?")]
     body = await send(speaking, longer, contents, tools=(SPEC,))
     assert places(body, content) == WHERE[dialect]
@@ -353,3 +355,17 @@ async def test_spoken_answers_of_chat_completions_are_audio():
     # The server has its own audio.
     assert body["messages"][1]["audio"] == {"id": "audio_1"}
     assert len(body["messages"]) == 3
+
+
+async def test_a_fallback_asks_the_next_model_if_the_first_cannot_be_sent_a_part():
+    part, contents = part_of("big image")
+    request = Request(Log([Message(Role.USER, "Look.", parts=(part,))]), contents=contents)
+    text, chat = WIRES["completions"], WIRES["openai_chat"]
+    async with serve([whole(chat, said()), whole(chat, said())]) as server:
+        model = FallbackModel([connect(text, server), connect(chat, server)])
+        check_parts(model, [part])
+        for _ in range(2):
+            assert (await model.infer(request, Watch())).message == said()
+        assert len(server.requests) == 2
+    with pytest.raises(UnsupportedPartError):
+        check_parts(FallbackModel([connect(text, server)]), [part])
