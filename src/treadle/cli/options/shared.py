@@ -30,13 +30,13 @@ RunIds: TypeAlias = Annotated[
     typer.Argument(metavar="RUN...", help="Run ids, the beginnings of ids, or 'last'.", show_default=False),
 ]
 Journal: TypeAlias = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--journal",
         "-j",
         envvar="TREADLE_JOURNAL",
         metavar="PATH",
-        help="The file in which runs are stored. Default: .treadle/runs.db.",
+        help="The file, or the address of the store, that has the runs. Default: .treadle/runs.db.",
     ),
 ]
 LevelOption: TypeAlias = Annotated[

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -22,7 +21,7 @@ from treadle.loop.driver import Emit
 class FollowUp(Struct, frozen=True):
     """Writes the commands that continue a run, with the options that they need again."""
 
-    journal: Path | None
+    journal: str | None
     has_key: bool = False
     """True if the API key was given as an option."""
 
