@@ -1,4 +1,4 @@
-"""`treadle resume`: goes on with one run, shown while it works, or with many at a time."""
+"""`treadle resume`: continues one run, shown while it works, or many at a time."""
 
 import time
 from contextlib import closing

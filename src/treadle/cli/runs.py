@@ -101,7 +101,7 @@ def runs(
 
 
 def _to_line(info: RunInfo) -> dict[str, Json]:
-    """Return a run for `--json`."""
+    """Return the fields of a run for `--json`."""
     return {
         "run_id": info.run_id,
         "status": status_of(info),

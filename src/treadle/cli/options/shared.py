@@ -15,7 +15,7 @@ _OUTPUT = "Output"
 
 
 class Level(StrEnum):
-    """What a stored event survives."""
+    """The failures that a stored event survives."""
 
     PROCESS = "process"
     POWER = "power"
@@ -109,7 +109,7 @@ IsQuiet: TypeAlias = Annotated[
 
 
 class ViewOptions(Struct, frozen=True):
-    """How a run is shown while it is driven."""
+    """The options for what is printed while a run is driven."""
 
     is_json: bool = False
     """True if each event is printed as a line of JSON."""

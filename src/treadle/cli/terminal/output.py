@@ -49,7 +49,7 @@ def _console(*, is_error: bool) -> "Console":
 
 
 def is_live() -> bool:
-    """Whether standard output is a terminal that can move its cursor."""
+    """Return whether standard output is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
