@@ -5,6 +5,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal, RunFilter, RunInfo
 
 PAGE = 500
@@ -63,11 +64,16 @@ def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
 
     With `has_failed`, the runs that ended with an error are among them.
     """
-    return [
-        info.run_id
-        for info in _read_pages(journal, RunFilter(is_driven=False), None, newest_first=False)
-        if status_of(info) == "unfinished" or (has_failed and info.stop_reason == "error")
+    conditions = [FILTERS["unfinished"]]
+    if has_failed:
+        conditions.append(RunFilter(is_finished=True, stop_reason=StopReason.ERROR))
+    found = [
+        info
+        for condition in conditions
+        for info in _read_pages(journal, condition, None, newest_first=False)
+        if status_of(info) in ("unfinished", "finished")
     ]
+    return [info.run_id for info in sorted(found, key=lambda info: info.created_at)]
 
 
 def _read_pages(
