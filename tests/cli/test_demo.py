@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import shutil
 import signal
 from pathlib import Path
 
@@ -39,6 +41,12 @@ def test_runs_are_killed_resumed_replayed_exported_and_verified(cli: Cli) -> Non
     left_out = 12 - len(rows)
     assert left_out < 6
     assert ("left out" in result.out) is bool(left_out)
+    printed = [line.strip() for line in result.out.splitlines() if line.startswith("  treadle ")]
+    ours = [shlex.split(line)[1:] for line in printed if "demo.db" in line or "oracle" in line]
+    assert [words[0] for words in ours] == ["runs", "show", "replay", "run"]
+    codes = [done.code for done in cli.run_all(ours)]
+    assert codes == [0, 0, 1, 0], "a limit of 4 steps changes some run"
+    shutil.rmtree(cli.folder / ".treadle")
     kinds = [
         event["type"]
         for run in runs

@@ -245,3 +245,44 @@ def test_tasks_are_listed_and_shown(cli: Cli) -> None:
     assert "README.md  " in shown
     assert cli("tasks", TASK, "--json").lines[0]["tools"] == ["files"]
     assert cli("tasks", "nope").code == 2
+
+
+def test_runs_are_listed_by_status_model_and_task(cli: Cli, script: Script) -> None:
+    is_broken = threading.Event()
+    server = script(lambda body: 401 if is_broken.is_set() else say("hi"))
+    base = ("-m", "m", "--base-url", server.url, "-q")
+    for run_id in ("a1", "a2", "a22"):
+        cli("run", "hi", *base, "--run-id", run_id)
+    is_broken.set()
+    cli("run", "hi", *base, "--run-id", "b")
+    is_broken.clear()
+    cli("run", "--task", TASK, "-m", "oracle", "-q", "--run-id", "c")
+    cli("chat", "-m", "m", "--base-url", server.url, text="hi\n")
+    session = cli("runs", "--json", "--limit", "1").lines[0]
+    assert (session["status"], session["turns"], session["input"]) == ("open", 1, "hi")
+
+    def ids(*options: str) -> list[str]:
+        return [line["run_id"] for line in cli("runs", "--json", *options).lines]
+
+    assert ids("--status", "open") == [session["run_id"]]
+    assert ids("--status", "finished") == ["c", "b", "a22", "a2", "a1"]
+    assert ids("--status", "error") == ["b"]
+    assert ids("--status", "completed", "--limit", "2") == ["c", "a22"]
+    assert ids("--status", "completed", "--limit", "2", "--after", "a22") == ["a2", "a1"]
+    assert ids("--task", "files") == ids("--task", TASK) == ids("--model", "oracle") == ["c"]
+    assert ids("--task", "files:other") == ids("--status", "unfinished") == ids("--status", "waiting") == []
+    more = cli("runs", "--limit", "2")
+    assert "--limit 0 lists all, --after c the next 2" in more.err, more
+    assert "more runs" not in cli("runs", "--limit", "6").err
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(cli: Cli) -> None:
+    for run_id in ("a1", "a22", "a2"):
+        cli("run", "--task", TASK, "-m", "oracle", "-q", "--run-id", run_id)
+    assert cli("show", "a1", "--json").lines[0]["run_id"] == "a1"
+    assert cli("show", "a2", "--json").lines[0]["run_id"] == "a2"
+    assert cli("show", "last", "--json").lines[0]["run_id"] == "a2"
+    several = cli("show", "a")
+    assert (several.code, "begins with 'a' ('a1', 'a22', 'a2')" in several.err) == (2, True), several
+    absent = cli("show", "b")
+    assert (absent.code, "there is no run 'b' in this journal; the newest is 'a2'" in absent.err) == (2, True)

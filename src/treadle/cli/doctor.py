@@ -49,7 +49,7 @@ def doctor(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
     The exit code is 0 if runs can be driven and stored, even if sandboxes, extras or keys are missing.
     """
     can_work = True
-    for check in _check_all(journal or Path(DEFAULT_PATH)):
+    for check in _check_all(Path(journal or DEFAULT_PATH)):
         can_work = can_work and (check.is_ok or not check.is_needed)
         if is_json:
             print_lines([msgspec.json.encode(check)])

@@ -14,7 +14,7 @@ from treadle.cli.terminal.output import print_lines, print_note, write_count
 from treadle.core.errors import ConfigError
 from treadle.export import FORMATS, export_rows
 from treadle.journal.jsonl import export_run
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter
 
 EXAMPLES = (
     "treadle export --all --format trl -o rows.jsonl",
@@ -70,7 +70,7 @@ def export(
 
 
 def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:
-    finished = {info.run_id for info in journal.runs() if info.status == "finished"}
+    finished = {info.run_id for info in journal.runs(RunFilter(is_finished=True))}
     kept = [run_id for run_id in run_ids if run_id in finished]
     if len(kept) < len(run_ids):
         print_note(f"{write_count(len(run_ids) - len(kept), 'run')} left out: not finished")

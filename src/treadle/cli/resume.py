@@ -1,4 +1,4 @@
-"""`treadle resume`: goes on with one run, shown while it works, or with many at a time."""
+"""`treadle resume`: continues one run, shown while it works, or many at a time."""
 
 import time
 from contextlib import closing
@@ -16,7 +16,7 @@ from treadle.cli.terminal.drive import FollowUp, drive, print_follow_up
 from treadle.cli.terminal.execute import execute, run_limited
 from treadle.cli.terminal.format import exit_code, join_codes, summarize
 from treadle.cli.terminal.journals import find_run, open_existing
-from treadle.cli.terminal.listing import Line, find_unfinished
+from treadle.cli.terminal.listing import find_unfinished
 from treadle.cli.terminal.output import (
     print_error,
     print_interrupted,
@@ -69,11 +69,11 @@ def resume(
         agents = RunAgents(opened, agent, limits)
         if run is not None:
             return _resume_one(agents, find_run(opened, run), answer, shown, follow_up)
-        lines = find_unfinished(opened, has_failed=is_failed)
-        if not lines:
+        run_ids = find_unfinished(opened, has_failed=is_failed)
+        if not run_ids:
             print_note("no run is unfinished")
             return 0
-        return _resume_all(agents, lines, parallel_runs, follow_up, is_json=shown.is_json)
+        return _resume_all(agents, run_ids, parallel_runs, follow_up, is_json=shown.is_json)
 
 
 def _resume_one(
@@ -103,26 +103,26 @@ def _resume_one(
 
 
 def _resume_all(
-    agents: RunAgents, lines: list[Line], parallel_runs: int, follow_up: FollowUp, *, is_json: bool
+    agents: RunAgents, run_ids: list[str], parallel_runs: int, follow_up: FollowUp, *, is_json: bool
 ) -> int:
-    """Resume all runs of `lines`, and return the exit code: 1 if one failed, 3 if one reached a limit."""
+    """Resume runs, and return the exit code: 1 if one failed, 3 if one reached a limit."""
     begin = time.monotonic()
     codes: list[int] = []
 
-    async def resume_run(line: Line) -> None:
+    async def resume_run(run_id: str) -> None:
         try:
-            run = await agents.agent_for_run(line.run_id).resume(line.run_id)
+            run = await agents.agent_for_run(run_id).resume(run_id)
         except TreadleError as error:
-            print_error(f"run {line.run_id}: {error}")
+            print_error(f"run {run_id}: {error}")
             codes.append(1)
             return
         codes.append(exit_code(run))
         _print(run, follow_up, is_json=is_json)
 
     try:
-        execute(run_limited([partial(resume_run, line) for line in lines], parallel_runs))
+        execute(run_limited([partial(resume_run, run_id) for run_id in run_ids], parallel_runs))
     except KeyboardInterrupt:
-        left = write_count(len(lines) - len(codes), "run")
+        left = write_count(len(run_ids) - len(codes), "run")
         print_interrupted(f" with {left} unfinished; continue with: " + follow_up.write("resume", "--all"))
         return 130
     if not is_json:

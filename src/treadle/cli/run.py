@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -30,38 +30,40 @@ EXAMPLES = (
 )
 
 
+Text: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(metavar="TEXT", help="What to do; - reads it from standard input.", show_default=False),
+]
+TaskName: TypeAlias = Annotated[
+    str | None, typer.Option("--task", metavar="SET:ID", help="A task, whose outcome is graded.")
+]
+Attach: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--attach",
+        metavar="FILE",
+        help="An image, audio or text file, or a document, for the model. May be given several times.",
+    ),
+]
+Out: TypeAlias = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="A new folder for the files that the run changed.")
+]
+Schema: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--schema", metavar="FILE", help="A JSON Schema that the answer must fit, as JSON or YAML."),
+]
+
+
 def run(
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TEXT", help="What to do; - reads it from standard input.", show_default=False
-        ),
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option("--task", metavar="SET:ID", help="A task, whose outcome is graded.")
-    ] = None,
+    text: Text = None,
+    task: TaskName = None,
     *,
     agent: AgentOptions,
-    attach: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--attach",
-            metavar="FILE",
-            help="An image, audio or text file, or a document, for the model. May be given several times.",
-        ),
-    ] = None,
+    attach: Attach = None,
     mount: o.Mount = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="A new folder for the files that the run changed."),
-    ] = None,
+    out: Out = None,
     instructions: o.Instructions = None,
-    schema: Annotated[
-        Path | None,
-        typer.Option(
-            "--schema", metavar="FILE", help="A JSON Schema that the answer must fit, as JSON or YAML."
-        ),
-    ] = None,
+    schema: Schema = None,
     journal: o.Journal = None,
     level: o.LevelOption = o.Level.PROCESS,
     run_id: o.NewRunId = None,

@@ -8,8 +8,8 @@ import typer
 
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.format import format_age, style_of
-from treadle.cli.terminal.journals import open_existing
-from treadle.cli.terminal.listing import Line, read_lines
+from treadle.cli.terminal.journals import find_run, open_existing
+from treadle.cli.terminal.listing import list_runs, status_of
 from treadle.cli.terminal.output import (
     clean,
     print_lines,
@@ -17,10 +17,10 @@ from treadle.cli.terminal.output import (
     shorten,
     stdout,
     write_command,
-    write_count,
 )
 from treadle.core.errors import ConfigError
-from treadle.core.types import StopReason
+from treadle.core.types import Json, StopReason
+from treadle.journal.protocol import RunFilter, RunInfo
 
 EXAMPLES = (
     "treadle runs",
@@ -32,7 +32,6 @@ _MARKS = {
     "unfinished": ("◐", "bold yellow"),
     "waiting": ("?", "bold yellow"),
     "open": ("○", "cyan"),
-    "unreadable": ("!", "bold red"),
 }
 """The mark and the style of each status."""
 _COLUMNS = ("run", "status", "steps", "tokens", "reward", "age", "model")
@@ -51,6 +50,16 @@ def runs(
             help="finished, running, unfinished, waiting, open, or a stop reason such as completed or max_steps.",
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", metavar="NAME", help="Only runs that were started with this model."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="SET[:ID]", help="Only runs of a task set or of a task.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="RUN", help="Only runs older than this one.")
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="The number of runs; 0 lists all.")
     ] = 20,
@@ -60,34 +69,72 @@ def runs(
     known = (*_MARKS, *StopReason)
     if status is not None and status not in known:
         raise ConfigError(f"there is no status {status!r}; the statuses are {', '.join(known)}")
+    task_set, _, task_id = (task or "").partition(":")
+    condition = RunFilter(
+        stop_reason=status if status in tuple(StopReason) else None,
+        is_finished=True if status in tuple(StopReason) else None,
+        model=model,
+        task_set=task_set or None,
+        task_id=task_id or None,
+    )
     with closing(open_existing(journal)) as opened:
-        lines = read_lines(opened, status=status, limit=limit or None)
-        total = len(opened.runs())
-    if is_json:
-        print_lines([msgspec.json.encode(line) for line in lines])
-        return 0
-    if not lines:
-        print_note("no runs" if status is None else f"no runs with the status {status}")
-        return 0
-    _print_table(lines)
-    if limit and len(lines) == limit and total > limit:
-        print_note(f"{limit} of {write_count(total, 'run')}; --limit 0 shows all")
-    unfinished = sum(line.status == "unfinished" for line in lines)
-    if unfinished:
-        print_note(
-            f"◐ {unfinished} unfinished; continue with: {write_command('resume', '--all', journal=journal)}"
+        last = None if after is None else find_run(opened, after)
+        known_status = status if status in _MARKS else None
+        found = list_runs(
+            opened, condition, status=known_status, after=last, limit=limit + 1 if limit else None
         )
+    shown = found[:limit] if limit else found
+    if is_json:
+        print_lines([msgspec.json.encode(_to_line(info)) for info in shown])
+        return 0
+    if not shown:
+        print_note("no runs" if condition == RunFilter() and status is None else "no such runs")
+        return 0
+    _print_table(shown)
+    if len(found) > len(shown):
+        print_note(f"there are more runs: --limit 0 lists all, --after {shown[-1].run_id} the next {limit}")
+    unfinished = sum(status_of(info) == "unfinished" for info in shown)
+    if unfinished:
+        command = write_command("resume", "--all", journal=journal)
+        print_note(f"◐ {unfinished} unfinished; continue with: {command}")
     return 0
 
 
-def _print_table(lines: list[Line]) -> None:
+def _to_line(info: RunInfo) -> dict[str, Json]:
+    """Return the fields of a run for `--json`."""
+    return {
+        "run_id": info.run_id,
+        "status": status_of(info),
+        "stop_reason": info.stop_reason if info.status == "finished" else None,
+        "fault": info.fault,
+        "error": info.error,
+        "model": info.model,
+        "task": _task_of(info),
+        "parent_run_id": info.parent_run_id,
+        "input": info.input,
+        "turns": info.turns,
+        "steps": info.steps,
+        "events": info.events,
+        "tokens": info.input_tokens + info.output_tokens,
+        "cost_usd": info.cost_usd,
+        "reward": info.reward,
+        "created_at": info.created_at,
+        "updated_at": info.updated_at,
+    }
+
+
+def _task_of(info: RunInfo) -> str | None:
+    return None if info.task_set is None else f"{info.task_set}:{info.task_id}"
+
+
+def _print_table(found: list[RunInfo]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     console = stdout()
     columns = _COLUMNS if console.width >= _WIDE else _COLUMNS[:-1]
-    rows = [_write_row(line)[: len(columns)] for line in lines]
+    rows = [_write_row(info)[: len(columns)] for info in found]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     taken = 0
     for index, name in enumerate(columns):
@@ -97,22 +144,22 @@ def _print_table(lines: list[Line]) -> None:
     table.add_column("task", no_wrap=True)
     # The last column has the room that is left, so that no other column is cut.
     room = max(12, console.width - taken - 2) if console.is_terminal else 80
-    for line, (run_id, status, *cells) in zip(lines, rows, strict=True):
-        style = _MARKS[line.status][1] or style_of(line.stop_reason)
-        task = shorten(line.task or line.input or line.error or "", room)
+    for info, (run_id, status, *cells) in zip(found, rows, strict=True):
+        style = _MARKS[status_of(info)][1] or style_of(info.stop_reason)
+        task = shorten(_task_of(info) or info.input or info.error or "", room)
         table.add_row(run_id, Text(status, style), *cells, task)
     console.print(table, width=None if console.is_terminal else 200)
 
 
-def _write_row(line: Line) -> tuple[str, ...]:
+def _write_row(info: RunInfo) -> tuple[str, ...]:
     """Return the cells of `_COLUMNS`."""
-    outcome = line.stop_reason if line.status == "finished" else line.status
+    status = status_of(info)
     return (
-        clean(line.run_id),
-        f"{_MARKS[line.status][0]} {outcome}",
-        "" if line.steps is None else f"{line.steps:,}",
-        "" if line.tokens is None else f"{line.tokens:,}",
-        "" if line.reward is None else f"{line.reward:.3g}",
-        format_age(line.updated_at),
-        shorten(line.model or "", 20),
+        clean(info.run_id),
+        f"{_MARKS[status][0]} {info.stop_reason if status == 'finished' else status}",
+        f"{info.steps:,}",
+        f"{info.input_tokens + info.output_tokens:,}",
+        "" if info.reward is None else f"{info.reward:.3g}",
+        format_age(info.updated_at),
+        shorten(info.model or "", 20),
     )

@@ -1,1 +1,1 @@
-"""Servers: what Treadle answers over HTTP."""
+"""Servers for other programs."""

@@ -167,7 +167,7 @@ def _work(
 
 
 def _watch(worker: WorkerProcess, view: DemoView, finished_before: int, kill_after: int) -> bool:
-    """Show the progress of a worker. Return true when it has finished `kill_after` runs, false when it ended."""
+    """Show the progress of a worker. Return True once it has finished `kill_after` runs, False if it ended."""
     begin = time.monotonic()
     with view.working(finished_before):
         for report in worker.reports():

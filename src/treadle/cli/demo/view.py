@@ -15,7 +15,7 @@ LABEL = 16
 
 
 class DemoView:
-    """Prints to standard output. A pipe gets no progress bar."""
+    """A view that prints to standard output. A pipe gets no progress bar."""
 
     def __init__(self, total: int) -> None:
         self._console = stdout()

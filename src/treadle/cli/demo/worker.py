@@ -41,7 +41,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
 
 
 class Order(Struct, frozen=True):
-    """What a worker reads from its standard input."""
+    """The work of a worker, which it reads from its standard input."""
 
     journal: str
     agent: AgentOptions
@@ -105,12 +105,12 @@ class _SlowFiles:
         self._seconds = seconds
 
     def tools(self) -> list[Tool]:
-        """Return the tools."""
+        """Return the tools of `files`, each with the delay."""
         return [_Slow(tool, self._seconds) for tool in resolve_tools("files")]
 
 
 class Worker:
-    """Drives the runs of an order."""
+    """A driver of the runs of an order."""
 
     def __init__(self, order: Order, journal: Journal) -> None:
         self._order = order

@@ -15,7 +15,7 @@ _OUTPUT = "Output"
 
 
 class Level(StrEnum):
-    """What a stored event survives."""
+    """The failures that a stored event survives."""
 
     PROCESS = "process"
     POWER = "power"
@@ -30,13 +30,13 @@ RunIds: TypeAlias = Annotated[
     typer.Argument(metavar="RUN...", help="Run ids, the beginnings of ids, or 'last'.", show_default=False),
 ]
 Journal: TypeAlias = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--journal",
         "-j",
         envvar="TREADLE_JOURNAL",
         metavar="PATH",
-        help="The file in which runs are stored. Default: .treadle/runs.db.",
+        help="The file, or the address of the store, that has the runs. Default: .treadle/runs.db.",
     ),
 ]
 LevelOption: TypeAlias = Annotated[
@@ -109,7 +109,7 @@ IsQuiet: TypeAlias = Annotated[
 
 
 class ViewOptions(Struct, frozen=True):
-    """How a run is shown while it is driven."""
+    """The options for what is printed while a run is driven."""
 
     is_json: bool = False
     """True if each event is printed as a line of JSON."""

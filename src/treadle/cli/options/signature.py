@@ -34,7 +34,7 @@ class OptionGroup(Protocol):
 
 
 class Row(NamedTuple):
-    """What a field's type and name do not say about its option."""
+    """The help of a field's option, and what does not follow from the field's name and type."""
 
     help: str
     names: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ def make_model(options: AgentOptions, task: "Task | None" = None) -> Model:
 
 
 class RunAgents:
-    """Builds the agents that continue the runs of a journal; runs with the same spec share an agent."""
+    """The agents that continue the runs of a journal. Runs with the same spec share an agent."""
 
     def __init__(self, journal: Journal, given: AgentOptions, limits: PolicyOptions) -> None:
         self.journal = journal

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -20,14 +19,14 @@ from treadle.loop.driver import Emit
 
 
 class FollowUp(Struct, frozen=True):
-    """Writes the commands that continue a run, with the options that they need again."""
+    """A writer of commands that continue a run, with the options that they need again."""
 
-    journal: Path | None
+    journal: str | None
     has_key: bool = False
     """True if the API key was given as an option."""
 
     def write(self, *parts: str) -> str:
-        """Return a command line that needs the journal and the model."""
+        """Return a command line with the journal and, if it was given as an option, a place for the API key."""
         return write_command(*parts, journal=self.journal, has_key=self.has_key)
 
 

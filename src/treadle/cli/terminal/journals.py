@@ -7,22 +7,26 @@ from treadle.core.events import RunStarted
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
 
+_MAX_LISTED = 5
+"""How many ids an error lists."""
+_BEYOND = 2**32
+"""A seq that no run reaches, to ask for a run without reading its events."""
 
-def open_existing(path: Path | None) -> Journal:
+
+def open_existing(address: str | None) -> Journal:
     """Open a journal that must exist. Raises: `JournalError`."""
-    return open_journal(path, must_exist=True)
+    return open_journal(address, must_exist=True)
 
 
-def open_or_make(path: Path | None, level: str) -> Journal:
-    """Open a journal; make it, and its folder, if it does not exist. Raises: `JournalError`."""
-    if path is not None and str(path) != "memory:":
+def open_or_make(address: str | None, level: str) -> Journal:
+    """Open a journal; make it, and the folder of its file, if it does not exist. Raises: `JournalError`."""
+    if address is not None and not address.endswith(":") and "://" not in address:
+        folder = Path(address).parent
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise JournalError(
-                f"cannot make the folder {str(path.parent)!r} of the journal: {error}"
-            ) from error
-    return open_journal("memory:" if str(path) == "memory:" else path, level)
+            raise JournalError(f"cannot make the folder {str(folder)!r} of the journal: {error}") from error
+    return open_journal(address, level)
 
 
 def find_run(journal: Journal, text: str) -> str:
@@ -30,24 +34,33 @@ def find_run(journal: Journal, text: str) -> str:
 
     Raises: `RunNotFoundError` if no run or more than one has such an id.
     """
-    starting = [info.run_id for info in journal.runs(RunFilter(id_prefix=text))] if text else []
-    if text in starting:
-        return text
-    newest = [info.run_id for info in journal.runs(limit=1, newest_first=True)]
-    if text == "last" and newest:
-        return newest[0]
-    if len(starting) == 1:
-        return starting[0]
-    if starting:
+    found = journal.runs(RunFilter(id_prefix=text), limit=_MAX_LISTED + 1) if text else []
+    if len(found) == 1:
+        return found[0].run_id
+    if found:
+        if _has_run(journal, text):
+            return text
+        ids = ", ".join([repr(info.run_id) for info in found[:_MAX_LISTED]])
+        more = ", ..." if len(found) > _MAX_LISTED else ""
         raise RunNotFoundError(
-            f"the ids of {len(starting)} runs begin with {text!r}, for example {starting[-1]!r}; write more of "
-            "the id"
+            f"several runs have an id that begins with {text!r} ({ids}{more}); write more of it"
         )
+    newest = journal.runs(limit=1, newest_first=True)
     if not newest:
         raise RunNotFoundError(f"there is no run {text!r}: the journal is empty")
+    if text == "last":
+        return newest[0].run_id
     raise RunNotFoundError(
-        f"there is no run {text!r} in this journal; the newest is {newest[0]!r}. `treadle runs` lists them"
+        f"there is no run {text!r} in this journal; the newest is {newest[0].run_id!r}. `treadle runs` lists them"
     )
+
+
+def _has_run(journal: Journal, run_id: str) -> bool:
+    try:
+        journal.read(run_id, after_seq=_BEYOND)
+    except RunNotFoundError:
+        return False
+    return True
 
 
 def find_runs(journal: Journal, texts: list[str] | None, *, is_all: bool) -> list[str]:

@@ -49,7 +49,7 @@ def _console(*, is_error: bool) -> "Console":
 
 
 def is_live() -> bool:
-    """Whether standard output is a terminal that can move its cursor."""
+    """Return whether standard output is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -124,7 +124,7 @@ def write_cost(cost_usd: float | None) -> str:
     return f"${cost_usd:.4f}" if cost_usd else "$0"
 
 
-def write_command(*parts: str, journal: Path | None = None, has_key: bool = False) -> str:
+def write_command(*parts: str, journal: str | Path | None = None, has_key: bool = False) -> str:
     """Return a command line that works when it is typed, with the options that it needs.
 
     `journal` is the journal that was given, if any; `has_key` is true if the API key was given as an option.

@@ -59,7 +59,7 @@ def print_transcript(
 
 
 class _Printer:
-    """Prints the events of a run, in their order."""
+    """A printer of the events of a run, in their order."""
 
     def __init__(self, result_lines: int | None) -> None:
         self._console = stdout()
@@ -95,7 +95,7 @@ class _Printer:
             )
 
     def print_event(self, body: e.DurableBody) -> None:
-        """Print an event, if it belongs into a transcript."""
+        """Print an event, if the transcript shows its type."""
         self._print_event(body)
         self._is_paused = isinstance(body, e.RunPaused | e.RunFinished)
 

@@ -31,7 +31,7 @@ def print_outcome(run: Run, seconds: float | None = None) -> None:
 
 
 class View(Protocol):
-    """Shows one run, or one session."""
+    """A view of one run, or of one session."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
         """Show an event or a delta."""
@@ -54,7 +54,7 @@ def make_view(*, is_json: bool, is_quiet: bool) -> View:
 
 
 class JsonView:
-    """Prints each event and delta as a line of JSON, and a summary as the last line."""
+    """A view that prints each event and delta as a line of JSON, and a summary as the last line."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
         """See `View.on_event`."""
@@ -69,7 +69,7 @@ class JsonView:
 
 
 class QuietView:
-    """Prints the answer alone."""
+    """A view that prints only the answer."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
         """See `View.on_event`."""
@@ -83,7 +83,10 @@ class QuietView:
 
 
 class TextView:
-    """Prints text as it streams, calls with their results, and the outcome. Without `is_live`, whole lines only."""
+    """A view of streamed text, calls with their results, and the outcome.
+
+    Without `is_live` it prints only whole lines.
+    """
 
     def __init__(self, *, is_live: bool, shows_input: bool = True) -> None:
         self._console = stdout()

@@ -26,7 +26,7 @@ EXAMPLES = (
 
 
 class Mcp(StrEnum):
-    """How MCP is transported."""
+    """A transport of MCP."""
 
     STDIO = "stdio"
     HTTP = "http"
@@ -101,7 +101,7 @@ def _serve_stdio(sessions: ToolSessions) -> None:
 def _serve_http(
     app: Any, listener: socket.socket, sessions: ToolSessions, paths: dict[str, str], *, is_json: bool
 ) -> None:
-    """Serve until Ctrl-C."""
+    """Serve the application at `listener` until Ctrl-C."""
     uvicorn = require("uvicorn", "serve")
 
     async def work() -> None:

@@ -221,7 +221,7 @@ def _vfs(session: ToolSession, tool: str, args: dict[str, Json]) -> Json:
 
 
 def _is_absent(session: ToolSession, args: dict[str, Json]) -> bool:
-    """Whether the call names a valid path at which the session has no file."""
+    """Return whether the call names a valid path at which the session has no file."""
     path = args.get("file_path")
     try:
         return isinstance(path, str) and normalize_file(path) not in session.sandbox.paths()
