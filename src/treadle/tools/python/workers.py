@@ -20,6 +20,8 @@ MIN_COMPRESSED_BYTES = 4096
 _pool: Any = None
 _is_of_parent = False
 """Whether this process was forked from one that had a pool."""
+_parents: list[object] = []
+"""Objects that a forked process got from its parent and must neither use nor release."""
 _warm: "OrderedDict[tuple[str, int], _Warm]" = OrderedDict()
 
 
@@ -102,9 +104,11 @@ async def _running_pool() -> Any:
 
 
 def _start_anew() -> None:
-    # The workers and Monty's own threads belong to the parent.
+    # The workers and Monty's own threads belong to the parent. Its objects are kept: when a child let go of them,
+    # even a child that only lived until it executed another program, the parent's pool could hang.
     global _pool, _is_of_parent
     _is_of_parent = _is_of_parent or _pool is not None
+    _parents.append((_pool, [warm.session for warm in _warm.values()]))
     _pool = None
     _warm.clear()
 
