@@ -33,6 +33,8 @@ MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
 MAX_STRUCTURED_BYTES = 100_000
 """A larger structured result is kept as an artifact and not in the event."""
 
+_decode = msgspec.json.Decoder().decode
+
 Blobs: TypeAlias = dict[str, bytes]
 """Contents by SHA-256, hex."""
 MAX_INNER_CHARS = 4_000_000
@@ -260,7 +262,8 @@ def read_call(
     if tool is None:
         return failed(call, ToolErrorKind.UNKNOWN_TOOL, _unknown_tool(call.name, tools))
     try:
-        arguments = call.parsed
+        text = call.arguments
+        arguments = _decode(text) if text.startswith("{") else call.parsed
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         if is_cut_off:
             text = (

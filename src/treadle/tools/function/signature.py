@@ -70,6 +70,11 @@ class Signature:
         number."""
 
     @property
+    def odd_numbers(self) -> tuple[tuple[str, type], ...] | None:
+        """The parameters and the types of number that `convert` changes. `None`: it may change anything."""
+        return None if self._model is not None else tuple([(name, wrong) for name, wrong, _ in self._numbers])
+
+    @property
     def takes_json(self) -> bool:
         """Whether `convert` never changes anything."""
         return self._model is None and not self._numbers

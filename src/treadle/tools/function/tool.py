@@ -96,15 +96,25 @@ class FunctionTool(Generic[P, R_co]):
         """The function itself if it is a coroutine function. `None`: it runs in a thread."""
         if _is_async(function):
             self._start = cast("Any", function)
-        self.find_fault = ArgumentChecker(signature.schema).find_fault
+        self._odd_numbers = signature.odd_numbers
+        self._checker = ArgumentChecker(signature.schema)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self._function(*args, **kwargs)
 
+    def find_fault(self, arguments: Json) -> str | None:
+        """See `Tool.find_fault`. Raises: `ConfigError` if the schema itself is not valid."""
+        is_valid = self._checker.is_valid
+        if is_valid is not None and type(arguments) is dict and is_valid(arguments):
+            return None
+        return self._checker.find_fault(arguments)
+
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> str | ToolOutput:
         """See `Tool.call`. Raises: what the function raises, and `ToolError` for a result without a text form."""
         if self._convert is not None:
-            arguments = self._convert(arguments)
+            odd = self._odd_numbers
+            if odd is None or any([type(arguments.get(name)) is wrong for name, wrong in odd]):
+                arguments = self._convert(arguments)
         if self._contexts:
             arguments = {**arguments, **dict.fromkeys(self._contexts, context)}
         try:

@@ -16,16 +16,17 @@ _TYPE_NAMES = {type(None): "null", bool: "a boolean", str: "a string", list: "an
 class ArgumentChecker:
     """A validator of arguments against one schema of an object. It is compiled at the first use."""
 
-    __slots__ = ("_is_valid", "_schema", "_validator")
+    __slots__ = ("_schema", "_validator", "is_valid")
 
     def __init__(self, schema: dict[str, Json]) -> None:
         self._schema = schema
         self._validator: Any = None
-        self._is_valid: Callable[[Json], bool] | None = None
+        self.is_valid: Callable[[Json], bool] | None = None
+        """Whether arguments fit the schema; `None` until the schema is compiled."""
 
     def find_fault(self, arguments: Json) -> str | None:
         """See `Tool.find_fault`. Raises: `ConfigError` if the schema itself is not valid."""
-        is_valid = self._is_valid or self._build()
+        is_valid = self.is_valid or self._build()
         if type(arguments) is dict:
             return None if is_valid(arguments) else self._describe(arguments)
         kind = _TYPE_NAMES.get(type(arguments), "a number")
@@ -38,7 +39,7 @@ class ArgumentChecker:
             self._validator = jsonschema_rs.validator_for(self._schema, retriever=refuse_reference)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             raise ConfigError(f"the parameters are not a valid JSON Schema: {error}") from error
-        self._is_valid = self._validator.is_valid
+        self.is_valid = self._validator.is_valid
         return self._validator.is_valid  # type: ignore[no-any-return]
 
     def _describe(self, arguments: dict[str, Json]) -> str:
