@@ -295,8 +295,9 @@ class ChatReader(PlainReader):
         raw = choice.message
         calls: tuple[ToolCall, ...] = ()
         if raw.tool_calls:
-            found = [(call.id, call.function) for call in raw.tool_calls]
-            calls = tuple([ToolCall(id, function.name, function.arguments) for id, function in found])
+            calls = tuple(
+                [ToolCall(call.id, call.function.name, call.function.arguments) for call in raw.tool_calls]
+            )
         if (choice.finish_reason == "tool_calls") != bool(calls):
             return None
         usage = None if answer.usage is None else answer.usage.read()
