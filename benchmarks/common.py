@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -18,6 +19,7 @@ import uvloop
 from msgspec import Struct
 
 from treadle import Agent, Policy, tool
+from treadle.loop.outbox import DONE
 
 
 class Figure(Struct):
@@ -111,25 +113,62 @@ async def timed(one: Callable[[], Awaitable[int]], runs: int, in_flight: int) ->
     return Timing(wall / steps * 1e6, cpu / steps * 1e6)
 
 
-async def in_turn(
-    ours: Callable[[], Awaitable[Timing]], baseline: Callable[[], Awaitable[Timing]], rounds: int
-) -> AsyncIterator[tuple[Timing, Timing]]:
-    """Measure both in alternating rounds after a warm-up, so that changes in the machine's speed affect both."""
-    await ours()
-    await baseline()
-    for _ in range(rounds):
-        yield await ours(), await baseline()
+async def in_slices(
+    sides: Mapping[str, Callable[[], Awaitable[Timing]]], rounds: int = 16
+) -> dict[str, list[Timing]]:
+    """Measure all sides in short slices, by turns, after a warm-up.
+
+    A machine that speeds up or slows down does so to all sides. Every second round has the opposite order.
+    """
+    for side in sides.values():
+        await side()
+    found: dict[str, list[Timing]] = {name: [] for name in sides}
+    for number in range(rounds):
+        for name in list(sides) if number % 2 == 0 else reversed(list(sides)):
+            gc.collect()
+            found[name].append(await sides[name]())
+    return found
 
 
-def compare(pairs: list[tuple[Timing, Timing]]) -> tuple[float, str]:
-    """Return the median ratio of the baseline's wall-clock time to ours, and a text with the measured values."""
-    ratio = median(theirs.wall_us / ours.wall_us for ours, theirs in pairs)
-    ours_us, theirs_us = (median(pair[i].wall_us for pair in pairs) for i in (0, 1))
-    cpu = median(theirs.cpu_us / ours.cpu_us for ours, theirs in pairs)
-    return ratio, (
-        f"{1e6 / ours_us:,.0f} steps/s against {1e6 / theirs_us:,.0f}; "
-        f"{ours_us:.1f} us a step against {theirs_us:.1f}; by processor time {cpu:.2f}; {len(pairs)} rounds"
+def compare(ours: list[Timing], baseline: list[Timing]) -> tuple[float, str]:
+    """Return the ratio of the medians by wall clock, baseline over ours, and a text with the details."""
+    ours_us, theirs_us = (median(item.wall_us for item in side) for side in (ours, baseline))
+    ours_cpu, theirs_cpu = (median(item.cpu_us for item in side) for side in (ours, baseline))
+    return theirs_us / ours_us, (
+        f"{1e6 / ours_us:,.0f} steps/s against {1e6 / theirs_us:,.0f}; by processor time "
+        f"{theirs_cpu / ours_cpu:.2f} ({ours_cpu:.1f} us a step against {theirs_cpu:.1f}); {len(ours)} slices"
     )
+
+
+class NoJournal:
+    """A journal that keeps nothing: what is left of a step's cost is not the journal's."""
+
+    level = "none"
+
+    def create(self, run_id: str) -> "NoWriter":
+        """See `Journal.create`."""
+        return NoWriter(run_id)
+
+    def read_blob(self, digest: str) -> bytes:
+        """See `Journal.read_blob`."""
+        raise LookupError(digest)
+
+
+class NoWriter:
+    """A writer that keeps nothing."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+
+    def append(self, bodies: object, blobs: object = None) -> None:
+        """See `RunWriter.append`."""
+
+    def sync(self) -> Awaitable[None]:
+        """See `RunWriter.sync`."""
+        return DONE
+
+    async def release(self) -> None:
+        """See `RunWriter.release`."""
 
 
 def make_agent(

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
-from benchmarks.common import Figure, compare, in_turn, journal_path, make_agent, server, timed
+from benchmarks.common import Figure, compare, in_slices, journal_path, make_agent, server, timed
 from treadle import Agent, open_journal
 from treadle.models.config.presets import DIALECTS
 
@@ -45,16 +45,14 @@ async def _measure(
         base_url = stack.enter_context(server(steps, dialect=dialect))
         agent = make_agent(base_url, journal, f"{dialect}:bench", has_tools=has_tools, **(options or {}))
         chat = make_agent(stack.enter_context(server(steps)), journal, has_tools=has_tools)
-        runs = (300 if is_streamed else 2000) * STEPS // steps
-        pairs = [
-            pair
-            async for pair in in_turn(
-                lambda: timed(_runner(agent, steps, is_streamed=is_streamed), runs, IN_FLIGHT),
-                lambda: timed(_runner(chat, steps, is_streamed=is_streamed), runs, IN_FLIGHT),
-                rounds=5,
-            )
-        ]
-    ratio, detail = compare(pairs)
+        runs = (128 if is_streamed else 600) * STEPS // steps
+        found = await in_slices(
+            {
+                "dialect": lambda: timed(_runner(agent, steps, is_streamed=is_streamed), runs, IN_FLIGHT),
+                "chat": lambda: timed(_runner(chat, steps, is_streamed=is_streamed), runs, IN_FLIGHT),
+            }
+        )
+    ratio, detail = compare(found["dialect"], found["chat"])
     how = "streamed" if is_streamed else "whole"
     return Figure(f"steps/s of {name}, {how}, over openai_chat's", ratio, ">= 0.8", detail)
 
