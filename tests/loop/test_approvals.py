@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.test_loop import Lab, kinds, lab, results
+from tests.loop.test_loop import Lab, kinds, lab, results
 
 from treadle import Agent, Approval, ApprovalRequest, Decision, Policy, ScriptedModel, tool
 from treadle.core import events as e
