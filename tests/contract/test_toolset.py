@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Struct
+from tests.loop.workbench import make_call
 from tests.tools.web import Asked, serve
-from tests.workbench import make_call
 
 from treadle import Agent, Policy, RunNotFoundError, ScriptedModel
 from treadle.core.errors import ServerError

@@ -171,10 +171,11 @@ def test_any_depth_is_removed(tmp_path: Path) -> None:
         path.chmod(0)
     with pytest.raises(TooMuchError, match=f"more than {MAX_DEPTH} deep"):
         list(walk(root))
-    open_files = len(os.listdir("/dev/fd"))
+    open_files = set(os.listdir("/dev/fd"))
     remove_tree(root)
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir("/dev/fd")) == open_files
+    # What other tests left open may be closed meanwhile.
+    assert set(os.listdir("/dev/fd")) <= open_files
 
 
 def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:

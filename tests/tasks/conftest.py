@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
-from tests.workbench import make_call
+from tests.loop.workbench import make_call
 
 from treadle.agent.task import Task
 from treadle.core.log import Log

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workbench import make_call
+from tests.loop.workbench import make_call
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import ToolCall

@@ -5,7 +5,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.test_loop import Lab, kinds, lab, results
+from tests.loop.test_loop import Lab, kinds, lab, results
 
 from treadle import Agent, Policy, ToolContext, tool
 from treadle.core import events as e
