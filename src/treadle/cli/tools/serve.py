@@ -51,7 +51,7 @@ def serve(
     idle: Annotated[
         float,
         typer.Option(
-            "--idle", metavar="SECONDS", min=1, help="The time after which an unused session is freed."
+            "--idle", metavar="SECONDS", min=0.01, help="The time after which an unused session is freed."
         ),
     ] = 3600.0,
     max_sessions: Annotated[
