@@ -120,10 +120,10 @@ def _is_alive(pid: int) -> bool:
 
 
 def test_worker_that_fails_says_why(cli: Cli) -> None:
-    own = ["--model", "m", "--base-url", "ftp://nowhere", "--tasks", "2"]
+    own = ["--model", "nobody:m", "--tasks", "2"]
     result = cli("demo", *own)
     assert result.code == 1, result
-    assert "ftp://nowhere" in result.err
+    assert "unknown provider 'nobody'" in result.err
     assert "Traceback" not in result.err
 
 

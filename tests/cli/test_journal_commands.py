@@ -137,9 +137,14 @@ def test_fork_goes_another_way(cli: Cli, script: Script) -> None:
     seq = next(line["seq"] for line in cli("show", "mine", "--json").lines if line["type"] == "turn_started")
     other = cli("fork", "mine", "--at", str(seq), "-m", "two", "--base-url", server.url, "-q")
     assert other.out == "answer 1 of two\n", other
-    assert "no event" in (late := cli("fork", "mine", "--at", "999")).err or "cannot be forked" in late.err
-    assert late.code == 2
-    assert "give a text" in cli("fork", "mine").err
+    for arguments, message in (
+        (("--at", "999"), "--at 999: run 'mine' has the events 1 to "),
+        (("--at", "0"), "'--at': Input should be greater than or equal to 1"),
+        (("--at", "2", "--text", "x"), "--text opens a new turn, and the turn is still open at event 2"),
+        ((), "give --text TEXT for the next turn, or an earlier --at SEQ"),
+    ):
+        refused = cli("fork", "mine", *arguments)
+        assert (refused.code, message in refused.err) == (2, True), refused
 
 
 def test_fork_keeps_the_tools_of_a_task(two_runs: Cli) -> None:

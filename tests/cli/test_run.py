@@ -156,9 +156,12 @@ MISUSES = [
     (["run", "--task", "files:csv_sum-9999", "-m", "oracle"], "has no task 'csv_sum-9999'; near ids"),
     (["run", "--task", "nope:1", "-m", "oracle"], "unknown task set 'nope'"),
     (["run", "--task", TASK, "-m", "oracle:often"], "'often' is not a rate of mistakes"),
-    (["run", "--task", TASK, "-m", "oracle", "--max-steps", "-1"], "--max-steps -1: Policy.max_steps is -1"),
+    (
+        ["run", "--task", TASK, "-m", "oracle", "--max-steps", "-1"],
+        "'--max-steps': Input should be greater than or equal to 0",
+    ),
     (["run", "--task", TASK, "-m", "oracle", "--mount", "."], "brings its own files"),
-    (["run", "hi", "-m", "m", "--base-url", "ftp://x"], "ftp://x"),
+    (["run", "hi", "-m", "m", "--base-url", "ftp://x"], "--base-url 'ftp://x' is not a URL"),
     (["run", "hi", "-m", "m", "--base-url", "http://x/v1", "--mount", "nowhere"], "does not exist"),
     (
         ["run", "hi", "-m", "m", "--base-url", "http://x/v1", "-t", "none.py"],

@@ -11,6 +11,9 @@ from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.terminal.agents import RunAgents
 from treadle.cli.terminal.drive import FollowUp, drive
 from treadle.cli.terminal.journals import find_run, open_existing
+from treadle.core.errors import ConfigError
+from treadle.core.state import fold
+from treadle.journal.protocol import Journal
 
 EXAMPLES = (
     "treadle fork 1a1fb3a3 --at 12 --model openai:gpt-5-mini",
@@ -23,7 +26,7 @@ def fork(
     at: Annotated[
         int | None,
         typer.Option(
-            "--at", metavar="SEQ", help="The last event to keep; treadle show RUN --events lists them."
+            "--at", metavar="SEQ", min=1, help="The last event to keep; treadle show RUN --events lists them."
         ),
     ] = None,
     text: Annotated[
@@ -44,6 +47,7 @@ def fork(
     """
     with closing(open_existing(journal)) as opened:
         old_id = find_run(opened, run)
+        _check(opened, old_id, at, text)
         runner = RunAgents(opened, agent, limits).agent_for_run(old_id)
         new_id = run_id or make_run_id()
         return drive(
@@ -52,4 +56,21 @@ def fork(
             shown,
             new_id,
             FollowUp(journal, agent.api_key is not None),
+        )
+
+
+def _check(journal: Journal, run_id: str, at: int | None, text: str | None) -> None:
+    """Raise an error if a run cannot be forked at an event, with or without a text. Raises: `ConfigError`."""
+    events = journal.read(run_id)
+    if at is not None and at > len(events):
+        raise ConfigError(f"--at {at}: run {run_id!r} has the events 1 to {len(events)}")
+    last = len(events) if at is None else at
+    is_open = fold([event.body for event in events[:last]]).is_turn_open
+    if is_open and text is not None:
+        raise ConfigError(
+            f"--text opens a new turn, and the turn is still open at event {last}; leave it out"
+        )
+    if not is_open and text is None:
+        raise ConfigError(
+            f"the turn is over at event {last}; give --text TEXT for the next turn, or an earlier --at SEQ"
         )

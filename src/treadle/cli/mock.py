@@ -23,15 +23,21 @@ def mock(
     port: o.Port = 8080,
     mistake_rate: Annotated[
         float,
-        typer.Option("--mistake-rate", metavar="RATE", help="How often a step is a mistake, from 0 to 1."),
+        typer.Option(
+            "--mistake-rate", metavar="RATE", min=0, max=1, help="How often a step is a mistake, from 0 to 1."
+        ),
     ] = 0.0,
     latency: Annotated[
-        float, typer.Option("--latency", metavar="SECONDS", help="The time before each answer.")
+        float, typer.Option("--latency", metavar="SECONDS", min=0, help="The time before each answer.")
     ] = 0.0,
     failure_rate: Annotated[
         float,
         typer.Option(
-            "--failure-rate", metavar="RATE", help="How often the server answers 429 or 503, from 0 to 1."
+            "--failure-rate",
+            metavar="RATE",
+            min=0,
+            max=1,
+            help="How often the server answers 429 or 503, from 0 to 1.",
         ),
     ] = 0.0,
     is_json: o.IsJson = False,

@@ -68,9 +68,11 @@ def read_tool_limits(texts: Sequence[str]) -> dict[str, ToolLimits]:
 
 
 SETTINGS = {
-    "temperature": Row("The sampling temperature."),
-    "top_p": Row("Sample only from the most likely tokens that together have this probability."),
-    "max_output_tokens": Row("The most tokens of one answer of the model."),
+    "temperature": Row("The sampling temperature.", least=0),
+    "top_p": Row(
+        "Sample only from the most likely tokens that together have this probability.", least=0, most=1
+    ),
+    "max_output_tokens": Row("The most tokens of one answer of the model.", least=1),
     "seed": Row("The sampling seed."),
     "stop": Row("A text that ends the answer. May be given several times."),
     "logprobs": Row("Ask for the logprobs of the sampled tokens."),
@@ -80,30 +82,34 @@ SETTINGS = {
 """The help of the sampling options, by the field of `Settings`."""
 
 POLICY = {
-    "max_steps": Row("The most inferences with tools in a turn; one more without tools gives the answer."),
-    "max_tokens": Row("The most input and output tokens in a turn."),
-    "max_tool_calls": Row("The most tool calls in a turn; the model is told about those that were not run."),
-    "max_cost_usd": Row("The most that a turn may cost."),
-    "deadline_seconds": Row("The most time that a turn may work, without pauses."),
-    "parallel_tool_calls": Row("How many tool calls of one step run at a time.", ("--parallel",)),
+    "max_steps": Row(
+        "The most inferences with tools in a turn; one more without tools gives the answer.", least=0
+    ),
+    "max_tokens": Row("The most input and output tokens in a turn.", least=0),
+    "max_tool_calls": Row(
+        "The most tool calls in a turn; the model is told about those that were not run.", least=0
+    ),
+    "max_cost_usd": Row("The most that a turn may cost.", least=0),
+    "deadline_seconds": Row("The most time that a turn may work, without pauses.", least=0),
+    "parallel_tool_calls": Row("How many tool calls of one step run at a time.", ("--parallel",), least=1),
     "max_result_chars": Row(
-        "The longest tool result that the model gets; a longer one is cut in the middle."
+        "The longest tool result that the model gets; a longer one is cut in the middle.", least=1
     ),
     "tool_limits": Row(
         "Limits of one tool: also concurrent=N and chars=N, separated by commas. TOOL may be a pattern such as "
         "'web_*'. May be given several times.",
         ("--tool-limit",),
         "TOOL:calls=N",
-        read_tool_limits,
+        read=read_tool_limits,
     ),
     "approve": Row(
         "'ask', 'never' or 'always' for calls that cannot be undone, or 'WHAT=ask' with a tool, a pattern or an "
         "effect (pure, idempotent, once). The terminal asks; without one the run waits for `treadle approve`.",
         ("--approve",),
         "RULE",
-        read_approve,
+        read=read_approve,
     ),
-    "max_output_attempts": Row("How often an answer may break the schema that it must fit."),
+    "max_output_attempts": Row("How often an answer may break the schema that it must fit.", least=1),
     "in_doubt": Row("Whom to tell about a call whose outcome was lost: tell the model, or ask the user."),
     "last_step_message": Row(
         "What the model is told before its last answer when a limit is reached.", (), "TEXT"
@@ -136,6 +142,9 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
+        url = values["base_url"]
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ConfigError(f"--base-url {url!r} is not a URL; give one such as http://localhost:8000/v1")
         return cls(
             model=values["model"],
             base_url=values["base_url"],

@@ -77,6 +77,8 @@ Mount: TypeAlias = Annotated[
     typer.Option(
         "--mount",
         metavar="DIR",
+        exists=True,
+        file_okay=False,
         help="A folder whose files are copied into the sandbox. The folder itself is never changed. Brings "
         "--tools files if no --tools are given.",
     ),

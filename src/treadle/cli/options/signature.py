@@ -40,6 +40,8 @@ class Row(NamedTuple):
     names: tuple[str, ...] = ()
     """The option's names. Empty: `--` and the field's name without its unit."""
     metavar: str | None = None
+    least: float | None = None
+    most: float | None = None
     read: Callable[[Sequence[str]], Any] | None = None
     """Reads the texts of an option that may be given several times. `None`: the field's type is enough."""
 
@@ -75,7 +77,12 @@ class FieldOptions:
         if isinstance(default, int | float | StrEnum) and not isinstance(default, bool):
             text = f"{text} Default: {default}.".lstrip()
         option = typer.Option(
-            *self._names(name), metavar=row.metavar or metavar, help=text, rich_help_panel=self._panel
+            *self._names(name),
+            metavar=row.metavar or metavar,
+            help=text,
+            min=row.least,
+            max=row.most,
+            rich_help_panel=self._panel,
         )
         return make_parameter(name, Annotated[kind | None, option], None)
 

@@ -50,7 +50,9 @@ def serve(
     mount: o.Mount = None,
     idle: Annotated[
         float,
-        typer.Option("--idle", metavar="SECONDS", help="The time after which an unused session is freed."),
+        typer.Option(
+            "--idle", metavar="SECONDS", min=0.01, help="The time after which an unused session is freed."
+        ),
     ] = 3600.0,
     max_sessions: Annotated[
         int,
