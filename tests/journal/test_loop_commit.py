@@ -25,6 +25,12 @@ PATIENCE_SECONDS = 60
 """The time after which a wait counts as endless."""
 
 
+async def hand_over() -> None:
+    """Wait until what was appended is handed to the committer."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 class Witness:
     """A clock that notes which threads commit: every commit asks it for the time once."""
 
@@ -110,10 +116,10 @@ async def test_a_large_content_is_left_to_the_thread_and_keeps_its_place(
 ) -> None:
     writer = journal.create("r")
     writer.append([note("1")])
-    await asyncio.sleep(0)
+    await hand_over()
     body, blobs = blob(600_000)
     writer.append([body], blobs)
-    await asyncio.sleep(0)
+    await hand_over()
     writer.append([note("2")])  # behind the large one in the queue
     await writer.sync()
     assert witness.take()[:2] == [True, False]

@@ -87,6 +87,12 @@ async def test_any_error_of_a_commit_is_told(journal: SqliteJournal) -> None:
     await keep(journal, "b")
 
 
+async def hand_over() -> None:
+    """Wait until what was appended is handed to the committer."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 async def test_what_follows_a_failed_write_is_not_kept(journal: SqliteJournal) -> None:
     """The event is queued before the failure, and the store works again before it is written."""
     await keep(journal, "other")
@@ -98,11 +104,11 @@ async def test_what_follows_a_failed_write_is_not_kept(journal: SqliteJournal) -
     )
     writer = journal.create("r")
     writer.append([note("lost")])
-    await asyncio.sleep(0)
+    await hand_over()
     journal._committer.submit(lambda db: db.execute("DROP TRIGGER broken"))
     writer.append([note("follows")])
     waiting = asyncio.ensure_future(writer.sync())
-    await asyncio.sleep(0)
+    await hand_over()
     gate.set()
     # Both writes were tried before this event loop learns about the first.
     journal._committer.submit(lambda db: None).result(PATIENCE_SECONDS)

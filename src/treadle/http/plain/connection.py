@@ -108,11 +108,18 @@ class Connection(asyncio.Protocol):
             return head
         self._head = head
         self._pool.watch(self)
-        self._transport.write(payload)
         if unsent:
             self._unsent = memoryview(unsent)
-            self._write_on()
+        self._pool.send(self, payload)
         return head
+
+    def write(self, payload: bytes) -> None:
+        """Write the beginning of the request, unless it was given up meanwhile."""
+        if self._head is None:
+            return
+        self._transport.write(payload)
+        if self._unsent is not None:
+            self._write_on()
 
     def drop(self) -> None:
         """Close the connection, whatever it is doing."""

@@ -135,13 +135,14 @@ class SqliteJournal:
             self._committer.give_back(Lease(writer.key, writer.token))
 
     def _mark_dirty(self, writer: SqliteWriter) -> None:
-        """Hand over the open write of `writer`, with those of other runs, at the end of the event loop's turn."""
+        """Hand over the open write of `writer`, with those of other runs, at the end of the event loop's next turn."""
         loop = asyncio.get_running_loop()
         dirty = self._dirty.get(loop)
         if dirty is None:
             self._check_open()
             self._dirty[loop] = [writer]
-            loop.call_soon(self._flush, loop)
+            # One turn later, more runs have got as far: fewer commits, each of more runs.
+            loop.call_soon(loop.call_soon, self._flush, loop)
         else:
             dirty.append(writer)
 
@@ -200,5 +201,6 @@ def _wait_for_turn(loop: asyncio.AbstractEventLoop) -> None:
     """Wait until `loop`, in its own thread, has handed over what was appended in it, unless it hangs."""
     is_over = threading.Event()
     with contextlib.suppress(RuntimeError):  # closed
-        loop.call_soon_threadsafe(is_over.set)
+        # What was appended is handed over two turns later.
+        loop.call_soon_threadsafe(loop.call_soon, loop.call_soon, is_over.set)
         is_over.wait(_TURN_SECONDS)
