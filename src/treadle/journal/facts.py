@@ -18,7 +18,7 @@ _SHOWN_CHARS = 200
 """How many characters of an input or an error are kept."""
 
 
-class Facts(Struct, kw_only=True):
+class Facts(Struct, kw_only=True, gc=False):
     """The facts about one run, changed in place. `RunInfo` describes the fields that have the same names."""
 
     status: str = Status.RUNNING.value
@@ -68,12 +68,14 @@ class Facts(Struct, kw_only=True):
         self.updated_at = bodies[-1].at
         is_changed = False
         for body in bodies:
-            if isinstance(body, e.ToolCompleted):
+            if type(body) in _UNCOUNTED:
+                continue
+            if type(body) is e.ToolCompleted:
                 if body.parent_call_id is None and self.context_chars is not None:
                     self.context_chars += len(body.result.content)
                 if self.waiting:
                     is_changed |= _end_wait(self, f"call:{body.result.call_id}")
-            elif isinstance(body, e.InferenceCompleted):
+            elif type(body) is e.InferenceCompleted:
                 completion = body.completion
                 usage = completion.usage or _guess_usage(self, completion.message)
                 self.steps = body.step
@@ -253,3 +255,6 @@ _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.Rewarded: _on_rewarded,
 }
 """The updates for all other bodies. Bodies that change no fact are left out."""
+
+_UNCOUNTED = frozenset((e.InferenceStarted, e.ToolStarted))
+"""The most frequent of the bodies that change no fact."""
