@@ -1,7 +1,7 @@
 """The second baseline: a tool loop written by hand that makes every step durable before the next.
 
-It has the guarantees of a run's journal at level `process` (each step survives kill -9) and nothing else: no checks,
-no limits, no resume. A writer thread commits together what all runs appended meanwhile.
+It has the guarantees of a run's journal at level `process` (each step survives kill -9) and nothing else: no
+checks, no limits, no resume. A writer thread commits together what all runs appended meanwhile.
 """
 
 import asyncio

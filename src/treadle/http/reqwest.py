@@ -187,6 +187,7 @@ class ReqwestTransport:
                     if size > MAX_ANSWER_BYTES:
                         raise _too_long(url)
                     yield chunk.to_bytes()
+                cancelled.check()
             except Exception as error:
                 raise self._explain(url, error) from None
 
@@ -195,6 +196,7 @@ class ReqwestTransport:
             yield StreamedAnswer(response.status, response.get_header, chunks())
         finally:
             await request.__aexit__(None, None, None)
+        cancelled.check()
 
     async def _ask(self, builder: "RequestBuilder", url: str) -> Answer:
         cancelled = CancellationCheck()

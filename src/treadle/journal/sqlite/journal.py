@@ -135,7 +135,7 @@ class SqliteJournal:
             self._committer.give_back(Lease(writer.key, writer.token))
 
     def _mark_dirty(self, writer: SqliteWriter) -> None:
-        """Hand over the open write of `writer`, with those of other runs, at the end of the event loop's next turn."""
+        """Hand over the open write of `writer`, with those of other runs, after the event loop's next turn."""
         loop = asyncio.get_running_loop()
         dirty = self._dirty.get(loop)
         if dirty is None:
