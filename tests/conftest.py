@@ -1,4 +1,4 @@
-"""What every test shares: the profiles of hypothesis, and a table of the CPU time of the tests."""
+"""Settings for all tests: the profiles of hypothesis, and the table of CPU times (`--cpu N`)."""
 
 import os
 import resource
@@ -11,8 +11,8 @@ from tests.forks import process
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 
-# The gate draws the same examples each time, so that a change is judged by what it changed; the long form draws
-# new ones. Neither has a deadline: a busy machine is not a defect.
+# The gate uses the same examples each time, so that a failure comes from the change under test; the long form draws
+# new ones. Neither has a deadline, because a busy machine is not a defect.
 hypothesis.settings.register_profile("gate", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("full", deadline=None, max_examples=500, print_blob=True)
 hypothesis.settings.load_profile("full" if IS_FULL else "gate")
@@ -69,6 +69,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one worker more than there are cores, as tests of time-outs and of processes mostly wait."""
+    """Return the number of cores plus one, because tests of time-outs and processes mostly wait."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + 1

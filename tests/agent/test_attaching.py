@@ -77,7 +77,7 @@ async def test_an_image_that_a_tool_gives_reaches_the_model() -> None:
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
-    [("absent.png", None, "No such file"), ("what", b"\xff\xfe\x00", "does not tell what it is")],
+    [("absent.png", None, "No such file"), ("what", b"\xff\xfe\x00", "does not tell its type")],
 )
 async def test_what_cannot_be_attached_is_told(
     tmp_path: Path, name: str, content: bytes | None, words: str

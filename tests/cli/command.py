@@ -1,4 +1,4 @@
-"""The command in a process of its own, in a folder that is empty at first.
+"""The command in its own process, in a folder that is empty at first.
 
 The process is forked from one that has done its imports (`tests.forks`), because importing is most of what a
 command does. What comes before that is tested by `RealCli`, which starts the installed program: its entry point,
@@ -23,7 +23,7 @@ FORKS = ForkServer("treadle.*", "pyreqwest.client", "rich.progress", "rich.markd
 
 
 class Result:
-    """What a command left."""
+    """The exit code and the output of a command."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code = code
@@ -40,7 +40,7 @@ class Result:
 
 
 class Cli:
-    """Starts `treadle` in a folder that is empty at first."""
+    """A launcher of `treadle` in a folder that is empty at first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,7 +49,7 @@ class Cli:
         self.env |= {"COLUMNS": "100", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
 
     def start(self, *arguments: str, **options: Any) -> Started:
-        """Start a process that goes on beside the test."""
+        """Start a process that runs at the same time as the test."""
         options = {
             "cwd": self.folder,
             "stdin": subprocess.DEVNULL,
@@ -66,7 +66,7 @@ class Cli:
     def __call__(
         self, *arguments: str, text: str | bytes | None = None, env: dict[str, str] | None = None
     ) -> Result:
-        """Run to the end."""
+        """Run a command to its end."""
         stdin = subprocess.DEVNULL if text is None else subprocess.PIPE
         process = self.start(*arguments, stdin=stdin, env=env or {})
         if isinstance(text, bytes):
@@ -77,7 +77,7 @@ class Cli:
         return Result(process.returncode, out, err)
 
     def run_all(self, commands: Iterable[Sequence[str]]) -> list[Result]:
-        """Run several beside each other, to their ends."""
+        """Run several commands at the same time, to their ends."""
         processes = [self.start(*arguments) for arguments in commands]
         outputs = [process.communicate(timeout=120) for process in processes]
         return [
@@ -85,7 +85,7 @@ class Cli:
         ]
 
     def write(self, name: str, text: str) -> Path:
-        """A file in the folder."""
+        """Return the path of a file in the folder."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
@@ -93,21 +93,21 @@ class Cli:
 
 
 class RealCli(Cli):
-    """Starts the installed program `treadle`, as a shell does."""
+    """A launcher of the installed program `treadle`, as a shell starts it."""
 
     def _start(self, arguments: Sequence[str], options: dict[str, Any]) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             [str(Path(sys.executable).with_name("treadle")), *arguments],
             text=True,
             encoding="utf-8",
-            # SIGINT is what these tests send, so it must not be ignored from the outside.
+            # These tests send SIGINT, so the process must not inherit that it is ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             **options,
         )
 
 
 class Oracle:
-    """`treadle mock` as a process."""
+    """A process that runs `treadle mock`."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self._process = Cli(folder).start("mock", "--port", "0", "--json", *options)
@@ -117,7 +117,7 @@ class Oracle:
         self.url: str = json.loads(line)["base_url"]
 
     def stop(self) -> int:
-        """Interrupt it; its exit code."""
+        """Interrupt the process, and return its exit code."""
         self._process.send_signal(signal.SIGINT)
         self._process.communicate(timeout=60)
         return self._process.returncode

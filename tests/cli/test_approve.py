@@ -1,4 +1,4 @@
-"""Calls that wait for approval: asked on a real terminal, or decided later by `treadle approve`."""
+"""Calls that need approval: asked for on a real terminal, or decided later with `treadle approve`."""
 
 import os
 import pty
@@ -116,7 +116,7 @@ def test_a_limit_of_a_tool_is_kept(cli: Cli, script: Script) -> None:
 
 
 class Terminal:
-    """A command on a terminal of its own, which a test types into."""
+    """A command on its own terminal, into which a test types."""
 
     def __init__(self, cli: Cli, *arguments: str) -> None:
         self._master, slave = pty.openpty()

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment leaves a run that the next command goes on with."""
+"""After Ctrl-C at any moment, the next command can continue the run."""
 
 import json
 import signal
@@ -47,7 +47,7 @@ async def hog() -> str:
 
 
 def wait_for(process: Started, kind: str) -> None:
-    """Read JSON lines until an event of this type."""
+    """Read JSON lines until an event of this type arrives."""
     assert process.stdout is not None
     for line in process.stdout:
         if json.loads(line)["type"] == kind:
@@ -56,7 +56,7 @@ def wait_for(process: Started, kind: str) -> None:
 
 
 def interrupt(process: Started) -> str:
-    """Ctrl-C; standard error of the process, which must say that it was interrupted."""
+    """Send Ctrl-C, check that the command reports the interruption, and return its standard error."""
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -136,7 +136,7 @@ def test_second_interrupt_does_not_wait(real_cli: RealCli, script: Script) -> No
     process = real_cli.start("run", "go", "-m", "m", "--base-url", server.url, "-t", "tools.py", "-q")
     assert process.stdout is not None
     assert process.stdout.readline() == "hogging\n"
-    # Signals that come too close are one, so that it may take a third.
+    # Two signals in quick succession may arrive as one, so a third may be needed.
     for _ in range(30):
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""`treadle run`: what it prints, its exit codes, and what it says of each thing that is wrong."""
+"""`treadle run`: its output, its exit codes, and its error messages."""
 
 import json
 import sqlite3
@@ -23,7 +23,7 @@ def lookup(word: str) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def run_against_nothing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
-    """A run whose server is down. It begins before the other tests, as its attempts take a while."""
+    """A run whose server is down. It starts before the other tests, because its retries take a while."""
     process = Cli(tmp_path_factory.mktemp("down")).start(
         "run", "hi", "-m", "m", "--base-url", "http://127.0.0.1:9/v1"
     )
@@ -170,7 +170,7 @@ MISUSES = [
     (["run", "hi", "-m", "m", "--base-url", "http://x/v1", "-t", "broken.py"], "broken.py"),
     (["run", "hi", "--level", "total"], "total"),
 ]
-"""Arguments, and what is said of them."""
+"""Arguments, and a part of the error message."""
 
 
 def test_misuse_is_one_clear_line(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""What every toolset owes the loop, over all that are registered, each with what it needs."""
+"""The contract between toolsets and the loop, tested on every registered toolset."""
 
 import asyncio
 import json
@@ -44,23 +44,23 @@ Call = tuple[str, dict[str, Any]]
 
 
 class Kind(Struct, frozen=True):
-    """One toolset, and calls of it."""
+    """One toolset, with example calls."""
 
     text: str
     good: Call
     says: str
-    """What the result of the good call holds."""
+    """A text that the result of `good` contains."""
     bad: Call
-    """Breaks the schema, with the argument of this name."""
+    """A call with invalid arguments; `at_fault` is the name of the invalid one."""
     at_fault: str
     fails: Call
-    """Fits the schema, and cannot be done."""
+    """A call with valid arguments that fails."""
     why: str
-    """What the result of that holds."""
+    """A text that the result of `fails` contains."""
     own: Callable[[str], tuple[Call, Call]] | None = None
-    """Two calls, of which the second says the text that the first left in the run."""
+    """Two calls; the second must return the text that the first left in the run."""
     slow: Call | None = None
-    """Takes minutes, if nobody cancels it."""
+    """A call that takes minutes unless it is cancelled."""
 
 
 def _files(folder: Path, urls: dict[str, str]) -> Kind:
@@ -195,7 +195,7 @@ DOCUMENT = {
 
 @pytest.fixture(scope="module")
 def urls() -> Iterator[dict[str, str]]:
-    """A service of each kind that needs one."""
+    """The addresses of the services that some toolsets need, by name."""
     is_over = threading.Event()
     sessions: dict[str, dict[str, str]] = {}
 
@@ -235,7 +235,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, urls: dict[str, str]) -
 
 @pytest.fixture
 def make(kind: Kind) -> Iterator[Callable[[], Any]]:
-    """Gives the toolset, another object each time as far as it is one; what was made is closed in the end."""
+    """A function that makes the toolset, as a new object if possible. All objects are closed after the test."""
     made = []
 
     def make() -> Any:
@@ -253,7 +253,7 @@ def make(kind: Kind) -> Iterator[Callable[[], Any]]:
 
 
 def _children(*names: str) -> list[str]:
-    """The commands of this process's descendants that hold one of `names`."""
+    """Return the commands of this process's descendants that contain one of `names`."""
     parents: dict[str, str] = {}
     commands: dict[str, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -278,7 +278,7 @@ def _tools_of(toolset: Any) -> dict[str, Tool]:
 
 
 class Place:
-    """One run's files and scope, and calls in it."""
+    """One run's files and scope, in which calls can be made."""
 
     def __init__(self, tools: dict[str, Tool], run_id: str = "r") -> None:
         self.tools = tools
@@ -299,7 +299,7 @@ class Place:
 
 
 def test_every_registered_toolset_is_tried() -> None:
-    # The same as `shell`, but for the walls around it.
+    # It differs from `shell` only in the sandbox.
     assert set(KINDS) == {name.rstrip(":") for name in TOOLSETS.table} - {"shell-unprotected"}
 
 
@@ -372,7 +372,7 @@ async def test_it_goes_on_after_a_call_was_cancelled(kind: Kind, tools: dict[str
             await asyncio.wait([task], timeout=0.2)
             assert not task.done()
             task.cancel()
-            # Far less than the call takes.
+            # This is much less than the call takes.
             async with asyncio.timeout(30):
                 await asyncio.gather(task, return_exceptions=True)
             assert task.cancelled()

@@ -1,7 +1,8 @@
-"""A run whose every boundary can be the one at which its process is killed.
+"""A run with numbered boundaries at which its process can be killed.
 
-`Boundary` counts: before and after each append and each sync, around each answer of the model, and around
-each effect of a tool. What the world saw is written to a file beside the journal, which outlives the kill.
+There are boundaries before and after each append and each sync, around each answer of the model, and around
+each effect of a tool. What the outside world saw is written to a file beside the journal, which survives the
+kill.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ RUN_ID = "run"
 
 
 class Boundary:
-    """Kills the process at the `crash_at`-th call, counted from 0; `None` never does."""
+    """A counter that kills the process at call number `crash_at`, counted from 0. `None` means never."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -44,7 +45,7 @@ class Boundary:
         self.count += 1
 
     def witness(self, what: str) -> None:
-        """Write down what the world saw; it is there even if the next instant kills."""
+        """Record something that the outside world saw. The record survives a kill at the next instant."""
         os.write(self._file, f"{what}\n".encode())
 
 
@@ -53,7 +54,7 @@ boundary = Boundary()
 
 
 class CrashingWriter:
-    """The journal's own writer, with a boundary on both sides of what it does."""
+    """The journal's own writer, with a boundary before and after each of its operations."""
 
     def __init__(self, inner: RunWriter) -> None:
         self._inner = inner
@@ -90,7 +91,7 @@ class CrashingJournal:
 
 
 class Script:
-    """A model that answers by how many results it sees, and witnesses every answer that is paid for."""
+    """A model that answers by the number of results so far, and records every answer that is paid for."""
 
     name = "script"
 
@@ -115,7 +116,7 @@ class Script:
 
 
 def make_tools() -> list[Any]:
-    """One sync and one async tool of each effect."""
+    """Return one sync and one async tool for each effect."""
 
     def act(effect: str, context: ToolContext, text: str) -> str:
         boundary()
@@ -159,7 +160,7 @@ OWN = make_tools()
 
 
 def tools_of(scenario: str, witness: Path) -> list[Any]:
-    """The tools of a scenario; those that need a process of their own only where it is about them."""
+    """Return the tools of a scenario. Only some scenarios need tools with processes of their own."""
     if scenario in ("python", "shell"):
         return [*OWN, scenario]
     if scenario == "mcp":
@@ -168,7 +169,7 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
 
 
 def _servers(witness: Path) -> Any:
-    """A server that writes down its calls, with their keys, in the witness."""
+    """Return an MCP server that records its calls and their idempotency keys."""
     from treadle.tools.mcp import MCPServer
 
     return MCPServer(
@@ -220,13 +221,13 @@ SCENARIOS |= {
     ],
 }
 APPROVE = {"approved": {"once": Approval.ASK}}
-"""Scenario to what the policy asks about; somebody always says yes."""
+"""The approvals that a scenario's policy asks for. Every request is approved."""
 
 
 async def drive(
     path: Path, scenario: str, level: str, crash_at: int | None, *, listens: bool, in_doubt: InDoubt
 ) -> tuple[Run, int]:
-    """Resume the run, or begin it if nothing of it was kept; the run and the number of boundaries."""
+    """Resume the run, or begin it if nothing was kept. Return the run and the number of boundaries."""
     boundary.begin(crash_at, path.with_suffix(".witness"))
     journal = CrashingJournal(path, level)
 
@@ -260,7 +261,7 @@ async def drive(
 
 
 def main() -> None:
-    """Drive the run that the last argument describes, and end at once: how Python ends is not the question."""
+    """Drive the run that the last argument describes, then end at once, without Python's own shutdown."""
     order = json.loads(sys.argv[-1])
     path = Path(order.pop("path"))
     code = 1

@@ -21,12 +21,12 @@ from treadle.core.types import Message, ToolErrorKind
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 SLOW = ("python", "shell", "mcp")
-"""Each point of these starts a process or two; the short form takes fewer."""
+"""Scenarios whose tools start processes. The short form tests fewer points of these."""
 CASES = [(name, listens) for name in SCENARIOS for listens in (False, True) if not (name in SLOW and listens)]
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Run `work` in a forked process; what `waitpid` says of its end."""
+    """Run `work` in a forked process, and return its wait status."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -49,7 +49,7 @@ DRIVE = "from tests.crash.scenario import main; main()"
 def run_once(
     path: Path, name: str, level: str, crash_at: int | None, listens: bool, in_doubt: InDoubt = InDoubt.TELL
 ) -> int:
-    """Drive a run in a process of its own; its exit code, or the signal that ended it as a negative number."""
+    """Drive a run in its own process. Return its exit code, or minus the number of the signal that ended it."""
     order = {
         "path": str(path),
         "scenario": name,
@@ -62,7 +62,7 @@ def run_once(
 
 
 def read(path: Path) -> list[DurableBody]:
-    """The kept events, read by this process without a writer thread left behind; none if there is no run."""
+    """Return the kept events, or an empty list if there is no run. No writer thread is left behind."""
     with open_journal(path) as journal:
         if not journal.runs():
             return []
@@ -76,7 +76,7 @@ def witnessed(path: Path, kind: str) -> list[str]:
 
 
 def check_kept(path: Path, asked_before: list[str]) -> None:
-    """After a kill: everything that was acknowledged is there."""
+    """Check, after a kill, that everything that was acknowledged was kept."""
     bodies = read(path)
     heard = [int(seq) for seq in witnessed(path, "heard")]
     assert max(heard, default=0) <= len(bodies)
@@ -92,7 +92,7 @@ def check_kept(path: Path, asked_before: list[str]) -> None:
 def check_end(
     path: Path, expected: list[Message], bodies_after_kill: list[DurableBody], asked_until: int
 ) -> None:
-    """After the resume: nothing twice that may not be, and the same end."""
+    """Check, after the resume, that nothing was repeated that must not be, and that the run ended as expected."""
     effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
     assert len(effects) == len(set(effects)), f"a once tool acted twice: {effects}"
     paid = {str(body.step) for body in bodies_after_kill if isinstance(body, InferenceCompleted)}
@@ -105,7 +105,7 @@ def check_end(
 
 
 def blur(message: Message, like: Message | None = None) -> Message:
-    """A result in doubt, and what stands in its place without a crash, made equal."""
+    """Return the message with a fixed text if its result, or that of `like`, is in doubt."""
     other = like or message
     if message.name in ("program", "python") and "outcome of this call is unknown" in other.content:
         return replace(message, content="a call within it in doubt", is_error=True)
@@ -119,7 +119,7 @@ def blur(message: Message, like: Message | None = None) -> Message:
 def crash_and_resume(
     path: Path, case: tuple[str, bool], level: str, points: list[int], expected: list[Message]
 ) -> None:
-    """Kill at each of `points` in turn, the later ones while it resumes, then let it end."""
+    """Kill at each of `points` in turn, the later ones during a resume, then let the run end."""
     name, listens = case
     for point in points:
         asked_before = witnessed(path, "asked")
@@ -134,7 +134,7 @@ def crash_and_resume(
 
 
 def dry_run(folder: Path, case: tuple[str, bool], level: str) -> tuple[int, list[Message]]:
-    """The number of boundaries, and the transcript without a crash."""
+    """Return the number of boundaries, and the transcript of a run without a crash."""
     path = folder / "dry.db"
     assert run_once(path, case[0], level, None, case[1]) == 0
     return int(path.with_suffix(".count").read_text()), list(fold(read(path)).messages)
@@ -155,7 +155,7 @@ def enumerate_points(folder: Path, case: tuple[str, bool], level: str, stride: i
 def test_killed_at_boundaries(
     case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
-    """Every third boundary; the full form takes every one, at both levels."""
+    """The short form tests every third boundary; the full form tests every one, at both levels."""
     stride = 1 if IS_FULL else 5 if case[0] in SLOW else 3
     count = enumerate_points(tmp_path, case, "process", stride)
     record_property("crash_points", count)
@@ -171,7 +171,7 @@ def test_killed_at_every_boundary_at_power(case: tuple[str, bool], tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["parallel", "files"])
 def test_killed_again_while_resuming(name: str, tmp_path: Path) -> None:
-    """Three kills, each further on; many more of them in the full form."""
+    """Three kills, each later than the one before; the full form tests many more combinations."""
     case = (name, False)
     total, expected = dry_run(tmp_path, case, "process")
     firsts = range(3, total, 2 if IS_FULL else total // 4)
@@ -182,7 +182,7 @@ def test_killed_again_while_resuming(name: str, tmp_path: Path) -> None:
 
 
 def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
-    """Somewhere in the run a kill leaves the once tool in doubt; then the answer becomes its result."""
+    """At some points a kill leaves the `once` tool in doubt. The user's answer then becomes its result."""
     case = ("async", False)
     total, _ = dry_run(tmp_path, case, "process")
     asked = 0
@@ -214,7 +214,7 @@ def test_replay_of_a_run_that_was_killed_is_exact(tmp_path: Path) -> None:
 
 
 def test_in_doubt_is_the_kind_of_the_result() -> None:
-    """The transcript is compared by its text; this pins that text to the kind."""
+    """`blur` finds results in doubt by their text, so this test ties the text to the error kind."""
     from treadle.core.decide import unknown_outcome
     from treadle.core.types import ToolCall
 

@@ -24,7 +24,8 @@ from tests.forks.server import HEAD
 
 ROOT = Path(__file__).parents[2]
 FOLLOWED = ("PYTHONIOENCODING", "PYTHONUNBUFFERED")
-"""Variables that the server applies to a forked process; others that Python reads at its start must not change."""
+"""Variables that the server sets in a forked process. Other variables that Python reads at startup must not
+change."""
 
 spent_seconds = 0.0
 """The CPU time of all forked processes that have ended. They are children of the server, not of this process."""
@@ -78,7 +79,7 @@ class Process:
         return self._wait(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end."""
+        """Wait for the process to end, and return its exit code."""
         code = self._wait(timeout)
         if code is None:
             assert timeout is not None
@@ -99,7 +100,7 @@ class Process:
         return self.returncode
 
     def communicate(self, text: str | None = None, timeout: float | None = None) -> tuple[str, str]:
-        """Send `text`, read both outputs to their ends, and wait; after a time-out it can be called again."""
+        """Send `text`, read both outputs to their ends, and wait. After a time-out it can be called again."""
         begun = time.monotonic()
         if not self._threads:
             work = [threading.Thread(target=self._feed, args=(text,), daemon=True)] if self.stdin else []
@@ -130,7 +131,7 @@ class Process:
             self._outputs[name] = file.read()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, if the process still runs."""
+        """Send a signal if the process is still running."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -140,7 +141,7 @@ class Process:
 
 
 class ForkServer:
-    """A server that imports `modules` and starts with the first order; `package.*` stands for a whole package."""
+    """A server that imports `modules`, where `package.*` means a whole package. The first order starts it."""
 
     def __init__(self, *modules: str) -> None:
         self._modules = modules

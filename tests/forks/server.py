@@ -26,7 +26,7 @@ HEAD = struct.Struct("!I")
 
 
 def preload(names: list[str]) -> None:
-    """Import modules; a name that ends in `.*` stands for a package with all its modules."""
+    """Import modules; a name that ends in `.*` means a package with all its modules."""
     for name in names:
         package = name.removesuffix(".*")
         module = importlib.import_module(package)
@@ -34,7 +34,7 @@ def preload(names: list[str]) -> None:
             for found in pkgutil.walk_packages(module.__path__, f"{package}."):
                 if not found.name.endswith(".__main__"):
                     importlib.import_module(found.name)
-    # A thread does not survive a fork, and what it holds stays locked.
+    # A thread does not survive a fork, and its locks stay locked in the child.
     assert threading.active_count() == 1
     assert not os.path.isdir("/proc/self/task") or len(os.listdir("/proc/self/task")) == 1
 
@@ -137,7 +137,7 @@ def run(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # In place of the folder of this file; a process begins with its own.
+    # Import from the working folder and not from this file's; each forked process sets its own first entry.
     sys.path[0] = os.getcwd()
     preload(sys.argv[2:])
     del sys.path[0]

@@ -42,7 +42,7 @@ CHANGES: list[dict[str, str]] = [
 
 def outcome(process: Any) -> tuple[int, str, str]:
     out, err = process.communicate("stdin\n", timeout=60)
-    # Where a traceback begins is not the same: one has the server's frames.
+    # The tracebacks begin differently: one of them contains the server's frames.
     last = err.splitlines()[-1:] if "Traceback" in err else err
     return process.returncode, out, last
 

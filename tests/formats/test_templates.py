@@ -1,4 +1,4 @@
-"""What is written and read against the models' own templates, where a package holds them."""
+"""Rendering and parsing compared with the models' own templates, where a package contains them."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def vocabulary():
 
 @pytest.fixture(params=["v3", "v7", "v11", "v13"])
 def mistral(request, tmp_path, vocabulary):
-    """The text of a conversation as the template of one version writes it."""
+    """Return the text of a conversation as one version's template writes it."""
     raw = {**vocabulary, "config": dict(vocabulary["config"])}
     if request.param != "v3":
         # The vocabulary is of v3.
@@ -54,7 +54,7 @@ def mistral(request, tmp_path, vocabulary):
         MistralCall(id=call.call_id, function=FunctionCall(name=call.name, arguments=call.arguments))
         for call in CALLS
     ]
-    # Up to v3 there is no place for text beside calls.
+    # Templates up to v3 cannot have text beside calls.
     content = None if request.param == "v3" else MESSAGE.content
     messages = [
         UserMessage(content="Hi"),

@@ -134,7 +134,7 @@ async def test_spellings_of_a_name_are_one_name() -> None:
 
 @pytest.mark.parametrize("name", ["rebind.example", "rebind.example.", "REBIND.example"])
 async def test_the_connection_goes_to_the_address_that_was_checked(name: str) -> None:
-    """A name whose address changes between two look-ups gains nothing: each address is checked and then pinned."""
+    """A name may change its address between two look-ups: each request checks the address and then uses it."""
     answers = iter([["127.0.0.99", "127.0.0.1"], ["127.0.0.99"]])
 
     async def changing(host: str, port: int) -> Sequence[str]:

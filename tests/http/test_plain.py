@@ -1,4 +1,4 @@
-"""Plain HTTP on the event loop: framing, connections, and who waits for whom."""
+"""Plain HTTP on the event loop: framing, connections and waiting."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def listen(handler: Serve, host: str = "127.0.0.1") -> AsyncIterator[str]:
-    """Serve each connection by `handler`; give the URL."""
+    """Serve each connection with `handler`, and yield the URL."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -84,7 +84,7 @@ async def test_an_answer_cut_at_any_byte_is_whole_or_an_error(ask, kind):
         head = answer.index(b"server: x\r\n\r\n") + 13 if kind == "until the end" else len(answer)
         for end in range(len(answer)):
             if end >= head:
-                # Without a length nobody can tell that something is missing.
+                # Without a length the client cannot detect that something is missing.
                 assert await ask(transport, url) == (200, answer[head:end])
                 continue
             with pytest.raises(TransportError, match=r"broke before|did not answer in HTTP"):
@@ -293,7 +293,7 @@ async def test_bytes_that_nobody_asked_for_are_no_answer(unasked):
         transport = HttpTransport(timeout_seconds=10)
         for _ in range(3):
             assert await whole(transport, url) == (200, b"ok")
-            # Bytes that come after the next request would be its answer.
+            # Bytes that arrive after the next request would be taken for its answer.
             await is_sent.wait()
             is_sent.clear()
             await asyncio.sleep(0.05)
@@ -393,7 +393,7 @@ async def test_an_idle_connection_is_closed_after_a_while():
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_connections_end_with_their_event_loop(run, recwarn):
     """`asyncio.run` leaves no open socket, and neither the loop nor its pool stays in memory."""
-    # What other tests left is collected before, so that it warns before.
+    # Collect what other tests left, so that its warnings do not appear below.
     gc.collect()
     recwarn.clear()
     gone = threading.Event()
@@ -437,7 +437,7 @@ async def test_a_server_that_closes_at_once_is_an_error_at_once(ask):
 
 
 async def test_two_event_loops_in_turn_keep_their_connections():
-    """The same transport, asked from this loop and from that of a thread."""
+    """The same transport works on this loop and on a thread's loop."""
     async with serve([Reply(b"ok")]) as server:
         transport = HttpTransport()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,4 +1,4 @@
-"""The transports over real sockets, each way: what arrives, and what each failure says."""
+"""The transports over real sockets: what arrives, and the error for each failure."""
 
 import asyncio
 import gzip
@@ -75,7 +75,7 @@ async def test_connections_are_used_again(make, ask):
         for _ in range(5):
             await ask(transport, server.origin)
             await ask(other, server.origin)
-        # A request may come before the last connection is back in the pool, but not every one does.
+        # Some requests may start before the last connection is back in the pool.
         assert server.connections <= 5
         assert len(server.requests) == 10
 
@@ -245,7 +245,7 @@ async def test_a_large_request_is_sent_whole(make):
 @TRANSPORTS
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_connection_that_is_not_made_in_time_says_what_to_raise(make, is_first):
-    """A full backlog swallows what would connect, as a firewall does."""
+    """A full backlog drops connection attempts, as a firewall does."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         waiting = []
         for _ in range(4):
@@ -311,7 +311,7 @@ async def test_an_answer_to_a_cancelled_request_goes_to_nobody(make, ask):
 async def test_chunks_arrive_before_the_stream_ends(make):
     async with serve([stream(b"first", end=End.STALL)]) as server:
         async with make().stream(server.origin, {}, b"") as answer:
-            # The server never sends more, so this comes now or never.
+            # The server sends nothing more, so the chunk must arrive without waiting for the end.
             assert await asyncio.wait_for(anext(answer.chunks), 5) == b"first"
         await asyncio.wait_for(server.gone.wait(), 5)
 
@@ -420,7 +420,7 @@ async def test_in_process_streams_its_chunks():
 @TRANSPORTS
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_no_cancellation_is_lost_whatever_comes_at_that_moment(make, is_streamed):
-    """A cancellation that comes together with an answer once let the task go on, as if nothing had been said."""
+    """The transport must not lose a cancellation that comes together with a response."""
     async with serve(lambda _: Reply(b"{}")) as server:
         transport = make(timeout_seconds=5.0)
 

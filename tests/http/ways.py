@@ -1,4 +1,4 @@
-"""The ways in which a request to an http:// server may be sent, and how to ask."""
+"""The ways of sending a request to an http:// server, and functions that send one."""
 
 from collections.abc import Callable
 
@@ -27,13 +27,13 @@ TRANSPORTS = pytest.mark.parametrize("make", [on_the_loop, over_pyreqwest])
 
 
 async def collect(transport: Transport, url: str) -> tuple[int, bytes]:
-    """Ask for a streamed answer and put it together."""
+    """Send a request, and return the status and the joined chunks of its streamed answer."""
     async with transport.stream(url, HEADERS, b"{}") as answer:
         return answer.status, b"".join([chunk async for chunk in answer.chunks])
 
 
 async def whole(transport: Transport, url: str) -> tuple[int, bytes]:
-    """Ask for a whole answer."""
+    """Send a request, and return the status and the body of its answer."""
     answer = await transport.post(url, HEADERS, b"{}")
     return answer.status, answer.body
 

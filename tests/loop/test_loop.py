@@ -1670,7 +1670,7 @@ async def test_a_fork_needs_a_text_exactly_between_turns(lab: Lab) -> None:
     origin = await lab.agent([call("look")], "done", tools=[look]).run("go")
     with pytest.raises(ConfigError, match="give a text"):
         await lab.agent("x").fork(origin.run_id)
-    with pytest.raises(ConfigError, match="leave text away"):
+    with pytest.raises(ConfigError, match="do not give a text"):
         await lab.agent("x").fork(origin.run_id, 4, text="more")
     for at in (0, 99):
         with pytest.raises(ConfigError, match="events 1 to 10"):

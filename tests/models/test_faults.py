@@ -1,4 +1,4 @@
-"""The whole stack, from the model's name to a real socket, under the faults that servers have."""
+"""The whole stack, from a model's name to a real socket, with the faults that servers have."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ def connect(
     make: MakeTransport = on_the_loop,
     **options,
 ) -> RetryModel:
-    """What `model()` makes, with delays that are short."""
+    """Return what `model()` makes, with short delays."""
     transport = make(timeout_seconds=timeout_seconds)
     inner = OpenAIChatModel("m", base_url=base_url, transport=transport, **options)
     return RetryModel(inner, max_attempts=max_attempts, min_delay_seconds=0.001)

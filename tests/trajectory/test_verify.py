@@ -78,7 +78,7 @@ async def test_what_cannot_be_made_again_is_named() -> None:
     assert found.calls == found.skipped == 2
     assert found.skips[0] == "send (c1): its effect is once"
     assert "shout" in found.skips[1]
-    assert "implementation is not at hand" in found.skips[1]
+    assert "implementation is not available" in found.skips[1]
     assert not found.is_verified
     again = await verify_run(journal, run_id, tools=[shout, send])
     assert (again.matched, again.skipped) == (1, 1)

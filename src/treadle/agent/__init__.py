@@ -1,1 +1,1 @@
-"""What users call: agents, sessions, runs, and the blocking forms of each."""
+"""The classes that users call: agents, sessions, runs and streams, each also in a blocking form."""

@@ -1,7 +1,7 @@
-"""Agent: a model, instructions, tools and a policy. It runs, streams, resumes, forks and replays.
+"""The class `Agent`, which runs, streams, resumes, forks and replays runs.
 
-An agent brings a run's parts together and hands them to the driver. Models, tools and journals that are given by
-name are loaded when they are first needed.
+An agent puts the parts of a run together and passes them to a driver. The modules of models, tools and journals
+that are given by name are imported only when they are needed.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Agent:
-    """A model with tools. One agent may drive any number of runs at a time."""
+    """A model with instructions, tools and a policy. One agent can drive any number of runs at the same time."""
 
     def __init__(
         self,
@@ -53,23 +53,25 @@ class Agent:
         approver: Approver | None = None,
         schema: Any = None,
     ) -> None:
-        """Make an agent of its parts.
+        """Make an agent from its parts.
 
-        `model` may be a name for `treadle.model`, `journal` a path for `treadle.open_journal`. `approver` is asked
-        about the calls that the policy says to ask about; without one, or if it returns `None`, such a run is
-        paused, and goes on with `resume(run_id, approvals=...)`. `schema`, a pydantic type or a JSON Schema, is
-        what every final answer must fit; the answer is `Run.value` then.
+        `model` is a model or a name for `treadle.model`; `journal` is a journal or a path for
+        `treadle.open_journal`. `files` are the initial files of every run's sandbox. `approver` is asked about
+        the calls that the policy says to ask about; without one, or if it returns `None`, the run pauses until
+        `resume(run_id, approvals=...)`. `schema` is a pydantic type or a JSON Schema that every final answer must
+        fit; `Run.value` is then the answer.
 
-        Raises: `ConfigError` if something given by name cannot be had, two tools share a name, or `schema` is no
-        JSON Schema.
+        Raises: `ConfigError` if a part given by name cannot be loaded, two tools have the same name, or `schema` is
+        not a JSON Schema.
         """
         self.model: Model = _load_model(model) if isinstance(model, str) else model
         self.instructions = instructions
         self.policy = policy or Policy()
         self.has_policy = policy is not None
-        """True if a policy was given: it holds for runs that are gone on with, too. Otherwise they keep theirs."""
+        """True if a policy was given. It then also applies to runs that this agent resumes; else they keep
+        theirs."""
         self.kit = Kit(tools, self.model)
-        """The tools for the agent's runs."""
+        """The toolboxes for the agent's runs."""
         self.files = files
         self.approver = approver
         self.schema = None if schema is None else _to_schema(schema)
@@ -88,10 +90,12 @@ class Agent:
         journal: Journal | str | Path | None = None,
         approver: Approver | None = None,
     ) -> "Agent":
-        """Build the agent that a spec describes, as `Run.spec` has it. Parts that are given win over the spec's.
+        """Build the agent that a spec, such as `Run.spec`, describes.
 
-        Raises: `ConfigError` that names the parts which are only objects of a program and must be given, and as
-        the constructor does.
+        `model` and `tools`, if given, replace those of the spec.
+
+        Raises: `ConfigError` for the same reasons as the constructor, and if a part of the spec that was not given
+        cannot be built from its name; the message names each such part.
         """
         given = None if tools is None else tuple(tools)
         refuse_missing(spec, has_model=model is not None, has_tools=given is not None)
@@ -108,17 +112,18 @@ class Agent:
 
     @cached_property
     def spec(self) -> AgentSpec:
-        """The agent as a value, with which another process can build it again."""
+        """The description of the agent from which another process can build it again."""
         return make_spec(self.model, self.instructions, self.kit.given, self.policy, self.schema, self.files)
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """The tools that the model may call, by name. Without any, it may call those that a task brings."""
+        """The agent's own tools by name. If there are none, a run of a task offers the tools that the task
+        names."""
         return self.kit.own.tools
 
     @property
     def journal(self) -> Journal:
-        """The journal that runs are kept in; a file is opened when it is first needed."""
+        """The journal that keeps the runs. A journal given by path is opened when it is first needed."""
         if self._opened is None:
             from treadle.journal.registry import open_journal
 
@@ -136,14 +141,17 @@ class Agent:
         schema: Any = None,
         on_event: Emit | None = None,
     ) -> Run:
-        """Run one turn to its end. A `Task` brings its own files and tools, and is graded.
+        """Run a task, or a text as the user's message, to the end of the turn, and return the run.
 
-        `attach` adds images, audio or documents to the message: paths of files, or `Artifact`s. `schema` takes the
-        place of the agent's. A run that fails returns: `stop_reason` and `fault` say why. Cancelling leaves a run
-        that can be resumed. `on_event` is called with every event once it is durable, and the deltas between.
+        A `Task` has its own files and tools, and its check grades the run. `attach` adds images, audio or
+        documents to the message: paths of files, or `Artifact`s. `schema` replaces the agent's. `on_event` is
+        called with every event once it is durable, and with the deltas in between.
 
-        Raises: `RunExistsError` if the journal has a `run_id`; `JournalError` if the store fails; `ConfigError` for
-        an attachment that cannot be read.
+        A run that fails does not raise: `Run.stop_reason` and `Run.fault` tell why it ended. A cancelled run can be
+        resumed.
+
+        Raises: `RunExistsError` if the journal already has a run `run_id`; `JournalError` if the store fails;
+        `ConfigError` for an attachment that cannot be read.
         """
         attached: Attached = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
         driver = driving.begin(
@@ -159,7 +167,8 @@ class Agent:
         return await driving.drive(driver, self.journal, None if isinstance(task, str) else task)
 
     def stream(self, task: str | Task, **options: Any) -> RunStream:
-        """Return the run's events as they are kept, and the deltas between; options as for `run`."""
+        """Return an async iterator that runs a task as `run` does, and yields its events and deltas as they
+        come."""
         return RunStream(lambda emit: self.run(task, on_event=emit, **options))
 
     async def resume(
@@ -170,14 +179,14 @@ class Agent:
         approvals: Mapping[str, Decision | bool] | None = None,
         on_event: Emit | None = None,
     ) -> Run:
-        """Go on with a run that was interrupted, waits for an answer or an approval, or ended with an error.
+        """Continue a run that was interrupted, waits for an answer or an approval, or ended with an error.
 
-        A run that is over is returned as it is. Calls whose outcome was lost are handled by their effect. This
-        agent's parts count from here on, and its policy if it was given one. `answers` are by question id,
-        `approvals` by call id.
+        A run that is over is returned unchanged. Calls whose outcome was lost run again or not, depending on
+        their effect. From here on the run uses this agent's model and tools, and its policy if one was given.
+        `answers` maps question ids to texts, `approvals` maps call ids to decisions.
 
-        Raises: `RunNotFoundError`; `LeaseHeldError` if a live process drives the run; `ConfigError` for an answer
-        or approval that nothing waits for.
+        Raises: `RunNotFoundError`; `LeaseHeldError` if another process drives the run; `ConfigError` for an
+        answer or an approval that the run does not wait for.
         """
         state, writer = await driving.reopen(self, run_id)
         try:
@@ -207,37 +216,37 @@ class Agent:
         new_run_id: str | None = None,
         on_event: Emit | None = None,
     ) -> Run:
-        """Make a new run from the events up to `at`, with the files of that moment, and drive it on.
+        """Make a new run from a copy of the events up to number `at`, with the files at that point, and drive it.
 
-        `at` is the last event if left out. This agent's parts take the place of the recorded ones. `text` opens a
-        new turn; a prefix that ends with a finished turn needs one.
+        `at` is by default the last event. This agent's parts replace the recorded ones. `text` opens a new turn; it
+        must be given if the copied events end with a finished turn, and must not be given otherwise.
 
-        Raises: `RunNotFoundError`; `ConfigError` if `at` is no event of the run, or `text` is missing or comes
-        within a turn.
+        Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, or if `text` is missing or not
+        allowed.
         """
         driver, task = await driving.fork(self, run_id, at, text, new_run_id, on_event)
         return await driving.drive(driver, self.journal, task)
 
     async def replay(self, run_id: str, *, policy: Policy | None = None) -> Replay:
-        """Decide a run again from its journal, without a model or a tool.
+        """Make all decisions of a run again from its journal, without calling a model or a tool.
 
-        `policy`, if given, takes the place of the recorded one: where it would have decided otherwise is the
-        divergence. Raises: `RunNotFoundError`.
+        `policy`, if given, replaces the recorded policy; the divergence is then the first decision that differs
+        under it. Raises: `RunNotFoundError`.
         """
         from treadle.tools.schema.output import find_output_fault
 
         return await asyncio.to_thread(lambda: replay(self.journal.read(run_id), find_output_fault, policy))
 
     def session(self, run_id: str | None = None, *, files: Files | None = None) -> "Session":
-        """Return a conversation in one journal, to be used with `async with`; a known `run_id` is opened again."""
+        """Return a session, to be used with `async with`. If `run_id` is a session in the journal, continue it."""
         from treadle.agent.session import Session
 
         return Session(self, run_id, files)
 
     async def close(self) -> None:
-        """Close the toolsets that this agent was given and that can be closed, such as servers that it started.
+        """Close the toolset objects that this agent was given, such as connections to servers.
 
-        Its journal stays open. Toolsets that are given by name end with the process.
+        The journal stays open. Toolsets that were given by name end with the process.
         """
         for item in self.kit.given:
             close = getattr(item, "aclose", None) or getattr(item, "close", None)
@@ -257,7 +266,7 @@ class Agent:
         return run_blocking(self.run(task, **options))
 
     def stream_sync(self, task: str | Task, **options: Any) -> Iterator[e.Event | e.Ephemeral]:
-        """Return what `stream` gives as a plain iterator."""
+        """Return the items of `stream` as a plain iterator."""
         return iterate_blocking(self.stream(task, **options))
 
     def resume_sync(self, run_id: str, **options: Any) -> Run:

@@ -1,4 +1,4 @@
-"""Attachments: files that go to the model with the user's message."""
+"""Attachments: files that are sent to the model with the user's message."""
 
 import mimetypes
 from collections.abc import Iterable
@@ -10,16 +10,18 @@ from treadle.core.parts import make_part
 from treadle.core.types import Artifact
 
 MAX_ATTACHMENT_BYTES = 50 * 1024 * 1024
+"""The largest file that can be attached."""
 
 Attachable: TypeAlias = str | Path | Artifact
 """The path of a file, or a part with its content inline."""
 
 
 def read_attachments(items: Iterable[Attachable]) -> tuple[tuple[Artifact, ...], dict[str, bytes]]:
-    """Return the parts for a message, and the contents that the store has to keep, by hash.
+    """Return the parts for a message, and a mapping of hash to content for the store.
 
-    The kind of a file follows from its name's ending.
-    Raises: `ConfigError` for a file that cannot be read, is too large, or is of no known type.
+    The ending of a file's name determines its type; a file without a known ending counts as text if it is UTF-8.
+
+    Raises: `ConfigError` for a file that cannot be read, is too large, or has no known type.
     """
     parts: list[Artifact] = []
     blobs: dict[str, bytes] = {}
@@ -47,8 +49,7 @@ def _read(path: Path) -> tuple[Artifact, dict[str, bytes]]:
             content.decode()
         except UnicodeDecodeError:
             raise ConfigError(
-                f"cannot attach {str(path)!r}: its name does not tell what it is; rename it to end in .png "
-                "or the like"
+                f"cannot attach {str(path)!r}: the file name does not tell its type; give it an ending such as .png"
             ) from None
         mime_type = "text/plain"
     return make_part(content, mime_type, name=path.name)

@@ -1,4 +1,4 @@
-"""What an agent does with one run: begin it, open it again, fork it, drive it to its end, and leave it in order."""
+"""The work of an agent on one run: begin it, open it again, fork it, drive it to its end, and leave it in order."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from treadle.agent.agent import Agent
 
 Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
-"""The parts of a message, and the contents that the store has to keep."""
+"""The parts of a message, and a mapping of hash to content for the store."""
 
 
 def begin(
@@ -56,7 +56,7 @@ def begin(
     attached: Attached = ((), {}),
     emit: Emit | None = None,
 ) -> Driver:
-    """Return a driver for a new run with its first events appended. Without `work` the run is a session."""
+    """Create a run, append its first events, and return its driver. If `work` is `None`, the run is a session."""
     task = None if work is None or isinstance(work, str) else work
     text = task.input if task is not None else work if isinstance(work, str) else None
     if files is None:
@@ -78,15 +78,15 @@ def begin(
     )
     snapshot, blobs = driver.bench.take_snapshot()
     turn = () if text is None else (turn_started(driver.state, text, attached[0]),)
-    # All or none: a run without its turn could never go on.
+    # Appended together, because a run without its turn could never go on.
     driver.put(started, *snapshot, *turn, blobs={**(blobs or {}), **attached[1]} or None)
     return driver
 
 
 async def reopen(agent: "Agent", run_id: str) -> tuple[State, RunWriter]:
-    """Return the state of a run, and the right to append to it.
+    """Acquire the lease of a run, and return the run's state and a writer for it.
 
-    Raises: `RunNotFoundError`; `LeaseHeldError` if a live process drives the run.
+    Raises: `RunNotFoundError`; `LeaseHeldError` if another process drives the run.
     """
     journal = agent.journal
     writer = await journal.acquire(run_id)
@@ -100,9 +100,9 @@ async def reopen(agent: "Agent", run_id: str) -> tuple[State, RunWriter]:
 async def go_on(
     agent: "Agent", state: State, writer: RunWriter, task: Task | None = None, emit: Emit | None = None
 ) -> Driver:
-    """Return a driver for a run that exists, with its files.
+    """Return a driver for an existing run, with its files restored.
 
-    The journal says that this agent goes on with it, unless the run is over and only waits for its grade.
+    Appends `run_resumed`, unless the run is over and only its grade is missing.
     """
     sandbox = await restore(agent.journal, state)
     policy = agent.policy if agent.has_policy else state.policy
@@ -115,10 +115,9 @@ async def go_on(
 async def fork(
     agent: "Agent", run_id: str, at: int | None, text: str | None, new_run_id: str | None, emit: Emit | None
 ) -> tuple[Driver, Task | None]:
-    """Return a driver for a new run that begins with the first `at` events of another, and its task.
+    """Create a run that begins with a copy of another run's first `at` events; return its driver and its task.
 
-    Raises: `RunNotFoundError`; `ConfigError` if `at` is no event of the run, or `text` is missing or comes within a
-    turn.
+    Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, or if `text` is missing or not allowed.
     """
     events = await asyncio.to_thread(agent.journal.read, run_id)
     at = len(events) if at is None else at
@@ -145,9 +144,9 @@ async def fork(
 
 
 async def drive(driver: Driver, journal: Journal, task: Task | None) -> Run:
-    """Drive a run to its end, grade it, and give its lease back.
+    """Drive a run until it ends or pauses, grade it, and release its lease.
 
-    However it ends (an error, any number of cancellations), the run is left in order before this returns.
+    The run is left in order in any case: after an error, and after any number of cancellations.
     """
     try:
         state = await driver.drive()
@@ -162,9 +161,9 @@ async def drive(driver: Driver, journal: Journal, task: Task | None) -> Run:
 
 
 async def leave(driver: Driver, reason: str | None) -> None:
-    """Leave a run in order, whatever happens meanwhile. With a `reason`, note that it is paused.
+    """Close the tools of a run and release its lease, even if cancelled. With a `reason`, also record a pause.
 
-    A store that refuses now loses only the note: the run is as after a crash, and resumes as one.
+    If the store fails here, only that record is lost: the run can be resumed as after a crash.
     """
 
     async def pause() -> None:
@@ -190,7 +189,7 @@ def make_driver(
     output: OutputSpec | None,
     policy: Policy,
 ) -> Driver:
-    """Return a driver with the agent's parts."""
+    """Return a driver for a run with the agent's model, tools and approver."""
     toolbox = agent.kit.toolbox(task, output).under(policy)
     return Driver(
         state, writer, agent.model, toolbox, sandbox, emit, agent.approver, read_blob=agent.journal.read_blob
@@ -205,7 +204,7 @@ def make_sandbox(files: Files | None) -> Sandbox:
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:
-    """Return the sandbox as of a state."""
+    """Return a sandbox with the files and tool states of `state`, read from the journal."""
     from treadle.sandbox.memory import MemorySandbox
 
     if not state.files and not state.tool_states:
@@ -219,29 +218,29 @@ def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e
 
 
 def read_state(journal: Journal, run_id: str) -> State:
-    """Return the fold of a run's events. Raises: `RunNotFoundError`."""
+    """Read a run's events and return its state. Raises: `RunNotFoundError`."""
     return fold([event.body for event in journal.read(run_id)])
 
 
 def load_task_of(started: e.RunStarted | None) -> Task | None:
-    """Return the task that a run was begun on."""
+    """Return the task of a run; `None` if it has none. Raises: `ConfigError` if the task cannot be loaded."""
     ref = started.task if started is not None else None
     return None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")
 
 
 _random = random.Random()
-"""Seeded by the system, whatever the program does with the global one."""
+"""A generator of its own, so that a program that seeds the global one still gets different run ids."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_random.seed)
 
 
 def make_run_id() -> str:
-    """Return a new run id; ids made later sort later."""
+    """Return a new run id. Ids sort by the time at which they were made."""
     return f"{int(time.time() * 1000):011x}{_random.getrandbits(32):08x}"
 
 
 def check_answers(state: State, answers: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for an answer whose question is not open."""
+    """Check that every answer belongs to an open question. Raises: `ConfigError`."""
     questions = state.questions
     for question_id in answers:
         if questions.get(question_id, "") is not None:
@@ -254,7 +253,8 @@ def read_approvals(
 ) -> dict[str, Decision]:
     """Return the decisions by call id.
 
-    Raises: `ConfigError` for a call that waits for no decision, or arguments that it cannot be run with.
+    Raises: `ConfigError` for a call that does not wait for a decision, or for new arguments that do not fit its
+    tool.
     """
     waiting = {item.call.call_id: item.call for item in state.waiting_calls}
     decisions: dict[str, Decision] = {}
@@ -275,7 +275,7 @@ def read_approvals(
 def _spec_for(
     agent: "Agent", task: Task | None, schema: dict[str, Json] | None, files: Files | None
 ) -> AgentSpec:
-    """Return the agent's spec with what a run adds to it."""
+    """Return the agent's spec with the task, the schema and the files of one run."""
     spec = agent.spec
     if task is not None:
         names = agent.kit.names_for(task)
@@ -302,7 +302,7 @@ def _resumed(agent: "Agent", driver: Driver, task: Task | None, policy: Policy) 
 
 
 def _forked(agent: "Agent", started: e.RunStarted, parent: Parent, task: Task | None) -> e.RunStarted:
-    """Return the first event of a fork: the agent's parts take the place of the recorded ones."""
+    """Return the first event of a fork, in which the agent's parts replace the recorded ones."""
     recorded = started.output
     schema = agent.schema or (None if recorded is None else recorded.schema)
     output = agent.kit.output(schema, task)
@@ -322,7 +322,7 @@ def _forked(agent: "Agent", started: e.RunStarted, parent: Parent, task: Task | 
 
 
 def _system_message(spec: AgentSpec, output: OutputSpec | None) -> str | None:
-    """Return the system message where it differs from the spec's instructions."""
+    """Return the system message if it differs from the spec's instructions, else `None`."""
     if output is None:
         return None
     from treadle.tools.schema.output import instruct
@@ -332,7 +332,7 @@ def _system_message(spec: AgentSpec, output: OutputSpec | None) -> str | None:
 
 
 def _grade(driver: Driver, task: Task) -> None:
-    """Check the outcome; a run that failed through no fault of its own gets no grade."""
+    """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade."""
     state, sandbox = driver.state, driver.bench.sandbox
     if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         return
@@ -343,5 +343,5 @@ def _grade(driver: Driver, task: Task) -> None:
 
 def _explain_fork(state: State, at: int) -> str:
     if state.is_turn_open:
-        return f"the turn is not over at event {at}, so the fork goes on with it; leave text away"
-    return f"the turn is over at event {at}; give a text for the next one, or an earlier event"
+        return f"the turn is not over at event {at}, so the fork continues it; do not give a text"
+    return f"the turn is over at event {at}; give a text for the next turn, or an earlier event"

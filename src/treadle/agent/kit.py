@@ -1,4 +1,4 @@
-"""The tools of an agent: its own, those that a task brings, and the one that takes answers in a schema."""
+"""The tools of an agent's runs: the agent's own, those that a task names, and the tool that takes answers."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,17 +13,17 @@ from treadle.tools.toolbox import Toolbox
 
 
 class Kit:
-    """Toolboxes for the runs of one agent, each made once."""
+    """The toolboxes for the runs of one agent, each made once and kept."""
 
     def __init__(self, tools: Iterable[ToolLike], model: Model) -> None:
-        """Raises: `ConfigError` if a tool cannot be had, or two share a name."""
+        """Make the toolbox of `tools`. Raises: `ConfigError` if one cannot be loaded, or two have the same name."""
         self.given = tuple(tools)
         self._model = model
         self.own = make_toolbox(self.given)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
 
     def names_for(self, task: Task | None) -> tuple[str, ...]:
-        """Return the toolsets that a task adds: an agent without tools takes the task's."""
+        """Return the names of the toolsets that a task adds: none if the agent has tools of its own."""
         return () if task is None or self.own.tools else tuple(task.tools)
 
     def toolbox(self, task: Task | None, output: OutputSpec | None = None) -> Toolbox:
@@ -35,7 +35,7 @@ class Kit:
         return self._keep(key, lambda: self._with_answer(task, output))
 
     def output(self, schema: dict[str, Json] | None, task: Task | None) -> OutputSpec | None:
-        """Return how the agent's model is asked for answers in `schema`; `None` if there is no schema."""
+        """Return how the agent's model is made to answer in `schema`; `None` if there is no schema."""
         if schema is None:
             return None
         from treadle.tools.schema.output import choose_output
@@ -60,4 +60,4 @@ class Kit:
 
 
 _MAX_BOXES = 64
-"""How many toolboxes beside its own an agent keeps; the oldest is made again when it is needed."""
+"""How many toolboxes an agent keeps besides its own. The oldest is dropped, and made again if it is needed."""

@@ -1,4 +1,4 @@
-"""What a caller gets of a run: its outcome, and the way to its events."""
+"""The class `Run`: the outcome of a run, and access to its events and files."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -16,22 +16,22 @@ T = TypeVar("T")
 
 
 class Run:
-    """The outcome of a run, and the way to its events. A session's is as of its last turn."""
+    """The outcome of a run, with access to its events and files. For a session, the outcome of its last turn."""
 
     def __init__(self, run_id: str, state: State, journal: Journal) -> None:
         self.run_id = run_id
         self.state = state
-        """The fold of the events."""
+        """The state after the last event."""
         self._journal = journal
 
     @classmethod
     def load(cls, run_id: str, journal: Journal) -> "Run":
-        """Read a run from a journal, whether it is over or not. Raises: `RunNotFoundError`."""
+        """Return a run read from a journal, whether it is over or not. Raises: `RunNotFoundError`."""
         return cls(run_id, fold([event.body for event in journal.read(run_id)]), journal)
 
     @property
     def spec(self) -> AgentSpec:
-        """The agent that drove the run last, with which it can be built again."""
+        """The description of the agent that last drove the run; `Agent.from_spec` builds the agent from it."""
         if self.state.agent is None:
             raise ValueError(f"run {self.run_id!r} has not begun")
         return self.state.agent
@@ -42,24 +42,24 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """`paused` if it waits for an answer."""
+        """The status of the run; `paused` if it waits for an answer, an approval or to be resumed."""
         return self.state.status
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why the last turn ended; `None` while it has not."""
+        """The reason why the last turn ended; `None` if it has not ended."""
         return None if self.state.is_turn_open else self.state.stop_reason
 
     @property
     def output(self) -> str:
-        """The final answer, or what the model said last before a limit."""
+        """The final answer, or the model's last text if a limit or an error ended the turn."""
         return self.state.output
 
     @property
     def value(self) -> Json:
-        """The final answer as JSON, of a run with a `schema`.
+        """The final answer of a run with a `schema`, decoded from JSON.
 
-        Raises: `ValueError` if the run gave no such answer; `error` says why.
+        Raises: `ValueError` if the run has no schema or no answer that fits it; `error` says why.
         """
         if self.state.output_spec is None:
             raise ValueError(f"run {self.run_id!r} has no schema; its answer is `output`, a text")
@@ -68,19 +68,22 @@ class Run:
         return msgspec.json.decode(self.output)
 
     def parse(self, kind: type[T]) -> T:
-        """`value` as the pydantic type that the schema came from. Raises: `ValueError`."""
+        """Return `value` as an instance of `kind`, the pydantic type that was given as `schema`.
+
+        Raises: `ValueError` as `value` does, or if the answer does not fit `kind`.
+        """
         from pydantic import TypeAdapter
 
         return TypeAdapter(kind).validate_python(self.value)
 
     @property
     def error(self) -> str | None:
-        """What went wrong, if it did."""
+        """What went wrong in the last turn; `None` if nothing did."""
         return self.state.error
 
     @property
     def fault(self) -> Fault | None:
-        """Whose fault that was."""
+        """The party responsible for `error`; `None` if nobody is."""
         return self.state.fault
 
     @property
@@ -100,17 +103,17 @@ class Run:
 
     @property
     def cost_usd(self) -> float | None:
-        """Of the whole run; `None` if the cost of some inference is unknown."""
+        """Cost of the whole run; `None` if the cost of an inference is unknown."""
         return self.state.cost_usd
 
     @property
     def reward(self) -> float | None:
-        """What the task's check gave; `None` if there was none, or it was not made."""
+        """The reward that the task's check gave; `None` if there is no task, or its check was not run."""
         return self.state.rewards.get("check")
 
     @property
     def questions(self) -> dict[str, str]:
-        """Open questions: id to text. Answer one with `Agent.resume(run_id, answers={id: text})`."""
+        """The open questions, by id. Answer one with `Agent.resume(run_id, answers={id: text})`."""
         open_ids = {key for key, answer in self.state.questions.items() if answer is None}
         asked = [event.body for event in self.events] if open_ids else []
         return {
@@ -121,24 +124,27 @@ class Run:
 
     @property
     def approvals(self) -> dict[str, ToolCall]:
-        """Calls that wait for a yes, by id. Decide with `Agent.resume(run_id, approvals={id: True})`."""
+        """The calls that wait for approval, by id. Decide with `Agent.resume(run_id, approvals={id: True})`."""
         return {item.call.call_id: item.call for item in self.state.waiting_calls}
 
     @cached_property
     def events(self) -> list[Event]:
-        """The events up to this state, read from the journal when first asked for."""
+        """The events up to this state, read from the journal on first access."""
         return [event for event in self._journal.read(self.run_id) if event.seq <= self.state.seq]
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """The sandbox's files, read from the journal."""
+        """The sandbox's files as path to content, read from the journal."""
         return {path: self._journal.read_blob(digest) for path, digest in self.state.files.items()}
 
     @property
     def results(self) -> list[ToolResult]:
-        """All tool results, in the order in which they came, those of calls that tools made too."""
+        """All tool results in the order in which they came, including those of calls that tools made."""
         return [event.body.result for event in self.events if isinstance(event.body, ToolCompleted)]
 
     def read_artifact(self, digest: str) -> bytes:
-        """The content of one of the `artifacts` of a result. Raises: `JournalError` if the store has it not."""
+        """Return the content of an artifact of a result, by its hash.
+
+        Raises: `JournalError` if the store does not have it.
+        """
         return self._journal.read_blob(digest)

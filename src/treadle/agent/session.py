@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A conversation. Use it with `async with`, or `with` and the `_sync` methods.
+    """A conversation. Use it with `async with`, or with `with` and the `_sync` methods.
 
-    It holds the run's lease until it is closed. The limits of the policy count for each turn. A turn that fails
-    leaves the session usable.
+    A session holds the run's lease until it is closed. The limits of the policy apply to each turn. A session can
+    be used further after a turn that failed.
     """
 
     def __init__(self, agent: "Agent", run_id: str | None, files: Files | None) -> None:
@@ -32,13 +32,13 @@ class Session:
         self._files = files
         self._driver: Driver | None = None
         self._lock = asyncio.Lock()
-        """Held while a turn is driven, until its way out has ended."""
+        """Held while a turn is driven, until the run is in order again."""
         self.run_id = run_id
 
     async def open(self) -> "Session":
-        """Begin the session, or go on where its journal stops.
+        """Begin the session, or continue it from its journal.
 
-        Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is no session.
+        Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session.
         """
         agent = self._agent
         driver = None if self.run_id is None else await self._reopen(self.run_id)
@@ -55,16 +55,18 @@ class Session:
 
     @property
     def is_turn_open(self) -> bool:
-        """True if the last turn was interrupted; `finish_turn` goes on with it."""
+        """True if the last turn was interrupted; `finish_turn` continues it."""
         return self._open_driver().state.is_turn_open
 
     async def send(
         self, text: str, *, attach: Sequence[Attachable] = (), on_event: Emit | None = None
     ) -> Run:
-        """Run one turn, after any turn that was interrupted or is under way.
+        """Run one turn with `text` as the user's message, and return the run.
 
-        `attach` adds images, audio or documents to the message, as for `Agent.run`. Cancelling ends the turn.
-        Raises: `ConfigError` if the turn before waits for the user's answer to a question.
+        A turn that is still running or was interrupted is finished first. `attach` adds images, audio or
+        documents to the message, as for `Agent.run`. Cancelling ends the turn.
+
+        Raises: `ConfigError` if the previous turn waits for an answer or an approval.
         """
         async with self._lock:
             parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
@@ -81,18 +83,18 @@ class Session:
             return await self._drive(on_event)
 
     def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream:
-        """Return the turn's events and deltas."""
+        """Return an async iterator that runs a turn as `send` does, and yields its events and deltas."""
         return RunStream(lambda emit: self.send(text, attach=attach, on_event=emit))
 
     async def finish_turn(self, *, on_event: Emit | None = None) -> Run:
-        """Go on with a turn that was interrupted."""
+        """Continue a turn that was interrupted, and return the run."""
         async with self._lock:
             return await self._drive(on_event)
 
     async def close(self) -> None:
-        """Give the run back; it can be opened again, here or in another process. Safe to call twice.
+        """Wait for a running turn to end, then release the run, so that any process can open it again.
 
-        A turn that is under way is waited for.
+        Calling it again does nothing.
         """
         async with self._lock:
             driver, self._driver = self._driver, None

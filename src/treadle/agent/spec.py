@@ -1,4 +1,4 @@
-"""Agent specs: made from an agent's parts, and made into an agent's parts again."""
+"""The conversion of an agent's parts to an agent spec, and of a spec back to parts."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from treadle.tools.protocol import ToolLike
 from treadle.tools.toolbox import Toolbox
 
 Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
-"""Initial files: content by path, or a folder, which is read and never written to."""
+"""Initial files: a mapping of path to content, or the path of a folder, which is only read."""
 
 
 def make_spec(
@@ -36,14 +36,14 @@ def make_spec(
 
 
 def make_model(part: PartSpec, api_key: str | None = None) -> Model:
-    """Return the model that `part` names. Raises: `ConfigError`."""
+    """Return the model that `part` names. Raises: `ConfigError` if it cannot be built."""
     from treadle.models.config.file import model_from_part
 
     return model_from_part(part, api_key=api_key)
 
 
 def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
-    """Return a toolbox of `tools`. Raises: `ConfigError` if one cannot be had, or two share a name."""
+    """Return a toolbox of `tools`. Raises: `ConfigError` if one cannot be loaded, or two have the same name."""
     items = list(tools)
     if not items:
         return Toolbox({})
@@ -53,9 +53,9 @@ def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
 
 
 def refuse_missing(spec: AgentSpec, *, has_model: bool, has_tools: bool) -> None:
-    """Raise an error if a part that nobody gives cannot be built from its name.
+    """Check that every part of a spec that the caller does not give can be built from its name.
 
-    Raises: `ConfigError` that names each missing part, why it is missing, and how to give it.
+    Raises: `ConfigError` that names each part which cannot, and why.
     """
     missing = []
     if not has_model and spec.model.missing is not None:

@@ -1,4 +1,4 @@
-"""A stream: a run's events as they are kept, and the deltas between."""
+"""The class `RunStream`: an async iterator over a run's events and deltas."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -13,16 +13,16 @@ Item = Event | Ephemeral
 
 
 class RunStream:
-    """An async iterator over the events of one run.
+    """An async iterator that runs a task and yields each event once it is durable, with the deltas in between.
 
-    Leaving it early cancels the run, which can be resumed: `aclose` waits until its journal is in order. A stream
-    that nobody holds any more, as after a `break`, cancels without waiting.
+    `aclose` cancels the run, which can be resumed, and waits until its journal is in order. A stream that is
+    dropped without `aclose`, as after a `break`, cancels the run without waiting.
     """
 
     def __init__(self, start: Callable[[Emit], Coroutine[Any, Any, Run]]) -> None:
-        """`start` is called at the first event, and given the function that takes events."""
+        """Make a stream. The first `__anext__` calls `start` with the function that receives the events."""
         self.run: Run | None = None
-        """The run's outcome, once the last event was given."""
+        """The run's outcome; `None` until the iteration has ended."""
         self._start = start
         self._items: asyncio.Queue[Item | None] = asyncio.Queue()
         self._task: asyncio.Task[Run] | None = None
@@ -41,7 +41,7 @@ class RunStream:
             raise
         if item is not None:
             return item
-        self._items.put_nowait(None)  # Whoever asks again is told the same.
+        self._items.put_nowait(None)  # so that the next `__anext__` ends too
         self.run = await self._task
         raise StopAsyncIteration
 
@@ -64,7 +64,8 @@ class RunStream:
 
 
 class _Ended:
-    """Puts the end mark in a queue. It holds no stream, so that a stream ends with its last reference."""
+    """A callback that puts the end mark in a queue. It holds no reference to the stream, which can then be
+    freed."""
 
     def __init__(self, items: "asyncio.Queue[Item | None]") -> None:
         self._items = items

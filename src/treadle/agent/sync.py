@@ -1,4 +1,4 @@
-"""Reading an asynchronous iterator from blocking code."""
+"""The iteration over an asynchronous iterator in blocking code."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def iterate_blocking(items: AsyncIterator[T]) -> Iterator[T]:
-    """Yield the items one after another. Leaving the loop early closes their source."""
+    """Yield the items one after another. Leaving the loop early closes the asynchronous iterator."""
     try:
         while True:
             try:

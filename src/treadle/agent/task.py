@@ -1,7 +1,6 @@
-"""Tasks: work with an input, files and a check, found by the name of their task set.
+"""Tasks: pieces of work with an input, files and a check, which are found by the name of their task set.
 
-A task set comes from an entry point of the group `treadle.tasks`; those that Treadle brings are declared there
-too, so that a journal's reader needs no list of them.
+Task sets are entry points of the group `treadle.tasks`, including those of Treadle itself.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,7 +69,7 @@ class TaskSet(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that references to its tasks begin with."""
+        """The name of the set, which references to its tasks begin with."""
         ...
 
     def __len__(self) -> int:

@@ -90,7 +90,7 @@ class Chat:
         """The files for the next message."""
 
     def run(self) -> int:
-        """Talk until the person leaves, and return the exit code: 0 unless the lines came from a program."""
+        """Run the conversation until the input ends, and return the exit code; on a terminal it is always 0."""
         with Work() as work:
             session = self._agent.session(self._run_id)
             work.run(session.open())

@@ -1,4 +1,4 @@
-"""Answers that must fit a schema: how the model is asked for one, and what follows from the one that it gave."""
+"""Answers that must fit a schema: the requests that ask for them, and the check of the model's answer."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ from treadle.core.state import State
 from treadle.core.types import Json, OutputMode, Request, ToolSpec
 
 FindFault = Callable[[dict[str, Json], Json], str | None]
-"""Return what in a value breaks a JSON Schema, or `None`."""
+"""A function of a JSON Schema and a value that says what in the value does not fit; `None` if it fits."""
 
 
 def make_request(state: State, *, has_tools: bool) -> Request:
-    """Return what the model is asked next. `has_tools` is false at a wrap-up, which offers only the answer tool."""
+    """Return the next request to the model. With `has_tools` false it offers no tools except the answer tool."""
     output, specs = state.output_spec, state.tools
     if output is None:
         return Request(state.messages, specs if has_tools else ())
@@ -27,7 +27,7 @@ def make_request(state: State, *, has_tools: bool) -> Request:
 
 
 def check_answer(state: State, action: CheckAnswer, find_fault: FindFault) -> tuple[DurableBody, ...]:
-    """Return what to record about an answer; `find_fault` is the validator."""
+    """Return the events that follow from an answer, which `find_fault` checks against the schema."""
     text = strip_answer(action.text)
     assert state.output_spec is not None
     try:
@@ -38,14 +38,14 @@ def check_answer(state: State, action: CheckAnswer, find_fault: FindFault) -> tu
 
 
 def strip_answer(text: str) -> str:
-    """Return an answer without surrounding white space and without a code fence around all of it."""
+    """Return an answer without surrounding white space and without a code fence that encloses all of it."""
     text = text.strip()
     first, _, rest = text.partition("\n")
-    # Any other fence is inside one of its strings: without the outer fence it would still not be JSON.
+    # Any other fence is inside a string of the JSON value, so removing the outer one is enough.
     is_fenced = first.startswith("```") and "`" not in first[3:] and rest.endswith("```")
     return rest[:-3].strip() if is_fenced else text
 
 
 def _only(specs: tuple[ToolSpec, ...], name: str | None) -> tuple[ToolSpec, ...]:
-    # Where nothing is left out this is the same tuple: models keep what they made of it.
+    # If no tool is left out, return the same tuple: models cache what they encoded from it.
     return specs if len(specs) == 1 else tuple([spec for spec in specs if spec.name == name])

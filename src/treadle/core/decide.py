@@ -1,7 +1,7 @@
-"""`decide`: what to do next, from the state alone.
+"""The function `decide`, which derives the next action of a run from its state alone.
 
-The loop asks it whenever nothing is running. A call that was started and has no result is therefore in
-doubt: the process that ran it is gone.
+The driver calls it only while nothing is running. A call that was started and has no result is therefore in doubt:
+the process that ran it has ended.
 """
 
 from typing import TypeAlias
@@ -25,47 +25,50 @@ from treadle.core.types import (
 
 
 class Infer(Struct, frozen=True, gc=False):
-    """Ask the model."""
+    """The action to ask the model for its next message."""
 
     step: int
+    """The number of the step that begins."""
     has_tools: bool
+    """False at a wrap-up, where the model may call no tools."""
 
 
 class RunCalls(Struct, frozen=True, gc=False):
-    """Run these calls of the present step, concurrently where they allow it."""
+    """The action to run calls of the current step, at the same time where their tools allow it."""
 
     calls: tuple[CallState, ...]
 
 
 class RequestApprovals(Struct, frozen=True, gc=False):
-    """Note that these calls wait for a yes; of those that could not be run anyway, say what is wrong."""
+    """The action to record that calls wait for approval, or what is wrong with calls that could not run anyway."""
 
     calls: tuple[CallState, ...]
 
 
 class Ask(Struct, frozen=True, gc=False):
-    """Ask somebody whether to run the first of these calls; if nobody is there, pause the run."""
+    """The action to ask somebody whether to run the first of these calls. The run pauses if nobody answers."""
 
     calls: tuple[CallState, ...]
 
 
 class CheckAnswer(Struct, frozen=True, gc=False):
-    """Check whether an answer fits the schema that it must fit; `judge_answer` says what follows."""
+    """The action to check an answer against the run's schema; `judge_answer` decides what follows."""
 
     text: str
 
 
 class Append(Struct, frozen=True, gc=False):
-    """Nothing touches the world; record these. Their `at` is for the driver to set."""
+    """The action to append events, with nothing else to do."""
 
     bodies: tuple[e.DurableBody, ...]
+    """The events' bodies; the driver sets their times."""
 
 
 Action: TypeAlias = Infer | RunCalls | RequestApprovals | Ask | CheckAnswer | Append
 
 
 def decide(state: State) -> Action | None:
-    """The next action; `None` when the run waits for somebody or is over."""
+    """Return the next action; `None` if the run waits for somebody or is over."""
     if state.status is not Status.RUNNING:
         return None
     if not state.is_turn_open:
@@ -91,13 +94,13 @@ def decide(state: State) -> Action | None:
 
 
 def abandon_turn(state: State) -> tuple[e.DurableBody, ...]:
-    """What to record to end a cancelled turn now: a result for each open call, and the turn's end."""
+    """Return the events that end a cancelled turn: a result for each open call, and the end of the turn."""
     settled = _settle(state, [_unrun(item, None) for item in state.calls.values() if item.result is None])
     return (*settled.bodies, *_end_turn(state, StopReason.CANCELLED).bodies)
 
 
 def stop_calls(state: State) -> tuple[e.DurableBody, ...]:
-    """The results of the calls that the deadline stopped, or that it keeps from being run."""
+    """Return the results of the calls that the deadline stopped or prevented from running."""
     results = []
     for item in state.calls.values():
         if item.result is None and item.attempt:
@@ -132,7 +135,7 @@ def _end_turn(
 
 
 def _last_text(state: State) -> str:
-    """What the model said last in this turn, for a turn that ended without an answer."""
+    """Return the model's last text in this turn, for a turn that ended without an answer."""
     injected = 0 if state.limit is None else 1
     for index in range(len(state.messages) - 1, -1, -1):
         message = state.messages[index]
@@ -164,9 +167,10 @@ def _on_answer(state: State, answer: Message) -> Append | CheckAnswer:
 
 
 def judge_answer(state: State, output: str, fault: str | None) -> Append:
-    """What follows from an answer that was checked: `fault` is what in it breaks the schema, if anything does.
+    """Return what follows from an answer that was checked against the schema.
 
-    `output` is the answer without what a model may put around it.
+    `output` is the answer without white space and code fences around it. `fault` says what in it does not fit the
+    schema; `None` if it fits.
     """
     if fault is None:
         return _end_turn(state, state.limit or StopReason.COMPLETED, output=output)
@@ -210,7 +214,7 @@ def _on_calls(state: State) -> Action:
 
 
 def _find_over_limit(state: State, open_calls: list[CallState]) -> list[ToolResult]:
-    """A result for each call of a tool that has been called as often as it may be."""
+    """Return a result for each open call of a tool that has already been called as often as it may be."""
     counts = dict(state.spent.calls_by_tool)
     over = []
     for item in open_calls:
@@ -223,14 +227,14 @@ def _find_over_limit(state: State, open_calls: list[CallState]) -> list[ToolResu
 
 
 def refuse_over_limit(call: ToolCall, limit: int) -> ToolResult:
-    """The result of a call of a tool that has been called as often as it may be."""
+    """Return the result for a call of a tool that has already been called as often as it may be."""
     times = "once" if limit == 1 else f"{limit} times"
     text = f"Not run: {call.name} may be called {times} in one turn, and has been. Go on without it."
     return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=ToolErrorKind.OVER_LIMIT)
 
 
 def refuse_unapproved(call: ToolCall, decided: e.ApprovalDecided | None) -> ToolResult:
-    """The result of a call that the user (or, without a decision, the policy) said no to."""
+    """Return the result for a call that was refused: by the user, or by the policy if `decided` is `None`."""
     who = "the policy of this run does not allow it" if decided is None else "the user refused it"
     reason = f" They said: {decided.reason}" if decided is not None and decided.reason else ""
     text = f"Not run: {who}.{reason}"
@@ -238,7 +242,10 @@ def refuse_unapproved(call: ToolCall, decided: e.ApprovalDecided | None) -> Tool
 
 
 def _on_approvals(state: State, open_calls: list[CallState]) -> Action | None:
-    """What stands between the open calls and their being run; nothing is run while one of them waits."""
+    """Return what must happen before the open calls may run; `None` if they may run now.
+
+    No call runs while one of them waits for approval.
+    """
     refused: list[ToolResult] = []
     unasked: list[CallState] = []
     waiting: list[CallState] = []
@@ -276,7 +283,7 @@ def _unrun(item: CallState, limit: StopReason | None) -> ToolResult:
 
 
 def unknown_outcome(call: ToolCall) -> ToolResult:
-    """The result of a call that was started and interrupted."""
+    """Return the result for a call that was started and interrupted."""
     text = (
         "The outcome of this call is unknown: it was started, and the process was interrupted before it "
         "was recorded. It may or may not have taken effect. Check before you call it again."
@@ -312,7 +319,7 @@ def _is_past_deadline(state: State) -> bool:
 
 
 def _on_limits(state: State) -> Append | None:
-    """What to do instead of the next inference with tools, if a limit stands in its way."""
+    """Return what to do instead of the next inference if a limit forbids it; `None` if no limit does."""
     policy, spent = state.policy, state.spent
     if policy.deadline_seconds is not None and _is_past_deadline(state):
         return _end_turn(state, StopReason.DEADLINE, error=f"{float(policy.deadline_seconds)} s passed")
@@ -329,7 +336,7 @@ def _on_limits(state: State) -> Append | None:
         left = policy.max_tokens - spent.tokens
         limit, is_affordable = _reserve(left, _guess_next_tokens(state), spent.steps, StopReason.MAX_TOKENS)
     if limit is None and policy.max_tool_calls is not None and spent.refused_calls:
-        # Calls are also refused when a turn is cancelled, in the middle of which a fork may begin.
+        # A cancelled turn refuses calls too, and a fork may begin in the middle of it.
         limit = StopReason.MAX_TOOL_CALLS if spent.tool_calls >= policy.max_tool_calls else None
     if limit is None and policy.max_steps is not None and spent.steps >= policy.max_steps:
         limit = StopReason.MAX_STEPS
@@ -352,10 +359,10 @@ def _guess_next_tokens(state: State) -> int:
 
 
 def _reserve(left: float, next_cost: float, steps: int, limit: StopReason) -> tuple[StopReason | None, bool]:
-    """Whether the next inference and a wrap-up after it fit in what is left of a budget.
+    """Check whether the next inference and a wrap-up after it fit in the rest of a budget.
 
-    Returns the limit if not, and whether a wrap-up alone still fits. A turn's first inference is not made
-    a wrap-up of nothing: if it fits, it is sent with its tools.
+    Return `limit` if they do not fit (`None` if they do), and whether the wrap-up alone fits. The first inference
+    of a turn needs no room for a wrap-up after it, since there is nothing to wrap up yet.
     """
     if left <= 0 or next_cost > left:
         return limit, False

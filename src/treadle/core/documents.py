@@ -1,4 +1,4 @@
-"""JSON and YAML documents, from files and from strangers."""
+"""JSON and YAML documents, which may come from untrusted sources."""
 
 from datetime import date
 from typing import Any
@@ -10,15 +10,19 @@ from treadle.core.registry import require
 from treadle.core.types import Json
 
 MAX_YAML_VALUES = 2_000_000
-"""In a document, each counted as often as its aliases repeat it."""
+"""The most values in a YAML document. A value that aliases repeat counts each time."""
 MAX_YAML_DEPTH = 200
+"""The deepest nesting in a YAML document."""
 
 
 def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) -> Json:
-    """The value of a document; without `is_yaml`, JSON if it begins like an object or a list of it.
+    """Return the value of a JSON or YAML document.
 
-    Of YAML there is only what JSON can hold: keys are texts, and so are dates.
-    Raises: `ConfigError` that begins with `origin`.
+    If `is_yaml` is `None`, a document that begins with `{` or `[` is JSON, and any other is YAML. The value of a
+    YAML document is one that JSON can hold: keys and dates become strings.
+
+    Raises: `ConfigError`, whose message begins with `origin`, if the document is damaged, nested too deeply, too
+    large, or holds something that JSON cannot.
     """
     data = data.removeprefix(b"\xef\xbb\xbf")
     if is_yaml is None:
@@ -34,7 +38,7 @@ def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) ->
 
 
 def is_yaml_name(name: str) -> bool:
-    """Whether a file's name says that it holds YAML."""
+    """Return whether a file's name ends in `.yaml` or `.yml`."""
     return name.lower().endswith((".yaml", ".yml"))
 
 
@@ -43,7 +47,7 @@ def _read_yaml(data: bytes, origin: str) -> Any:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = 0
     try:
-        # The fast loader ends the process where it is nested without end.
+        # The fast loader crashes the process on a document that is nested too deeply.
         for event in yaml.parse(data, Loader=loader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
@@ -55,7 +59,7 @@ def _read_yaml(data: bytes, origin: str) -> Any:
 
 
 class _Plain:
-    """What YAML read as JSON has it: texts as keys, no dates, no aliases."""
+    """A converter from YAML's values to those of JSON, with strings for keys and dates, and without aliases."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -78,7 +82,7 @@ class _Plain:
         raise ConfigError(f"{self._origin} holds a {type(value).__name__}, which JSON has no place for")
 
     def _key(self, key: Any) -> str:
-        # A key such as 200 can only have been meant as its text; `on` was read as true, and may have been `yes`.
+        # A key 200 can only mean "200"; a key that was read as true may have been written as `on` or as `yes`.
         if isinstance(key, bool) or not isinstance(key, str | int):
             raise ConfigError(f"{self._origin}: a key is no text, but {key!r}; put it in quotes")
         return str(key)

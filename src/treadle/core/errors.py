@@ -1,54 +1,54 @@
-"""The error tree: one class per boundary crossed, each also a fitting built-in, all picklable.
+"""The exceptions of Treadle. Each is also a built-in exception of the fitting kind, and all can be pickled.
 
 TreadleError
-├── ConfigError (ValueError)            what the caller wrote is wrong
-├── ProviderError (RuntimeError)        a model's server
+├── ConfigError (ValueError)            an argument or a configuration is wrong
+├── ProviderError (RuntimeError)        a model's server failed
 │   ├── RateLimitError                  429; `retry_after_seconds`
-│   ├── ServerError                     5xx, 529, or an answer that makes no sense
-│   ├── TransportError (ConnectionError) no answer, or one cut off
+│   ├── ServerError                     5xx, 529, or an answer that cannot be read
+│   ├── TransportError (ConnectionError) no answer, or an incomplete one
 │   │   └── ProviderTimeoutError (TimeoutError)
 │   ├── AuthenticationError             401, 403
 │   ├── RequestError                    any other 4xx
-│   ├── ContextOverflowError            the prompt does not fit
+│   ├── ContextOverflowError            the prompt is too long
 │   ├── UnsupportedPartError            a message has a part that the dialect cannot send
 │   └── RefusedError                    the provider's filter refused the prompt
-├── ToolError (RuntimeError)            a tool; raise it for an error the model should read
-├── JournalError (RuntimeError)         the store
+├── ToolError (RuntimeError)            a tool failed; raise it with a text for the model
+├── JournalError (RuntimeError)         the store failed or refused
 │   ├── RunNotFoundError (LookupError)
 │   ├── RunExistsError
 │   ├── LeaseHeldError                  another process drives the run
 │   └── LeaseLostError                  another process took the run over
 ├── SandboxError (OSError)              a path outside the root, no such file, …
-├── ExportError (ValueError)            a run that a format cannot carry
-├── FormatError (ValueError)            a message that a text format cannot carry
-└── ReplayDivergence (AssertionError)   a decision that differs from the journal
+├── ExportError (ValueError)            a row format cannot hold the run
+├── FormatError (ValueError)            a text format cannot hold the message
+└── ReplayDivergence (AssertionError)   a decision differs from the journal
 """
 
 
 class TreadleError(Exception):
-    """Root of all errors that Treadle raises on purpose."""
+    """The base of all exceptions that Treadle raises deliberately."""
 
 
 class ConfigError(TreadleError, ValueError):
-    """What the caller wrote cannot be used as it is."""
+    """An argument, a setting or a configuration file that cannot be used."""
 
 
 class ProviderError(TreadleError, RuntimeError):
-    """A model's server failed or answered with an error."""
+    """A failure of a model's server, or an error that it answered."""
 
     is_retryable = False
-    """Whether the same request may succeed later."""
+    """True if the same request may succeed later."""
 
     def __init__(
         self, message: str, *, status: int | None = None, retry_after_seconds: float | None = None
     ) -> None:
         super().__init__(message)
         self.status = status
-        """HTTP status, `None` if no answer came."""
+        """The HTTP status; `None` if no answer came."""
         self.retry_after_seconds = retry_after_seconds
-        """How long the server asked to wait; `None`: it did not say."""
+        """How long the server asked to wait; `None` if it did not say."""
         self.model: str | None = None
-        """Which model failed, where several were asked."""
+        """The name of the model that failed; `None` if only one model was asked."""
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = (str(self), self.status, self.retry_after_seconds, self.model)
@@ -68,92 +68,94 @@ def _rebuild_provider_error(
 
 
 class RateLimitError(ProviderError):
-    """The server asks to slow down (429)."""
+    """A server's request to slow down (status 429)."""
 
     is_retryable = True
 
 
 class ServerError(ProviderError):
-    """The server failed (5xx, 529), or its answer makes no sense."""
+    """A failure within the server (status 5xx or 529), or an answer that cannot be read."""
 
     is_retryable = True
 
 
 class TransportError(ProviderError, ConnectionError):
-    """No answer came, or it was cut off."""
+    """A failure of the connection: no answer came, or it was incomplete."""
 
     is_retryable = True
 
 
 class ProviderTimeoutError(TransportError, TimeoutError):
-    """No answer came in time."""
+    """An answer that did not come in time."""
 
 
 class AuthenticationError(ProviderError):
-    """The key is missing, wrong or not allowed (401, 403)."""
+    """An API key that is missing, wrong or not allowed (status 401 or 403)."""
 
 
 class RequestError(ProviderError):
-    """The server refuses this request, and would again (other 4xx)."""
+    """A request that the server refuses and would refuse again (any other status 4xx)."""
 
 
 class ContextOverflowError(RequestError):
-    """The prompt is longer than the model's context."""
+    """A prompt that is longer than the model's context."""
 
 
 class UnsupportedPartError(RequestError):
-    """A message has a part that the model's dialect cannot send; nothing was sent."""
+    """A message part that the model's dialect cannot send. It is raised before anything is sent."""
 
 
 class RefusedError(RequestError):
-    """The provider's filter refused the prompt."""
+    """A prompt that the provider's filter refused."""
 
 
 class ToolError(TreadleError, RuntimeError):
-    """A tool failed. Its message is what the model reads."""
+    """A failure of a tool. The model reads its message."""
 
 
 class JournalError(TreadleError, RuntimeError):
-    """The store failed or refused."""
+    """A failure or a refusal of the store."""
 
 
 class RunNotFoundError(JournalError, LookupError):
-    """The journal holds no such run."""
+    """A run id that the journal does not hold."""
 
 
 class RunExistsError(JournalError):
-    """The journal already holds a run of this id."""
+    """A run id for a new run that the journal already holds."""
 
 
 class LeaseHeldError(JournalError):
-    """Another process is driving the run."""
+    """A run that another process is driving."""
 
 
 class LeaseLostError(JournalError):
-    """Another process took the run over; nothing more of this one is written."""
+    """A run that another process took over; nothing more that this process appends is written."""
 
 
 class SandboxError(TreadleError, OSError):
-    """A sandbox refused or failed."""
+    """A failure or a refusal of a sandbox."""
 
 
 class ExportError(TreadleError, ValueError):
-    """A run cannot be written in the format asked for."""
+    """A run that cannot be written in the requested row format."""
 
 
 class FormatError(TreadleError, ValueError):
-    """A message cannot be written in a text format of tool calls, or would be read otherwise."""
+    """A message that a text format of tool calls cannot hold, or that would be parsed to a different message."""
 
 
 class ReplayDivergence(TreadleError, AssertionError):  # noqa: N818
-    """A decision differs from the one in the journal."""
+    """A decision that differs from the one in the journal."""
 
     def __init__(self, seq: int, expected: str, actual: str) -> None:
         super().__init__(seq, expected, actual)
         self.seq = seq
-        """The first event that differs."""
+        """The number of the first event that differs."""
         self.expected = expected
+        """The event in the journal, in words."""
         self.actual = actual
+        """What replay decided, in words."""
 
     def __str__(self) -> str:
         return f"first divergence at seq {self.seq}: the journal has {self.expected}, replay decided {self.actual}"

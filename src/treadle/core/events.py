@@ -1,8 +1,8 @@
-"""The event vocabulary, its codec and its version.
+"""The types of events, their codec and their version.
 
-An `Event` is one appended record. Its body is one of a closed set of structs, told apart by `type`; bodies
-grow by adding optional fields. An event that was read keeps the bytes it was read from, so that what a
-newer minor version added is passed on untouched.
+An `Event` is one record of a journal. Its body is one of a fixed set of structs, told apart by the field `type`.
+A new version adds optional fields to bodies. An event keeps the bytes that it was read from, so that fields of a
+newer minor version are passed on unchanged.
 """
 
 from typing import TypeAlias
@@ -31,52 +31,53 @@ from treadle.core.types import (
 )
 
 VERSION = "2.0"
-"""Version of the vocabulary, `major.minor`. A reader refuses a newer major."""
+"""The version of the event types, `major.minor`. A reader refuses a newer major version."""
 
 
 class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_field="type"):
-    """What every body has."""
+    """The base of all bodies."""
 
     at: float = 0.0
-    """Seconds since the epoch, by the clock of the process that appended it. Bodies are made without a time: the
-    driver stamps each one as it appends it."""
+    """The time in seconds since the epoch, by the clock of the process that appended the event. A new body has no
+    time; the driver sets it when it appends the event."""
 
 
 class BodyWithContents(Body, frozen=True, kw_only=True, gc=False):
-    """What every body that names contents of the store has."""
+    """The base of the bodies that refer to contents in the store."""
 
     contents: dict[str, str] | None = None
-    """Hash to base64 of the contents that the body names, only in an exported journal."""
+    """The contents that the body refers to, by hash, in base64. Only in an exported journal; `None` elsewhere."""
 
 
 class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
-    """A run begins. Holds everything that decisions depend on and no other event says."""
+    """The start of a run, with the agent and everything else that was given at the start."""
 
     version: str
-    """`VERSION` of the writer."""
+    """The `VERSION` of the Treadle that wrote the event."""
     agent: AgentSpec | None = None
-    """The agent that began the run; `None` only in journals of version 1, see `spec`."""
+    """The agent that started the run; `None` only in journals of version 1, see `spec`."""
     instructions: str | None = None
-    """The system message as sent, where it differs from `agent.instructions`."""
+    """The system message as sent; `None` if it is the same as `agent.instructions`."""
     tools: tuple[ToolSpec, ...] = ()
-    """The tools as they are offered to the model."""
+    """The tools that are offered to the model."""
     is_session: bool = False
-    """True if the run stays open after a turn, until it is closed."""
+    """True if the run is a session: after a turn it stays open for the next one."""
     task: TaskRef | None = None
+    """The task of the run; `None` if the run was given only a text."""
     parent: Parent | None = None
-    """The run that this one was forked from; the events up to `parent.seq` are copies."""
+    """The run that this one was forked from; the events up to `parent.seq` are copies. `None`: no fork."""
     output: OutputSpec | None = None
-    """How the answers must look; `None`: they are text."""
+    """The form that final answers must have; `None`: any text."""
     metadata: dict[str, Json] | None = None
-    """Anything the caller wants to keep with the run."""
+    """Data that the caller wants to keep with the run."""
     policy: Policy | None = None
-    """Of version 1, where `agent` has it now."""
+    """Only in version 1: the policy, which is now in `agent`."""
     model: str | None = None
-    """Of version 1: the model's name."""
+    """Only in version 1: the model's name."""
 
     @property
     def spec(self) -> AgentSpec:
-        """The agent that began the run, also for journals of version 1."""
+        """The agent that started the run, also for journals of version 1."""
         return self.agent if self.agent is not None else read_version_1(self)
 
     @property
@@ -88,176 +89,212 @@ class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
 
 
 class TurnStarted(BodyWithContents, frozen=True, gc=False, tag="turn_started"):
-    """A user's message opens a turn."""
+    """The start of a turn, with the user's message."""
 
     turn: int
-    """Counted from 1."""
+    """The number of the turn, from 1."""
     message: Message
+    """The user's message."""
 
 
 class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
-    """A request is about to be sent."""
+    """The start of an inference, appended before the request is sent."""
 
     step: int
-    """Counted from 1 over the whole run."""
+    """The number of the step, counted from 1 over the whole run."""
     messages: int
-    """The request is the first `messages` messages of the run's transcript."""
+    """How many messages the request holds: the first `messages` of the run's transcript."""
     has_tools: bool = True
-    """False at a wrap-up, where no tools are offered but the one that takes the answer, if there is one."""
+    """False at the wrap-up after a limit, which offers no tools except the one that takes the answer, if any."""
     model: str | None = None
-    """The model that is asked, as the user names it."""
+    """The name of the model that is asked, as the user writes it."""
 
 
 class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference_completed"):
-    """The ground truth for training."""
+    """The answer of an inference: the ground truth for training."""
 
     step: int
+    """The number of the step."""
     completion: Completion
+    """What the model answered, and what it cost."""
     duration_seconds: float = 0.0
-    """From sending to the whole answer, with retries."""
+    """The time from the first request to the complete answer, retries included."""
 
 
 class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
-    """An attempt that failed or was thrown away."""
+    """An attempt at an inference that failed or was stopped."""
 
     step: int
+    """The number of the step."""
     error: str
+    """What went wrong, in words."""
     error_type: str
+    """The name of the exception's class, or `Cancelled`."""
     fault: Fault
+    """The party responsible for the failure."""
     stop_reason: StopReason = StopReason.ERROR
-    """What the turn ends with, where it does."""
+    """The stop reason of the turn, if this failure ends it."""
     attempt: int = 1
+    """The number of the attempt, from 1."""
     retry_in_seconds: float | None = None
-    """Set: it is tried again after so long. `None`: this was the last attempt."""
+    """How long to wait before the next attempt; `None`: this was the last attempt."""
     model: str | None = None
-    """Which model failed, where several were asked."""
+    """The name of the model that failed; `None` if only one model was asked."""
 
 
 class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):
-    """The intent to run a tool, durable before a tool with an effect runs."""
+    """The start of a tool call. The event is durable before a tool that has an effect runs."""
 
     step: int
+    """The number of the step."""
     call_id: str
+    """The id of the call."""
     name: str
+    """The name of the tool."""
     effect: Effect
+    """The effect of running the call again."""
     attempt: int = 1
-    """2 and more: run again after its outcome was lost."""
+    """The number of the attempt, from 1; above 1 the call runs again because its outcome was lost."""
     parent_call_id: str | None = None
-    """Set: another tool made this call, while it ran."""
+    """The id of the running call that made this one; `None` for a call of the model."""
     arguments: str | None = None
-    """Of a call that another tool made: its arguments as JSON, which no inference holds."""
+    """The arguments as JSON if a tool made the call; `None` for a call of the model, whose inference has them."""
 
 
 class ToolCompleted(BodyWithContents, frozen=True, gc=False, tag="tool_completed"):
-    """The result, durable before the model sees it."""
+    """The result of a tool call. The event is durable before the model sees the result."""
 
     step: int
+    """The number of the step."""
     result: ToolResult
+    """What the model, or the tool that made the call, is told."""
     duration_seconds: float = 0.0
+    """How long the tool ran; 0 if the call was not run."""
     parent_call_id: str | None = None
-    """Set: the result went to the tool that made the call, and not to the model."""
+    """The id of the running call that made this one and got the result; `None` for a call of the model."""
 
 
 class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_compacted"):
-    """The first `messages` messages are replaced by others."""
+    """The replacement of the oldest messages by a shorter form."""
 
     messages: int
+    """How many messages, from the first, are replaced."""
     replacement: tuple[Message, ...]
+    """The messages that take their place."""
     usage: Usage | None = None
+    """The tokens that the compaction took; `None` if unknown."""
 
 
 class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_injected"):
-    """A message that neither the user, the model nor a tool wrote."""
+    """A message that Treadle itself added to the transcript."""
 
     message: Message
     limit: StopReason | None = None
-    """Set: the limit that the message tells the model of; one inference without tools follows."""
+    """The limit that the message announces to the model; one inference without tools follows. `None`: no limit."""
     output_fault: str | None = None
-    """Set: the message tells the model what in its answer breaks the schema."""
+    """What in the model's answer does not fit the schema; `None` if the message is about something else."""
 
 
 class QuestionAsked(Body, frozen=True, gc=False, tag="question_asked"):
-    """The run waits for the user."""
+    """A question to the user, whose answer the run waits for."""
 
     question_id: str
+    """The id of the question, unique in the run."""
     text: str
+    """The question."""
     call_id: str | None = None
-    """The tool call that the question is about, whose result the answer becomes."""
+    """The id of the tool call that the question is about; the answer becomes its result. `None`: no call."""
 
 
 class QuestionAnswered(Body, frozen=True, gc=False, tag="question_answered"):
-    """The user answered."""
+    """The user's answer to a question."""
 
     question_id: str
+    """The id of the question."""
     text: str
+    """The answer."""
 
 
 class ApprovalRequested(Body, frozen=True, gc=False, tag="approval_requested"):
-    """A tool call waits for a yes."""
+    """The request that somebody approves a tool call. The call waits for the decision."""
 
     call_id: str
+    """The id of the call."""
 
 
 class ApprovalDecided(Body, frozen=True, gc=False, tag="approval_decided"):
-    """Somebody said yes or no."""
+    """The decision whether a tool call may run."""
 
     call_id: str
+    """The id of the call."""
     is_approved: bool
+    """True if the call may run."""
     reason: str | None = None
-    """What the model is told of a no."""
+    """The reason for a refusal, which the model is told; `None` if none was given."""
     arguments: str | None = None
-    """Set: the arguments, as JSON, that the call is run with in place of the model's."""
+    """Arguments as JSON that replace the model's; `None`: the call runs with the model's arguments."""
 
 
 class SnapshotTaken(BodyWithContents, frozen=True, gc=False, tag="snapshot_taken"):
-    """The sandbox's files changed. Appended together with the result of the tool that changed them."""
+    """A change of the sandbox's files, appended together with the result of the call that made the change."""
 
     snapshot_id: str
-    """SHA-256 over the sorted (path, content hash) pairs of all files, hex."""
+    """SHA-256 of the sorted (path, content hash) pairs of all files, in hex."""
     delta: FileDelta
-    """Against the snapshot before; the contents are in the store, by hash."""
+    """The changes since the previous snapshot; the store keeps the contents by hash."""
 
 
 class TurnCompleted(Body, frozen=True, gc=False, tag="turn_completed"):
-    """A turn ended, well or not."""
+    """The end of a turn, successful or not."""
 
     turn: int
+    """The number of the turn."""
     stop_reason: StopReason
+    """The reason why the turn ended."""
     output: str = ""
+    """The final answer, or the model's last text if the turn ended without an answer."""
     error: str | None = None
+    """What went wrong; `None` if nothing did."""
     fault: Fault | None = None
+    """The party responsible for `error`; `None` if nobody is."""
 
 
 class RunPaused(Body, frozen=True, gc=False, tag="run_paused"):
-    """Nobody drives the run; it can be resumed."""
+    """The pause of a run: no process drives it until it is resumed."""
 
     reason: str
-    """`cancelled`, `question`, `approval` or `closed`."""
+    """The reason for the pause: `cancelled`, `question`, `approval` or `closed`."""
 
 
 class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
-    """Somebody drives the run again. Calls that were started before and not completed are in doubt."""
+    """The point at which a process drives the run again. Calls that were started and not completed are in doubt."""
 
     agent: AgentSpec | None = None
-    """The agent from now on; `None` in journals of version 1, where it stays the same."""
+    """The agent from here on; `None` in journals of version 1, where the agent stays the same."""
     tools: tuple[ToolSpec, ...] = ()
-    """The tools as they are offered from now on; only counts where `agent` is set."""
+    """The tools that are offered to the model from here on; ignored if `agent` is `None`."""
 
 
 class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):
-    """The run is over."""
+    """The end of a run."""
 
     stop_reason: StopReason
+    """The reason why the run ended."""
     error: str | None = None
+    """What went wrong; `None` if nothing did."""
     fault: Fault | None = None
+    """The party responsible for `error`; `None` if nobody is."""
 
 
 class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):
-    """A grade, by the task's check or a later rescoring; the newest of a name counts."""
+    """A grade, from the task's check or from a later rescoring."""
 
     reward: float
+    """The grade, usually from 0 to 1."""
     name: str = "check"
+    """What gave the grade. The newest grade of a name is the valid one."""
     detail: str | None = None
+    """A sentence that explains the grade; `None` if there is none."""
 
 
 DurableBody: TypeAlias = (
@@ -284,7 +321,7 @@ DurableBody: TypeAlias = (
 
 
 class TextDelta(Struct, frozen=True, gc=False, tag_field="type", tag="text_delta"):
-    """A piece of the answer."""
+    """A piece of the answer's text."""
 
     text: str
 
@@ -299,70 +336,79 @@ class ToolCallDelta(Struct, frozen=True, gc=False, tag_field="type", tag="tool_c
     """A piece of a tool call's arguments."""
 
     index: int
-    """Which call of the message, from 0."""
+    """The position of the call in the message, from 0."""
     call_id: str | None
+    """The id of the call; `None` if this piece does not repeat it."""
     name: str | None
+    """The name of the tool; `None` if this piece does not repeat it."""
     arguments: str
+    """The piece of text."""
 
 
 class ToolProgress(Struct, frozen=True, gc=False, tag_field="type", tag="tool_progress"):
-    """What a running tool reports."""
+    """A progress report of a running tool."""
 
     call_id: str
     text: str
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
-"""Ephemeral: streamed and never journalled."""
+"""A piece of output that is streamed to listeners and never journalled."""
 
 
 class Event(Struct, frozen=True, gc=False):
     """One durable record of a run."""
 
     run_id: str
+    """The id of the run."""
     seq: int
-    """Counted from 1 without a gap."""
+    """The number of the event in its run, counted from 1 without gaps."""
     body: DurableBody
+    """The content of the event."""
     raw: bytes | None = None
-    """The body's JSON as it was read; `None` for an event made here."""
+    """The body's JSON as it was read; `None` for an event that this process made."""
 
     @property
     def type(self) -> str:
-        """The body's tag, as `inference_completed`."""
+        """The tag of the body's type, such as `inference_completed`."""
         return str(self.body.__struct_config__.tag)
 
     @property
     def at(self) -> float:
-        """Seconds since the epoch."""
+        """The time of the event in seconds since the epoch."""
         return self.body.at
 
     def to_json(self) -> bytes:
-        """One line of an exported journal, or of a stream, without the newline."""
+        """Return the event as one line of an exported journal or a stream, without the newline."""
         body = self.raw or _encoder.encode(self.body)
         return b'{"run_id":%b,"seq":%d,%b' % (_encoder.encode(self.run_id), self.seq, body[1:])
 
 
 class Ephemeral(Struct, frozen=True, gc=False):
-    """One streamed piece of a run, which is never journalled."""
+    """A piece of a run's output that is streamed to listeners and never journalled."""
 
     run_id: str
+    """The id of the run."""
     body: Delta
+    """The content."""
     seq: None = None
+    """Always `None`: only durable events are numbered."""
 
     @property
     def type(self) -> str:
-        """The body's tag, as `text_delta`."""
+        """The tag of the body's type, such as `text_delta`."""
         return str(self.body.__struct_config__.tag)
 
     def to_json(self) -> bytes:
-        """One line of a stream, without the newline."""
+        """Return the piece as one line of a stream, without the newline."""
         return b'{"run_id":%b,%b' % (_encoder.encode(self.run_id), _encoder.encode(self.body)[1:])
 
 
 def read_version_1(started: RunStarted) -> AgentSpec:
     """Return the agent spec of a run whose journal is of version 1.
 
-    Runs of the command line have their model and tools in `metadata["cli"]`; of other runs only names are known.
+    For runs of the command line, `metadata["cli"]` holds the model and the tools; for other runs only their names
+    are known.
     """
     kept = (started.metadata or {}).get("cli")
     given: dict[str, Json] = kept if isinstance(kept, dict) else {}
@@ -386,7 +432,7 @@ def read_version_1(started: RunStarted) -> AgentSpec:
 
 
 def digests_of(body: Body) -> tuple[str, ...]:
-    """Return the hashes of the contents that `body` names and the store keeps."""
+    """Return the hashes of the contents in the store that `body` refers to."""
     if isinstance(body, SnapshotTaken):
         return (*body.delta.changed.values(), *body.delta.states.values())
     if isinstance(body, ToolCompleted):
@@ -405,7 +451,7 @@ def _digests_in(items: tuple[Artifact, ...]) -> tuple[str, ...]:
 
 
 class _Probe(Struct):
-    """The fields that say whether the rest can be read."""
+    """The fields that tell whether this version can read the rest."""
 
     type: str | None = None
     version: str | None = None
@@ -422,16 +468,16 @@ _probe = msgspec.json.Decoder(_Probe)
 _line = msgspec.json.Decoder(_Line)
 
 encode_body = _encoder.encode
-"""A body's JSON, an object that begins with `type`."""
+"""Return a body as JSON: an object whose first key is `type`."""
 
 encode_lines = _encoder.encode_lines
-"""The JSON of several bodies, each ended by a newline."""
+"""Return several bodies as JSON, each followed by a newline."""
 
 
 def decode_body(raw: bytes) -> DurableBody:
-    """The body that `raw` holds.
+    """Return the body whose JSON is `raw`.
 
-    Raises: `JournalError` for a newer major version, an unknown type, or what is not a body at all.
+    Raises: `JournalError` for a newer major version, an unknown type, or data that is not a body.
     """
     try:
         body = _decoder.decode(raw)
@@ -445,9 +491,9 @@ def decode_body(raw: bytes) -> DurableBody:
 
 
 def decode_line(line: bytes) -> Event:
-    """The event that one line of an exported journal holds.
+    """Return the event in one line of an exported journal.
 
-    Raises: `JournalError` as `decode_body` does.
+    Raises: `JournalError` for the same reasons as `decode_body`.
     """
     try:
         head = _line.decode(line)
@@ -481,4 +527,4 @@ def _explain(raw: bytes, error: Exception) -> str:
 
 
 EVENT_TYPES: frozenset[str] = frozenset(str(kind.__struct_config__.tag) for kind in DurableBody.__args__)
-"""The tags of all durable events."""
+"""The tags of all types of durable events."""

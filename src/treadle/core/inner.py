@@ -1,9 +1,9 @@
-"""Decides about a call that a running tool makes of another tool.
+"""The function `decide_inner`, which decides about an inner call: a call of another tool by a running tool.
 
-Such calls are numbered in the order in which they are made. When the outer call runs again after a crash, its files
-are as they were before it, so what it calls runs again too, except calls of effect `once`: those are answered from
-the journal. Code that makes other calls this time than last time can not be answered from the journal; if a `once`
-call is among those that were made last time, the outer call is in doubt.
+Inner calls are numbered in the order in which they are made. When the outer call runs again after a crash, the
+files are restored to their state before it, so its inner calls run again too, except those with the effect
+`once`: they are answered from the journal. If the outer call makes different inner calls than last time, the
+journal has no answers for them. If it had made a `once` call last time, the outer call is then in doubt.
 """
 
 from typing import TypeAlias
@@ -17,28 +17,29 @@ from treadle.core.types import Effect, ToolCall, ToolErrorKind, ToolResult
 
 
 class Run(Struct, frozen=True, gc=False):
-    """Run the call."""
+    """The decision to run the call."""
 
     call: ToolCall
     attempt: int
+    """The number of the attempt, from 1."""
     needs_approval: bool = False
     """True if somebody must approve the call first."""
 
 
 class Settle(Struct, frozen=True, gc=False):
-    """Do not run the call: this is its result, which is to be recorded."""
+    """The decision not to run the call, with a result that must still be recorded."""
 
     result: ToolResult
 
 
 class Recall(Struct, frozen=True, gc=False):
-    """Do not run the call: this is its result, which is recorded already."""
+    """The decision not to run the call, with the result that the journal already holds."""
 
     result: ToolResult
 
 
 class Doubt(Struct, frozen=True, gc=False):
-    """Do not run the call or any after it: the outer call is in doubt. The tool is told `result`."""
+    """The decision that the outer call is in doubt, so that this call does not run. The tool is told `result`."""
 
     result: ToolResult
 
@@ -47,7 +48,7 @@ InnerDecision: TypeAlias = Run | Settle | Recall | Doubt
 
 
 def decide_inner(state: State, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
-    """Decide about the call numbered `number`, from 1, that the running call `parent_id` makes."""
+    """Decide about an inner call of the running call `parent_id`; `number` counts its inner calls from 1."""
     parent = state.calls.get(parent_id)
     call = ToolCall(f"{parent_id}/{number}", name, arguments)
     known = None if parent is None else parent.inner.get(call.call_id)
@@ -55,7 +56,7 @@ def decide_inner(state: State, parent_id: str, number: int, name: str, arguments
         assert parent is not None
         if _has_once_from(parent, call.call_id):
             return Doubt(_refuse_other(call))
-        # An idempotency key stands for one payload, so another call gets another id.
+        # The id is the idempotency key, which must stand for one payload, so a different call gets a different id.
         call = ToolCall(f"{call.call_id}~{parent.attempt}", name, arguments)
         known = parent.inner.get(call.call_id)
     if known is not None and known.effect is Effect.ONCE and known.attempt:
@@ -68,7 +69,7 @@ def decide_inner(state: State, parent_id: str, number: int, name: str, arguments
 
 
 def _has_once_from(parent: CallState, call_id: str) -> bool:
-    """Whether a `once` call was started last time at `call_id` or later."""
+    """Return whether an inner call with the effect `once` was started last time at `call_id` or later."""
     ids = list(parent.inner)
     later: list[InnerCall] = [parent.inner[item] for item in ids[ids.index(call_id) :]]
     return any([item.effect is Effect.ONCE and item.attempt > 0 for item in later])
@@ -83,9 +84,9 @@ def _refuse_other(call: ToolCall) -> ToolResult:
 
 
 def _refuse(state: State, call: ToolCall) -> ToolResult | None:
-    """Return the result of a call that a limit or the policy forbids."""
+    """Return the result for a call that a limit or the policy forbids; `None` if it may run."""
     most = state.policy.max_tool_calls
-    # The open calls of the model, of which one makes this call, have their place already.
+    # The model's open calls, including the outer call, count too.
     if most is not None and state.spent.tool_calls + state.open_calls >= most:
         text = f"Not run: the turn has made its {most} tool calls."
         return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=ToolErrorKind.NOT_RUN)

@@ -1,8 +1,8 @@
-"""An append-only sequence whose versions share one storage.
+"""An append-only sequence whose versions share their storage.
 
-Invariant: a `Log` never changes; `append` returns a longer one in amortised constant time. Versions of one
-history share the same list, so holding the state of every step costs no copies. Appending to a version
-that is not the newest (a fork) copies its prefix once.
+Invariant: a `Log` never changes; `append` returns a longer one in amortised constant time. All versions of one
+history share the same list, so that keeping the state of every step copies nothing. Appending to a version that is
+not the newest one (a fork) copies its items once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +14,7 @@ S = TypeVar("S")
 
 
 class Log(Generic[T]):
-    """An immutable sequence of `T` with cheap append."""
+    """An immutable sequence of `T` to which items can be added cheaply."""
 
     __slots__ = ("_items", "_memos", "_size")
 
@@ -24,7 +24,7 @@ class Log(Generic[T]):
         self._memos: dict[object, Any] = {}
 
     def extend(self, items: Iterable[T]) -> "Log[T]":
-        """A log with `items` after the present ones; this one stays as it is."""
+        """Return a log with `items` added at the end; this log is unchanged."""
         new: Log[T] = Log.__new__(Log)
         if self._size == len(self._items):
             new._items, new._memos = self._items, self._memos
@@ -35,14 +35,14 @@ class Log(Generic[T]):
         return new
 
     def append(self, item: T) -> "Log[T]":
-        """A log with `item` at the end; this one stays as it is."""
+        """Return a log with `item` added at the end; this log is unchanged."""
         return self.extend((item,))
 
     def map(self, function: Callable[..., R], *context: object) -> list[R]:
-        """Return `function(item, *context)` of every item, each computed once for all versions of this history.
+        """Return `function(item, *context)` for every item, each computed once for all versions of this history.
 
-        What `function` returns must depend on the item alone, since it is kept for as long as the history is.
-        `context` is where it looks up what the item names by hash.
+        The result must depend on the item alone, because it is kept as long as the history. `context` is where
+        `function` looks up content that the item refers to by hash.
         """
         memo = cast("list[R]", self._memos.setdefault(function, []))
         for item in self._items[len(memo) : self._size]:
@@ -50,10 +50,10 @@ class Log(Generic[T]):
         return memo if len(memo) == self._size else memo[: self._size]
 
     def scan(self, function: Callable[..., tuple[S, R]], initial: S, *context: object) -> tuple[list[R], S]:
-        """Return what `function(state, item, *context)` makes of every item, and the state after the last item.
+        """Return the result of `function(state, item, *context)` for every item, and the state after the last one.
 
-        `function` returns the next state and the result of the item; the first item is given `initial`. Each item
-        is computed once for all versions of this history, as by `map`, so both must depend on the items alone.
+        `function` returns the next state and the item's result; for the first item the state is `initial`. As with
+        `map`, each item is computed once for all versions of this history, so both must depend on the items alone.
         """
         known: tuple[list[R], list[S]] | None = self._memos.get(function)
         if known is None:
@@ -72,10 +72,10 @@ class Log(Generic[T]):
         return results[:size], states[size]
 
     def derive(self, function: "Callable[[list[T], bool], Iterable[R]]") -> "Log[R]":
-        """A log of what `function` makes of the items, which shares its storage as this history does.
+        """Return a log of the results of `function`, whose versions share their storage as this history's do.
 
-        It is given the items that were added since it was last asked, as one list, and whether they are the first.
-        So it must be pure, and what it makes of several lists must be what it makes of them as one.
+        `function` is called with the items added since its last call, as one list, and with whether these are the
+        first items. It must be pure, and splitting the items into several lists must not change the results.
         """
         known: tuple[int, Log[R]] = self._memos.get((function, "derive"), (0, Log()))
         done, log = known

@@ -1,6 +1,7 @@
-"""Parts of messages: made from a file's content, and read again.
+"""Parts of messages, such as images: how to make them from content, and how to get the content back.
 
-A part up to `MAX_INLINE_BYTES` holds its content; a larger one names it by hash, and the content goes to the store.
+A part of up to `MAX_INLINE_BYTES` holds its content. A larger part holds only the hash, and the store keeps the
+content.
 """
 
 import base64
@@ -15,9 +16,9 @@ from treadle.core.log import Log
 from treadle.core.types import Artifact, Message
 
 MAX_INLINE_BYTES = 4096
-"""The size up to which a part's content is kept inline."""
+"""The largest content that a part holds itself."""
 _SHOWN = ("image", "audio", "document")
-"""The kinds of a tool result's artifacts that the model is sent."""
+"""The kinds of artifacts of a tool result that are sent to the model."""
 _TEXT_TYPES = frozenset(
     (
         "application/json",
@@ -46,7 +47,7 @@ def kind_of(mime_type: str) -> str:
 def make_part(
     content: bytes, mime_type: str, *, name: str | None = None, kind: str | None = None
 ) -> tuple[Artifact, dict[str, bytes]]:
-    """Return a part with `content`, and what of it the store has to keep: empty if the content is inline."""
+    """Return a part with `content`, and a mapping of hash to content for the store; empty if the part is inline."""
     digest = hashlib.sha256(content).hexdigest()
     is_inline = len(content) <= MAX_INLINE_BYTES
     data = base64.b64encode(content).decode() if is_inline else None
@@ -84,9 +85,9 @@ def describe(part: Artifact) -> str:
 
 
 def parts_among(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
-    """Return the artifacts of a tool result that go to the model as parts of its message.
+    """Return the artifacts of a tool result that go to the model as parts of the tool message.
 
-    These are images, audio and documents; a `resource` is one of them by its MIME type.
+    These are images, audio and documents. A `resource` counts as one of them if its MIME type says so.
     """
     found: list[Artifact] = []
     for item in artifacts:
@@ -100,7 +101,7 @@ def parts_among(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
 
 
 def digests_of_parts(messages: Log[Message]) -> Log[str]:
-    """Return the hashes of all contents that a request with `messages` may look up; computed once per history."""
+    """Return the hashes of all contents that a request with `messages` may need; computed once per history."""
     return messages.derive(_digests)
 
 

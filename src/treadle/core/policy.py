@@ -1,4 +1,4 @@
-"""What a run may spend, and what to do where the loop has a choice."""
+"""The policy: the limits of a run, and the choices that the loop leaves to the user."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -11,32 +11,34 @@ from treadle.core.types import Effect
 
 
 class InDoubt(StrEnum):
-    """What to do with a `once` call that was started and whose outcome was lost."""
+    """The treatment of a call with the effect `once` that was started and whose outcome was lost."""
 
     TELL = "tell"
     """Tell the model that the outcome is unknown."""
     ASK = "ask"
-    """Ask the user what happened; the answer becomes the result."""
+    """Ask the user what happened; the answer becomes the call's result."""
 
 
 class Approval(StrEnum):
-    """Whether a call is run."""
+    """The rule that says whether a tool call is run."""
 
     ALWAYS = "always"
-    """It is run, and nobody is asked."""
+    """The call is run, and nobody is asked."""
     ASK = "ask"
     """Somebody is asked first."""
     NEVER = "never"
-    """It is refused, and the model is told."""
+    """The call is refused, and the model is told."""
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Limits of one tool in a run, over those that the tool has of itself; the stricter counts."""
+    """Limits of one tool, in addition to those of its `ToolSpec`. The stricter limit counts; `None` is no limit."""
 
     max_calls: int | None = None
-    """In one turn."""
+    """How often the tool may be called in one turn."""
     max_concurrent: int | None = None
+    """How many calls of the tool may run at the same time."""
     max_result_chars: int | None = None
+    """The longest result in characters; a longer one is cut in the middle."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -52,37 +54,42 @@ LAST_STEP_MESSAGE = (
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """Limits of one turn and the choices of the loop. `None` is no limit.
+    """The limits of one turn, and choices about how it is run. A limit that is `None` does not exist.
 
-    Where several limits are reached at once, the first of this list is the stop reason: `deadline`,
-    `max_cost`, `max_tokens`, `max_tool_calls`, `max_steps`. A journal holds every field, so that a default
-    that changes later changes no run that was made before.
+    If several limits are reached at once, the stop reason is the first of these: `deadline`, `max_cost`,
+    `max_tokens`, `max_tool_calls`, `max_steps`. A journal holds every field, so that a new default in a later
+    version does not change runs made before it.
+
+    The wrap-up is one last inference after a limit was reached: the model gives its best answer without calling
+    tools.
     """
 
     max_steps: int | None = 50
-    """Inferences with tools; then one more without, to wrap up."""
+    """How many inferences may offer tools; the wrap-up comes after them."""
     max_tokens: int | None = None
-    """Input and output tokens. The next call's are reserved before it is sent."""
+    """How many input and output tokens may be used. The tokens of an inference are estimated before it is sent."""
     max_tool_calls: int | None = None
-    """Calls past it are not run, and the model is told."""
+    """How many tool calls may be run; further calls are not run, and the model is told."""
     max_cost_usd: float | None = None
-    """Needs a model whose cost is known; a run whose cost is unknown ends with an error that says so."""
+    """What the inferences may cost. If the cost of one is unknown, the turn ends with an error."""
     deadline_seconds: float | None = None
-    """Time at work, without pauses. What is running when it passes is cancelled; there is no wrap-up."""
+    """How long the turn may be worked on, pauses excluded. Running work is then cancelled, without a wrap-up."""
     parallel_tool_calls: int = 8
-    """How many calls of one step run at a time; 1 is one after another."""
+    """How many calls of one step may run at the same time; with 1 they run one after another."""
     max_result_chars: int | None = None
-    """Of any tool's result; what is longer is cut in the middle, and the whole kept as an artifact."""
+    """The longest tool result in characters; a longer one is cut in the middle, and its full text is an
+    artifact."""
     tool_limits: Mapping[str, ToolLimits] = {}
-    """By the tool's name, or a pattern as `web_*`; every entry that fits counts."""
+    """Limits by the name of a tool or a pattern such as `web_*`; every entry that matches a tool counts."""
     approve: Mapping[str, Approval] = {}
-    """By the tool's name, a pattern as `web_*`, or an effect as `once`: the name counts first, then the longest
-    pattern, then the effect. Calls of which nothing is said are run."""
+    """Rules by the name of a tool, a pattern such as `web_*`, or an effect such as `once`. The name counts first,
+    then the longest pattern, then the effect. Calls that no rule matches are run."""
     max_output_attempts: int = 3
-    """How often a turn's answer may break the schema that it must fit; a failing server counts elsewhere."""
+    """How many answers in one turn may break the schema that they must fit before the turn ends with an error."""
     in_doubt: InDoubt = InDoubt.TELL
+    """The treatment of calls with the effect `once` whose outcome was lost."""
     last_step_message: str = LAST_STEP_MESSAGE
-    """Said to the model before its wrap-up; `{limit}` is the limit's name."""
+    """The message that asks the model for its wrap-up; `{limit}` stands for the limit's name."""
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "max_tokens", "max_tool_calls", "max_cost_usd", "deadline_seconds"):
@@ -111,7 +118,7 @@ class Policy(Struct, frozen=True, kw_only=True):
             ) from None
 
     def approval_of(self, name: str, effect: Effect | None) -> Approval:
-        """Whether a call of the tool `name` is run; `effect` is `None` if the tool is not known."""
+        """Return the rule for calls of the tool `name`; `effect` is `None` if the tool is unknown."""
         if not self.approve:
             return Approval.ALWAYS
         found = self.approve.get(name) if name not in _EFFECTS else None
@@ -122,7 +129,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         return Approval.ALWAYS if found is None else Approval(found)
 
     def limits_of(self, name: str) -> tuple[ToolLimits, ...]:
-        """The limits that count for the tool `name`."""
+        """Return all entries of `tool_limits` that match the tool `name`."""
         return tuple(
             [item for key, item in self.tool_limits.items() if key == name or fnmatchcase(name, key)]
         )

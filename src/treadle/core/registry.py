@@ -1,7 +1,7 @@
-"""Registries of named objects, and imports that wait until something is used.
+"""Registries of named objects, and functions that import a module when it is first needed.
 
-A `Registry` maps names to objects: the built-in ones from a table, those of other packages from their entry
-points. Nothing is imported before it is asked for.
+A `Registry` maps names to objects: built-in ones from a table, those of other packages from their entry points.
+Nothing is imported before it is loaded by name.
 """
 
 import importlib
@@ -47,7 +47,7 @@ class Registry(Generic[T]):
         """
         if name in self.table:
             return cast("T", load(self.table[name]))
-        if name in self._loaded:  # to read the entry points takes milliseconds
+        if name in self._loaded:  # reading the entry points takes milliseconds
             return self._loaded[name]
         point = self._plugins().get(name)
         if point is None:
@@ -85,9 +85,9 @@ def load(reference: str) -> Any:
 
 
 def require(module: str, extra: str) -> Any:
-    """Return a module that is installed with the extra `extra`.
+    """Return a module that belongs to an optional dependency, which `pip install 'treadle[extra]'` installs.
 
-    Raises: `ConfigError` with the command that installs it.
+    Raises: `ConfigError` with that command if the module is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -98,7 +98,10 @@ def require(module: str, extra: str) -> Any:
 
 
 def load_name(package: str, name: str, where: Mapping[str, str]) -> Any:
-    """Return `name` from the module that `where` gives for it; the body of a module's `__getattr__`."""
+    """Return the attribute `name` from the module that `where` maps it to; for a package's `__getattr__`.
+
+    Raises: `AttributeError` if `where` has no such name.
+    """
     if name not in where:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     return getattr(importlib.import_module(where[name]), name)

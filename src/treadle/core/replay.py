@@ -1,7 +1,7 @@
-"""Replay: every decision of a run is made again from its journal, which says what came of each.
+"""Replay: make every decision of a run again from its journal, which holds the outcome of each.
 
-A pure function of the events: nothing is asked, run or written. The first decision that differs from the recorded
-one is the divergence.
+`replay` is a pure function of the events: it asks no model, runs no tool and writes nothing. The first decision
+that differs from the recorded one is the divergence.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from treadle.core.types import StopReason
 
 _OF_A_CALL = (e.ToolStarted, e.ToolCompleted, e.SnapshotTaken, e.ApprovalRequested, e.ApprovalDecided)
 _OF_THE_WORLD = ("at", "model")
-"""Fields that no decision depends on: the clock, and which model was asked."""
+"""The fields that no decision depends on: the time, and the name of the model."""
 
 
 class Replay(Struct, frozen=True):
@@ -39,21 +39,22 @@ class Replay(Struct, frozen=True):
 
     run_id: str
     events: int
-    """How many events were decided again and found equal."""
+    """How many events replay reproduced."""
     state: State
     """The state after the last of them."""
     divergence: ReplayDivergence | None = None
+    """The first decision that differs from the journal; `None` if all are equal."""
 
     @property
     def is_exact(self) -> bool:
-        """True if every decision was the same."""
+        """True if every decision is the same as in the journal."""
         return self.divergence is None
 
 
 def replay(events: Sequence[e.Event], find_fault: FindFault, policy: Policy | None = None) -> Replay:
-    """Decide a whole journal again.
+    """Make all decisions of a run again and compare them with its events.
 
-    `find_fault` is the validator of answers. `policy`, if given, takes the place of every recorded one.
+    `find_fault` checks answers against the run's schema. `policy`, if given, replaces the recorded policies.
     """
     run_id = events[0].run_id if events else ""
     replayer = _Replayer([event.body for event in events], find_fault, policy)
@@ -68,11 +69,11 @@ def replay(events: Sequence[e.Event], find_fault: FindFault, policy: Policy | No
 
 
 class _EndOfJournal(Exception):  # noqa: N818
-    """The journal stops where the run was interrupted."""
+    """The signal that the journal ends in the middle of an action, because the run was interrupted."""
 
 
 class _Replayer:
-    """Takes events one after another, as long as `decide` asks for them."""
+    """A loop over recorded events: it calls `decide`, and takes the next events as the action's outcome."""
 
     def __init__(self, bodies: Sequence[e.DurableBody], find_fault: FindFault, policy: Policy | None) -> None:
         self.state = State()
@@ -82,18 +83,18 @@ class _Replayer:
         started = bodies[0] if bodies else None
         parent = started.parent if isinstance(started, e.RunStarted) else None
         self._copied = 0 if parent is None else parent.seq
-        """How many events a fork began with. They were decided under another policy."""
+        """How many events a fork copied. They were decided under another policy, so they are not compared."""
 
     @property
     def _next(self) -> e.DurableBody | None:
         return self._bodies[self.state.seq] if self.state.seq < len(self._bodies) else None
 
     def run(self) -> None:
-        """Raises: `ReplayDivergence`; `_EndOfJournal` where an action is under way at the journal's end."""
+        """Take all events. Raises: `ReplayDivergence`; `_EndOfJournal` if the journal ends within an action."""
         for copied in self._bodies[: self._copied]:
             self._take(copied)
         while (body := self._next) is not None:
-            # The files that a run begins with are an input too.
+            # The initial files of a run are an input too.
             if not _is_input(body) and not isinstance(body, e.SnapshotTaken):
                 raise ReplayDivergence(self.state.seq + 1, _describe(body), "nothing more to do")
             self._take(body)
@@ -131,7 +132,8 @@ class _Replayer:
                 open_ids.discard(body.result.call_id)
 
     def _judge(self, action: CheckAnswer) -> Sequence[e.DurableBody]:
-        """Return what follows from an answer. The wording of a fault is the validator's and may have changed."""
+        """Return what follows from an answer. A recorded fault is kept, as another validator may word it
+        differently."""
         told = self._next
         if isinstance(told, e.MessageInjected) and told.output_fault is not None:
             return judge_answer(self.state, action.text, told.output_fault).bodies
@@ -143,7 +145,7 @@ class _Replayer:
                 return
 
     def _expect(self, wanted: e.DurableBody) -> bool:
-        """Take the next event, which must be `wanted`; return false if the run was interrupted there."""
+        """Take the next event, which must equal `wanted`; return false if the run was interrupted there."""
         body = self._next
         if body is None:
             raise _EndOfJournal
@@ -163,7 +165,7 @@ class _Replayer:
         return True
 
     def _belongs(self, body: e.DurableBody, action: Action) -> bool:
-        """Whether `body` is about one of the open calls, where the action is about calls."""
+        """Return whether `body` can be an outcome of `action`: for actions about calls, one of an open call."""
         if isinstance(action, Infer | Append | CheckAnswer) or isinstance(
             body, e.SnapshotTaken | e.RunPaused
         ):
@@ -175,7 +177,7 @@ class _Replayer:
             own = body.call_id if isinstance(body, e.ToolStarted) else body.result.call_id
             return self._open(body.parent_call_id or own) is not None
         if isinstance(body, e.ApprovalRequested | e.ApprovalDecided):
-            # The id of a call within a call begins with the outer one's.
+            # The id of a call that a tool made begins with the id of the tool's own call.
             outer = body.call_id.rpartition("/")[0] if isinstance(action, RunCalls) else ""
             return self._open(body.call_id) is not None or self._open(outer) is not None
         return False
@@ -193,7 +195,7 @@ class _Replayer:
         return False
 
     def _stopped(self) -> Sequence[e.DurableBody]:
-        """Return the events to come if they settle the open calls as a cancellation or a deadline does."""
+        """Return the next events if they end the open calls as a cancellation or a deadline does; else nothing."""
         if not self.state.is_turn_open:
             return ()
         start = self.state.seq
@@ -220,7 +222,7 @@ def _with_policy(body: e.DurableBody, policy: Policy) -> e.DurableBody:
 
 
 def _is_input(body: e.DurableBody) -> bool:
-    """Whether `body` came from outside the loop. Pauses and ends of turns do when somebody cancelled."""
+    """Return whether `body` came from outside the loop, as a pause or the end of a cancelled turn does."""
     if isinstance(body, e.TurnCompleted):
         return body.stop_reason is StopReason.CANCELLED
     return isinstance(

@@ -1,6 +1,6 @@
-"""The agent spec: what a journal says of an agent, so that any process can build it again.
+"""The agent spec: the description of an agent from which any process can build it again.
 
-A spec is a value without objects and without secrets. A part that cannot be built from its name says why.
+A spec is a plain value without secrets. If a part cannot be built from its name, the spec says why.
 """
 
 from msgspec import Struct
@@ -16,22 +16,23 @@ class PartSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The name that a user would write, such as `openai:gpt-5-mini`, `files`, `mcp:npx some-server` or
     `package.module:attribute`."""
     settings: dict[str, Json] | None = None
-    """Keyword arguments for what the name leads to."""
+    """Keyword arguments for the function or class behind the name; `None` if there are none."""
     missing: str | None = None
-    """Why the part cannot be built from its name, as a clause: "it is an object of the program". `None`: it can."""
+    """Why the part cannot be built from its name, such as "it is an object of the program"; `None` if it can be."""
 
 
 class AgentSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """All that is needed to build an agent again, except API keys."""
+    """Everything that is needed to build an agent again, except API keys."""
 
     model: PartSpec
     instructions: str | None = None
-    """The system message as the agent's author wrote it."""
+    """The system message as the agent's author wrote it; `None` if there is none."""
     tools: tuple[PartSpec, ...] = ()
+    """The toolsets and tools. Without any, the agent uses those that a task needs."""
     policy: Policy = Policy()
     schema: dict[str, Json] | None = None
-    """The JSON Schema that every final answer must fit. `None`: answers are text."""
+    """The JSON Schema that every final answer must fit; `None`: answers are free text."""
     task_set: str | None = None
-    """The task set that the run's task comes from; it brings tools where `tools` is empty."""
+    """The name of the task set that the run's task comes from; `None` if the run has no task."""
     files: str | None = None
-    """The folder that the sandbox was filled from. `None`: it began empty, or with files given in the program."""
+    """The folder whose files were copied to the sandbox; `None` if there were none or the program gave them."""

@@ -1,10 +1,11 @@
-"""State, and `apply`, which folds one event into it.
+"""The state of a run, and `apply`, which computes the state after an event.
 
-Invariant: the state is a function of the events alone. `apply` never looks at a clock, and folding a prefix and
-then the rest equals folding the whole.
+Invariant: the state is a function of the events alone. `apply` reads no clock, and folding some events and then the
+rest equals folding all at once.
 
-`apply` returns a new state and leaves the old one unchanged. `advance` does the same work in place: it is for the
-one owner of a state (the driver, a fold), costs the same however long the run is, and copies nothing.
+`apply` returns a new state and leaves the old one unchanged. `advance` does the same in place, without copying,
+in a time that does not depend on the length of the run. Only the owner of a state (the driver, or a fold) may
+call it.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,59 +36,70 @@ from treadle.core.types import (
 )
 
 _REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, ToolErrorKind.TRUNCATED)
-"""The errors that make a call of the answer tool an answer that breaks the schema."""
+"""Errors of a call of the answer tool that count as an answer that does not fit the schema."""
 
 
 class Status(StrEnum):
-    """Where a run stands."""
+    """The status of a run."""
 
     NEW = "new"
+    """No event was applied yet."""
     RUNNING = "running"
+    """The run can go on; its process may have died."""
     PAUSED = "paused"
+    """The run waits until somebody resumes it."""
     FINISHED = "finished"
+    """The run is over. If it ended with an error, it can be resumed."""
 
 
 class InnerCall(Struct, gc=False):
-    """A call that a tool made of another tool while it ran."""
+    """A call of another tool that a running tool made."""
 
     call: ToolCall
     effect: Effect
     attempt: int
     """How often the call was started; 0 if it never was."""
     result: ToolResult | None = None
+    """The result; `None` if it is not recorded."""
 
 
 class CallState(Struct, gc=False):
-    """One tool call of the present step."""
+    """The state of one tool call of the current step."""
 
     call: ToolCall
     attempt: int = 0
     """How often the call was started."""
     effect: Effect | None = None
-    """The tool's effect when the call was started."""
+    """The tool's effect when the call was started; `None` if it was not started."""
     result: ToolResult | None = None
+    """The result; `None` if it is not recorded."""
     question_id: str | None = None
-    """The question that was asked about the call when it was in doubt."""
+    """The id of the question to the user about the call's lost outcome; `None` if none was asked."""
     approval: e.ApprovalRequested | e.ApprovalDecided | None = None
-    """The newest event about whether the call may run."""
+    """The newest event about whether the call may run; `None` if there is none."""
     inner: dict[str, InnerCall] = {}
-    """The calls that this call made itself, by id, in order."""
+    """The calls of other tools that this call made while it ran, by id, in order."""
 
 
 class Spent(Struct, gc=False):
-    """How much of its budgets the present turn has used."""
+    """The part of its budgets that the current turn has used."""
 
     steps: int = 0
+    """Completed inferences."""
     tool_calls: int = 0
+    """Tool calls with a result, except calls that were not run because of a limit or a refusal."""
     refused_calls: int = 0
-    """Calls that were not run because `max_tool_calls` was reached."""
+    """Calls that were not run because `max_tool_calls` was reached or the turn ended."""
     calls_by_tool: dict[str, int] = {}
-    """Calls of each tool that has a limit of its own."""
+    """Calls of each tool that has a limit of calls in a turn."""
     rejected_answers: int = 0
-    """Answers that broke the schema."""
+    """Answers that did not fit the schema."""
     tokens: int = 0
+    """Input and output tokens."""
     cost_usd: float = 0.0
+    """The cost of the inferences whose cost is known."""
     is_cost_known: bool = True
+    """True if the cost of every inference is known."""
 
 
 class State(Struct, gc=False):
@@ -95,69 +107,79 @@ class State(Struct, gc=False):
 
     status: Status = Status.NEW
     seq: int = 0
-    """The number of the newest event."""
+    """The number of the newest event; 0 if there is none."""
     at: float = 0.0
-    """The time of the newest event."""
+    """The time of the newest event, in seconds since the epoch."""
     started: e.RunStarted | None = None
+    """The run's first event."""
     agent: AgentSpec | None = None
     """The agent that drives the run, as the newest start or resume recorded it."""
     policy: Policy = Policy()
+    """The policy of that agent."""
     messages: Log[Message] = field(default_factory=Log)
     """The transcript, system message included."""
     has_parts: bool = False
-    """True if a message has parts, whose contents a request may need."""
+    """True if a message has parts, so that a request may need their contents."""
     tools: tuple[ToolSpec, ...] = ()
     """The tools that are offered to the model, as the newest start or resume recorded them."""
     turn: int = 0
+    """The number of the newest turn; 0 before the first."""
     is_turn_open: bool = False
+    """True if the newest turn has not ended."""
     step: int = 0
     """How many inferences were completed in the run."""
     calls: dict[str, CallState] = {}
-    """The present step's calls by id, in call order; empty once all have results."""
+    """The calls of the current step by id, in call order; empty once all have results."""
     open_calls: int = 0
     """How many of `calls` have no result yet."""
     answer: Message | None = None
-    """A message without calls, which ends the turn."""
+    """The newest message of the model if it has no calls; it can end the turn."""
     finish_reason: FinishReason | None = None
     """The finish reason of the newest inference."""
     final: str | None = None
-    """An answer that was given through the answer tool; it ends the turn once its step is done."""
+    """The answer that the model gave through the answer tool; it ends the turn when its step is done."""
     failure: e.InferenceFailed | None = None
-    """The failure that ended the newest inference, if it failed for good."""
+    """The failure of the newest inference, if its last attempt failed."""
     is_inferring: bool = False
-    """True if a request was sent and how it ended is not recorded."""
+    """True if a request was sent and its outcome is not recorded."""
     limit: StopReason | None = None
-    """The limit that the model was told about; the rest of the turn is its wrap-up."""
+    """The limit that the model was told about; the rest of the turn is the wrap-up. `None` before that."""
     is_wrapped_up: bool = False
+    """True if the inference of the wrap-up is completed."""
     questions: dict[str, str | None] = {}
-    """Each question's answer by question id; `None` while the question is open."""
+    """The answer to each question, by question id; `None` while the question is open."""
     spent: Spent = field(default_factory=Spent)
+    """The part of its budgets that the current turn has used."""
     call_limits: dict[str, int] = {}
-    """How often each tool may be called in a turn; tools without a limit are left out."""
+    """How often each tool may be called in a turn. Tools without a limit are left out."""
     effects: dict[str, Effect] = {}
     """The effect of each tool that is offered."""
     work_began_at: float = 0.0
-    """When the turn began, moved later by the time in which nobody drove the run."""
+    """The time at which the turn began, plus the time in which nobody drove the run since."""
     usage: Usage = Usage()
     """Tokens of the whole run."""
     cost_usd: float | None = 0.0
-    """Cost of the whole run; `None` once the cost of an inference was unknown."""
+    """Cost of the whole run; `None` if the cost of an inference is unknown."""
     last_usage: Usage = Usage()
     """Tokens of the newest inference."""
     unsent_chars: int = 0
-    """Characters added to the transcript since the newest inference, to guess the next prompt's length."""
+    """Characters added to the transcript since the newest inference, used to estimate the next prompt's tokens."""
     stop_reason: StopReason | None = None
-    """Why the last finished turn ended."""
+    """The reason why the newest finished turn ended; `None` if no turn has ended."""
     output: str = ""
+    """The answer of that turn."""
     error: str | None = None
+    """What went wrong in that turn; `None` if nothing did."""
     fault: Fault | None = None
+    """The party responsible for `error`; `None` if nobody is."""
     files: dict[str, str] = {}
-    """Content hash by path, as of the newest snapshot."""
+    """The sandbox's files as of the newest snapshot: path to content hash."""
     snapshot_id: str | None = None
+    """The id of the newest snapshot; `None` if there is none."""
     tool_states: dict[str, str] = {}
-    """Content hash of each state that a tool keeps beside the files, as of the newest snapshot."""
+    """The states that tools keep beside the files, as of the newest snapshot: name to content hash."""
     rewards: dict[str, float] = {}
-    """Rewards by name, given since the newest turn began."""
+    """The rewards given since the newest turn began, by name."""
 
     @property
     def waiting_calls(self) -> tuple[CallState, ...]:
@@ -172,18 +194,18 @@ class State(Struct, gc=False):
 
     @property
     def output_spec(self) -> OutputSpec | None:
-        """How the answers of the run must look; `None`: they are text."""
+        """The form that the run's final answers must have; `None`: any text."""
         return None if self.started is None else self.started.output
 
     @property
     def output_tool(self) -> str | None:
-        """The name of the tool that takes a turn's answer, if there is one."""
+        """The name of the tool that takes a turn's answer; `None` if there is none."""
         output = self.output_spec
         return None if output is None else output.tool
 
     @property
     def work_seconds(self) -> float:
-        """How long the present turn was worked on, up to the newest event."""
+        """How long the current turn was worked on, up to the newest event."""
         return max(0.0, self.at - self.work_began_at)
 
 
@@ -193,7 +215,7 @@ def apply(state: State, body: e.DurableBody) -> State:
 
 
 def advance(state: State, body: e.DurableBody) -> State:
-    """Change `state` itself to the state after `body`, and return it."""
+    """Change `state` in place to the state after `body`, and return it."""
     state.seq += 1
     state.at, before = body.at, state.at
     _ADVANCE[type(body)](state, body, before)
@@ -201,7 +223,7 @@ def advance(state: State, body: e.DurableBody) -> State:
 
 
 def clone(state: State) -> State:
-    """Return a state that shares nothing with `state` that `advance` changes."""
+    """Return a copy of `state` that `advance` can change without changing the original."""
     new = copy(state)
     new.calls = {call_id: _clone_call(item) for call_id, item in state.calls.items()}
     new.spent = copy(state.spent)
@@ -214,7 +236,7 @@ def clone(state: State) -> State:
 
 
 def fold(bodies: Iterable[e.DurableBody], state: State | None = None) -> State:
-    """Return the state after all of `bodies`, beginning with `state`."""
+    """Return the state after all of `bodies`, starting from `state`, which is unchanged; `None`: a new state."""
     state = State() if state is None else clone(state)
     for body in bodies:
         advance(state, body)
@@ -303,7 +325,7 @@ def _on_tool_started(state: State, body: e.ToolStarted, before: float) -> None:
         item.attempt, item.effect = body.attempt, body.effect
         return
     call = ToolCall(body.call_id, body.name, body.arguments or "")
-    item.inner.pop(body.call_id, None)  # A call that is made again moves to the end.
+    item.inner.pop(body.call_id, None)  # a call that is made again moves to the end
     item.inner[body.call_id] = InnerCall(call, body.effect, body.attempt)
 
 
@@ -336,12 +358,12 @@ def _on_inner_completed(state: State, result: ToolResult, parent_call_id: str) -
         return
     known = parent.inner.get(result.call_id)
     if known is None:
-        # The call was never started: something was wrong with it.
+        # The call was refused before it was started.
         known = parent.inner[result.call_id] = InnerCall(
             ToolCall(result.call_id, result.name, ""), Effect.PURE, 0
         )
     known.result = result
-    # A call that is made again counts once.
+    # A call that is made again after a crash counts only once.
     if known.attempt <= 1:
         _count_call(state, result)
 
@@ -434,7 +456,7 @@ def _on_approval_requested(state: State, body: e.ApprovalRequested, before: floa
 def _on_approval_decided(state: State, body: e.ApprovalDecided, before: float) -> None:
     if body.call_id in state.calls:
         state.calls[body.call_id].approval = body
-    # The run does nothing while somebody makes up their mind.
+    # The time in which somebody decides is not working time.
     state.work_began_at += max(0.0, body.at - before)
 
 
@@ -459,7 +481,7 @@ _ADVANCE: dict[type, Callable[[State, Any, float], None]] = {
     e.RunFinished: _on_run_finished,
     e.Rewarded: _on_rewarded,
 }
-"""Each handler is given the state, the body, and the time of the event before it."""
+"""The handler for each type of body. It is given the state, the body, and the time of the previous event."""
 
 
 def to_message(result: ToolResult) -> Message:
@@ -475,12 +497,12 @@ def to_message(result: ToolResult) -> Message:
 
 
 def guess_usage(state: State, message: Message) -> Usage:
-    """Estimate the tokens of an inference whose server did not count them, at 4 characters a token."""
+    """Estimate the tokens of an inference whose server did not report them, at 4 characters per token."""
     written = len(message.content) + len(message.reasoning or "")
     written += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     return Usage(guess_input_tokens(state), -(-written // 4))
 
 
 def guess_input_tokens(state: State) -> int:
-    """Estimate the tokens of the next prompt: the newest prompt and answer, and the text added since."""
+    """Estimate the tokens of the next prompt: those of the newest inference, plus the text added since."""
     return state.last_usage.total_tokens + -(-state.unsent_chars // 4)

@@ -1,4 +1,4 @@
-"""The invariants of every transcript that leaves a run."""
+"""The check that a transcript keeps the invariants which every transcript of a run has."""
 
 from collections.abc import Sequence
 

@@ -13,11 +13,11 @@ from msgspec import Struct, field
 from treadle.core.log import Log
 
 Json: TypeAlias = Any
-"""A JSON value as `msgspec.json` decodes it. The type of what a provider sends and we do not model."""
+"""A JSON value as `msgspec.json` decodes it. It is the type of provider data that Treadle has no type for."""
 
 
 class Role(StrEnum):
-    """Who speaks in a message."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -26,34 +26,38 @@ class Role(StrEnum):
 
 
 class Effect(StrEnum):
-    """What running a tool call again would do."""
+    """The effect of running a tool call again."""
 
     PURE = "pure"
-    """It changes nothing: run it as often as you like."""
+    """The call changes nothing, so it may run any number of times."""
     IDEMPOTENT = "idempotent"
-    """It changes something, and a second run leaves the same as one."""
+    """The call changes something, and two runs have the same effect as one."""
     ONCE = "once"
-    """A second run would do harm, so a call in doubt is never run again."""
+    """A second run could do harm, so a call whose outcome was lost is never run again."""
 
 
 class FinishReason(StrEnum):
-    """Why one inference ended."""
+    """The reason why one inference ended."""
 
     STOP = "stop"
+    """The model finished its answer."""
     TOOL_CALLS = "tool_calls"
+    """The model asked for tool calls."""
     LENGTH = "length"
+    """The output limit cut the answer off."""
     CONTENT_FILTER = "content_filter"
+    """The model, or its provider's filter, refused to answer."""
 
 
 class StopReason(StrEnum):
-    """Why a turn, and with it a run, ended."""
+    """The reason why a turn ended, and with it the run, if the run is not a session."""
 
     COMPLETED = "completed"
-    """The model gave its answer."""
+    """The model gave its final answer."""
     MAX_STEPS = "max_steps"
-    """`Policy.max_steps` was reached; the answer is the wrap-up, if there is one."""
+    """`Policy.max_steps` was reached. The output is the answer that the model gave as its wrap-up, if any."""
     MAX_TOKENS = "max_tokens"
-    """`Policy.max_tokens` was reached, or the answer was cut off by the model's own output limit."""
+    """`Policy.max_tokens` was reached, or the model's own output limit cut the answer off."""
     MAX_COST = "max_cost"
     """`Policy.max_cost_usd` was reached."""
     MAX_TOOL_CALLS = "max_tool_calls"
@@ -63,61 +67,69 @@ class StopReason(StrEnum):
     CANCELLED = "cancelled"
     """The caller cancelled; the run can be resumed."""
     REFUSED = "refused"
-    """The model, or its provider's filter, refused."""
+    """The model, or its provider's filter, refused to answer."""
     CONTEXT_OVERFLOW = "context_overflow"
-    """The messages no longer fit the model's context."""
+    """The messages no longer fit into the model's context."""
     ERROR = "error"
-    """Something failed for good; `fault` says whose it was."""
+    """Something failed, and retries did not help; the event's `fault` says who is responsible."""
 
 
 class Fault(StrEnum):
-    """Whose fault a failure was. An infrastructure fault never counts as the model's."""
+    """The party responsible for a failure. An infrastructure fault never counts as the model's."""
 
     MODEL = "model"
+    """The model, such as an answer that was cut off or refused."""
     TOOL = "tool"
+    """A tool."""
     USER = "user"
+    """The caller or the configuration, such as a wrong API key, or a run that was cancelled."""
     INFRASTRUCTURE = "infrastructure"
+    """The network, a server or this machine."""
 
 
 class ToolErrorKind(StrEnum):
-    """Why a tool result is an error. Each is told to the model in words as well."""
+    """The kind of error that a tool result reports. The result's text tells the model the same in words."""
 
     INVALID_JSON = "invalid_json"
     """The arguments are not JSON, or not an object."""
     TRUNCATED = "truncated"
     """The arguments were cut off by the model's output limit."""
     INVALID_ARGUMENTS = "invalid_arguments"
-    """The arguments break the tool's JSON Schema."""
+    """The arguments do not fit the tool's JSON Schema."""
     UNKNOWN_TOOL = "unknown_tool"
+    """There is no tool with this name."""
     FAILED = "failed"
-    """The tool raised, or reported an error of its own."""
+    """The tool raised an exception or reported an error."""
     TIMEOUT = "timeout"
+    """The tool did not finish in time and was stopped."""
     TOO_LONG = "too_long"
-    """The result was longer than anything that is kept; it was cut in the middle, and the rest is gone."""
+    """The result was too long even for an artifact. It was cut in the middle, and the rest is lost."""
     IN_DOUBT = "in_doubt"
     """The tool was started and its outcome was lost; it may or may not have taken effect."""
     NOT_RUN = "not_run"
-    """The call was not run: a limit of the turn was reached, or the turn was ended."""
+    """The call was not run because a limit of the turn was reached or the turn was ended."""
     OVER_LIMIT = "over_limit"
-    """The call was not run: the tool may be called only so often."""
+    """The call was not run because the tool had already been called as often as it may be in one turn."""
     REFUSED = "refused"
-    """The call was not run: the policy or the user said no."""
+    """The call was not run because the policy or the user refused it."""
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A request of the model to run one tool."""
+    """A model's request to run one tool."""
 
     call_id: str
-    """Unique in the run; results are joined by it, never by position."""
+    """The call's id, unique in the run. A result belongs to the call with the same id, whatever its position."""
     name: str
+    """The name of the tool."""
     arguments: str
-    """The exact text that the model wrote, valid JSON or not."""
+    """The exact text that the model wrote, whether it is valid JSON or not."""
     opaque: dict[str, Json] | None = None
-    """What the provider sent with the call and we do not model; sent back as it came. Keys as in a message's."""
+    """Data that the provider sent with the call and that Treadle has no field for; it is sent back unchanged. The
+    keys are those of `Message.opaque`."""
 
     @property
     def parsed(self) -> Json:
-        """The arguments decoded. An empty text is `{}`, as servers send for calls without arguments.
+        """The decoded arguments. An empty text counts as `{}`, because some servers send it for no arguments.
 
         Raises: `msgspec.DecodeError` if the text is not JSON.
         """
@@ -125,90 +137,104 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Artifact(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Content that belongs to a tool result or to a message, kept by hash or, if it is small, inline."""
+    """Content that belongs to a tool result or a message, kept in the store by its hash or, if small, inline."""
 
     kind: str
     """In a message: `text`, `image`, `audio` or `document`. In a tool result also `structured` (JSON that is too
-    large for an event), `resource` or `link`; there `text` is the whole of a result that was cut."""
+    large for an event), `resource` or `link`; there `text` is the full text of a result that was cut."""
     digest: str | None = None
-    """SHA-256 of the content, hex, under which the store keeps it; `None` for a link."""
+    """SHA-256 of the content in hex, the key under which the store keeps it; `None` for a link."""
     size_bytes: int | None = None
+    """The size of the content; `None` for a link."""
     mime_type: str | None = None
+    """The MIME type of the content; `None` if unknown."""
     uri: str | None = None
+    """The address that the content came from or that a link leads to; `None` if there is none."""
     name: str | None = None
+    """The name of the file or resource; `None` if it has none."""
     data: str | None = None
-    """The content itself, base64. Set: the store does not keep it."""
+    """The content in base64. `None`: the store keeps the content under `digest`."""
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer to one tool call, as the model sees it."""
 
     call_id: str
+    """The id of the call that this answers."""
     name: str
+    """The name of the tool."""
     content: str
+    """The text that the model reads."""
     is_error: bool = False
+    """True if the call failed or was not run."""
     error_kind: ToolErrorKind | None = None
-    """Set exactly when `is_error`."""
+    """The kind of error; `None` if and only if `is_error` is false."""
     is_simulated: bool = False
-    """Made up, by a mock or a model in the tool's place: nothing in the world was looked at or changed."""
+    """True if a mock or a model made the result up, so that nothing real was read or changed."""
     structured: Json = None
-    """The same as JSON, in the tool's declared output schema, where the tool gives it."""
+    """The result as JSON that fits the tool's output schema; `None` if the tool gives only text."""
     artifacts: tuple[Artifact, ...] = ()
-    """The first is the whole text, if `content` is cut."""
+    """Content that came with the result. If `content` was cut, the first artifact is the full text."""
 
 
 class ServerCall(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A tool call that the model's server made and answered itself, within one inference."""
+    """A tool call that the model's server made and answered by itself, within one inference."""
 
     call_id: str
+    """The id that the server gave the call."""
     name: str
-    """As `web_search`, or the name of the tool of an MCP server."""
+    """The name of the tool, such as `web_search` or the name of an MCP server's tool."""
     arguments: str = ""
-    """As JSON, where the server shows them."""
+    """The arguments as JSON; empty if the server does not show them."""
     result: str = ""
-    """As text, or JSON; empty where the server does not show it."""
+    """The result as text or JSON; empty if the server does not show it."""
     is_error: bool = False
+    """True if the call failed."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     """One message of a transcript."""
 
     role: Role
+    """The author of the message."""
     content: str = ""
+    """The text of the message."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Of an assistant; empty when it called nothing."""
+    """In an assistant message: the calls that the model asks for; empty if it asks for none."""
     call_id: str | None = None
-    """Of a tool message: the call it answers."""
+    """In a tool message: the id of the call that it answers. `None` in other messages."""
     name: str | None = None
-    """Of a tool message: the tool that answered."""
+    """In a tool message: the name of the tool that answered. `None` in other messages."""
     is_error: bool = False
-    """Of a tool message."""
+    """True for a tool message whose call failed or was not run."""
     reasoning: str | None = None
-    """Of an assistant: its thinking as text, where the server shows it."""
+    """In an assistant message: the model's thinking as text; `None` if the server does not show it."""
     opaque: dict[str, Json] | None = None
-    """What the provider sent with the message and we do not model; sent back as it came. A key with the name of
-    a dialect holds what only that dialect reads; the others are of `openai_chat`."""
+    """Data that the provider sent with the message and that Treadle has no field for; it is sent back unchanged. A
+    key with the name of a dialect holds data of that dialect; all other keys belong to `openai_chat`."""
     server_calls: tuple[ServerCall, ...] = ()
-    """Of an assistant: what its server looked up on the way."""
+    """In an assistant message: the tool calls that the model's server made by itself."""
     parts: tuple[Artifact, ...] = ()
     """Images, audio, documents and text files that belong to the message, after its text."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Tokens of one inference, or a sum over several."""
+    """Token counts of one inference, or their sum over several."""
 
     input_tokens: int = 0
-    """Includes `cached_input_tokens` and `cache_write_tokens`."""
+    """Tokens of the prompt, including `cached_input_tokens` and `cache_write_tokens`."""
     output_tokens: int = 0
-    """Includes `reasoning_tokens`."""
+    """Tokens that the model generated, including `reasoning_tokens`."""
     cached_input_tokens: int = 0
+    """Input tokens that the server read from its cache."""
     reasoning_tokens: int = 0
+    """Output tokens that the model spent on thinking."""
     cache_write_tokens: int = 0
-    """Input that was written to a cache, where the server asks more for it."""
+    """Input tokens that the server wrote to its cache, counted where it charges more for them."""
 
     @property
     def total_tokens(self) -> int:
-        """Input and output together."""
+        """The sum of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -222,141 +248,157 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The exact tokens of one inference, where the engine returns them."""
+    """The exact tokens of one inference. Only some engines return them."""
 
     prompt_token_ids: tuple[int, ...] | None = None
-    """Shape [P], less the first `prompt_shared_tokens`. `None`: the engine did not say."""
+    """Ids of the prompt, shape [P], without the first `prompt_shared_tokens`. `None`: the engine returned none."""
     prompt_shared_tokens: int = 0
-    """How many leading prompt ids equal the run's previous prompt and output ids, and are not repeated."""
+    """How many leading prompt ids are left out, as they equal the previous inference's prompt and output ids."""
     token_ids: tuple[int, ...] | None = None
-    """Shape [T], as sampled. `None`: the engine did not say."""
+    """Ids of the sampled tokens, shape [T]. `None`: the engine returned none."""
     logprobs: tuple[float, ...] | None = None
-    """Shape [T], aligned with the sampled tokens, natural log. `None`: the engine did not say."""
+    """Natural logarithms of the sampled tokens' probabilities, shape [T]. `None`: the engine returned none."""
     tokens: tuple[str, ...] | None = None
-    """Shape [T], the tokens as text, where logprobs came without ids."""
+    """The sampled tokens as text, shape [T]; set only if logprobs came without token ids."""
 
 
 class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Sampling settings. `None` leaves the choice to the server, and nothing is sent."""
+    """Sampling settings of an inference. A setting that is `None` is not sent, and the server's default holds."""
 
     temperature: float | None = None
     top_p: float | None = None
     max_output_tokens: int | None = None
+    """The longest answer, in tokens."""
     seed: int | None = None
     stop: tuple[str, ...] | None = None
+    """Texts that end the answer when the model writes them."""
     logprobs: bool | None = None
+    """True to ask for the logprobs of the sampled tokens."""
     return_token_ids: bool | None = None
-    """Asks engines that can (vLLM, SGLang) for prompt and output token ids."""
+    """True to ask for the token ids of prompt and answer; vLLM and SGLang can return them."""
     extra: dict[str, Json] | None = None
-    """Further fields of the request body, sent as they are; they win over the fields above."""
+    """Additional fields of the request body, sent unchanged; they win over the fields above."""
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a tool is, for the model and for the loop."""
+    """The description of a tool: what the model reads, and how the loop runs it."""
 
     name: str
     description: str
+    """What the tool does, written for the model."""
     parameters: dict[str, Json]
-    """The JSON Schema of the arguments, whole."""
+    """The complete JSON Schema of the arguments."""
     effect: Effect = Effect.ONCE
+    """The effect of running a call again."""
     timeout_seconds: float | None = None
-    """`None`: no limit."""
+    """How long a call may take; `None`: no limit."""
     is_concurrent: bool = True
-    """May run beside other calls of the same step."""
+    """True if a call may run at the same time as other calls of its step."""
     max_result_chars: int = 100_000
-    """A longer result is cut in the middle; the whole is kept as an artifact."""
+    """The longest result in characters; a longer one is cut in the middle, and its full text is an artifact."""
     max_calls: int | None = None
-    """In one turn; calls past it are not run, and the model is told. `None`: no limit."""
+    """How often the tool may be called in one turn; further calls are not run. `None`: no limit."""
     max_concurrent: int | None = None
-    """How many calls of one run may run at a time. `None`: as many as the policy lets."""
+    """How many calls of this tool may run at the same time in one run. `None`: only the policy's limit holds."""
     output_schema: dict[str, Json] | None = None
-    """The JSON Schema of `ToolResult.structured`, where the tool declares one."""
+    """The JSON Schema of `ToolResult.structured`; `None` if the tool declares none."""
     may_differ: tuple[str, ...] = ()
-    """What of a result may be otherwise when the call is made again: `timestamps`, `order`, or a regular
-    expression, each of whose matches may differ."""
+    """The differences that are allowed between the results of the same call made twice: `timestamps`, `order`, or a
+    regular expression that matches text which may differ."""
 
 
 class OutputMode(StrEnum):
-    """How a model is brought to answer in a schema. Its answer is checked in any case."""
+    """The way in which a model is made to answer in a schema. The answer is checked in every mode."""
 
     NATIVE = "native"
-    """The server's own constrained decoding."""
+    """The server constrains decoding to the schema."""
     TOOL = "tool"
-    """A tool, whose arguments are the answer; forced where there is no other."""
+    """The model calls a tool whose arguments are the answer. The call is forced if there is no other tool."""
     TEXT = "text"
-    """The instructions ask for it."""
+    """The instructions ask for JSON that fits the schema."""
 
 
 class OutputSpec(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What the final answer of a turn must be."""
+    """The form that the final answer of a turn must have."""
 
     schema: dict[str, Json]
-    """The JSON Schema that the answer fits."""
+    """The JSON Schema that the answer must fit."""
     mode: OutputMode = OutputMode.NATIVE
+    """The way in which the model is made to answer in the schema."""
     tool: str | None = None
-    """Of the mode `tool`: the name of the tool."""
+    """In the mode `tool`: the name of the tool that takes the answer. `None` in the other modes."""
 
 
 class Request(Struct, frozen=True, gc=False):
-    """What one inference is asked."""
+    """The input of one inference."""
 
     messages: Log[Message]
+    """The transcript so far."""
     tools: tuple[ToolSpec, ...] = ()
-    """Empty: the model may call nothing."""
+    """The tools that the model may call."""
     output_schema: dict[str, Json] | None = None
-    """The JSON Schema that the final answer must fit, as JSON in its text."""
+    """The JSON Schema that the text of the final answer must fit; `None`: the answer is free text."""
     required_tool: str | None = None
-    """The tool that must be called; `None` leaves it to the model."""
+    """The name of the tool that the model must call; `None`: the model decides."""
     contents: Mapping[str, bytes] = {}
     """Content of the messages' parts that are not inline, by hash. A dialect looks up only what it has not encoded
     before, so this may be a mapping that reads from the store."""
 
 
 class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What one inference answered."""
+    """The answer of one inference, with what it cost."""
 
     message: Message
-    """Role assistant."""
+    """The assistant message that the model wrote."""
     finish_reason: FinishReason
+    """The reason why the inference ended."""
     usage: Usage | None = None
-    """`None`: the server did not say, which is not zero."""
+    """Token counts; `None`: the server did not report them."""
     cost_usd: float | None = None
-    """`None`: unknown, which is not zero."""
+    """The cost; `None`: unknown, which is different from 0."""
     model: str | None = None
-    """The model that answered, as the server names it."""
+    """The model that answered, as the server names it; `None` if the server does not name it."""
     response_id: str | None = None
+    """The server's id of the response; `None` if it has none."""
     settings: Settings | None = None
-    """The sampling settings as sent."""
+    """The sampling settings as sent; `None` if unknown."""
     tokens: TokenRecord | None = None
+    """The exact tokens; `None` if the engine does not return them."""
     opaque: dict[str, Json] | None = None
-    """Fields of the response that we do not model."""
+    """Fields of the response that Treadle has no type for."""
     is_cached: bool = False
-    """From a cache: nothing was asked, and nothing spent."""
+    """True if the answer came from Treadle's cache, so that nothing was sent or paid."""
     contents: dict[str, bytes] | None = None
-    """Content of the message's parts that are not inline, by hash. The driver moves it to the store, so that the
-    journal never holds it here."""
+    """Content of the message's parts that are not inline, by hash. The driver moves it to the store, so this is
+    always `None` in a journal."""
 
 
 class TaskRef(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Where a run's task came from."""
+    """A reference to the task of a run."""
 
     task_set: str
+    """The name of the task set."""
     task_id: str
+    """The id of the task in its set."""
     seed: int | None = None
+    """The seed that the task's parameters were drawn from; `None` if they were not drawn."""
 
 
 class Parent(Struct, frozen=True, gc=False):
-    """The run and the event that a fork began from."""
+    """The point at which a fork left another run."""
 
     run_id: str
+    """The id of the other run."""
     seq: int
+    """The number of the last event that the fork copied."""
 
 
 class FileDelta(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What changed in a sandbox's files since the snapshot before."""
+    """The changes in a sandbox's files since the previous snapshot."""
 
     changed: dict[str, str] = field(default_factory=dict)
-    """Path to content hash (SHA-256, hex)."""
+    """New and changed files: path to SHA-256 of the content, in hex."""
     deleted: tuple[str, ...] = ()
+    """Paths of deleted files."""
     states: dict[str, str] = field(default_factory=dict)
-    """Name of a tool's state that changed to content hash; these are no files."""
+    """New and changed states that tools keep beside the files: name to SHA-256 of the content, in hex."""

@@ -42,7 +42,7 @@ class Functionary(TaggedFormat):
         yield from self._read_content(reader, 0)
 
     def _is_recipient(self, reader: Reader, head: re.Match[str]) -> bool:
-        """Whether a line names the recipient of the next lines, and is not just a word."""
+        """Return whether a line names the recipient of the next lines, and is not just a word."""
         name = head[1]
         is_marked = MARK in head[0]
         return (

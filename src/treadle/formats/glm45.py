@@ -147,13 +147,14 @@ class Glm45(TaggedFormat):
         return begin if is_open and reader.steps_left > 0 else None
 
     def _is_quoted(self, reader: Reader, begin: int) -> bool:
-        """Whether the call at `begin` ends before a call that encloses it."""
+        """Return whether the call at `begin` ends before a call that encloses it."""
         text = reader.text
         reader.steps_left -= (len(text) - begin) >> 8
         return text.count(CLOSE, begin) > text.count(OPEN, begin)
 
     def _is_dropped(self, reader: Reader, start: int, inner: int, close: int) -> bool:
-        """Whether the value has no closing tag, so that there are more opening than closing tags up to `close`."""
+        """Return whether the value has no closing tag, so that there are more opening than closing tags up to
+        `close`."""
         text = reader.text
         # Limits the work if many keys share one closing tag.
         reader.steps_left -= (close - start) >> 8

@@ -16,11 +16,12 @@ NO_TLS = "check that base_url is right to say https, and the server's certificat
 
 
 class Timeouts(Struct, frozen=True):
-    """How long a request may take, in seconds."""
+    """The time-outs of a request, in seconds."""
 
     total: float = 600.0
-    """From the start of the request to the end of the answer's body."""
+    """The longest time from the start of the request to the end of the answer's body."""
     connect: float = 10.0
+    """The longest time for opening a connection."""
 
     def __post_init__(self) -> None:
         for name, value in (("timeout_seconds", self.total), ("connect_timeout_seconds", self.connect)):

@@ -1,7 +1,7 @@
-"""What a transport is: a POST with a whole or a streamed answer, and a GET.
+"""The protocol of transports: a POST with a complete or a streamed answer, and a GET.
 
-Whatever fails below HTTP is raised as a `TransportError` that names the server and what to check. A status is for
-the caller to judge. No header enters an error or a repr.
+Every failure below HTTP is raised as a `TransportError` that names the server and says what to check. The caller
+has to check the status of an answer. Headers never appear in an error or a repr.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -34,7 +34,7 @@ class StreamedAnswer(Struct, frozen=True):
 
 
 class Transport(Protocol):
-    """Sends requests to a server and returns its answers."""
+    """A sender of HTTP requests."""
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Awaitable[Answer]:
         """Return the whole answer to a POST.

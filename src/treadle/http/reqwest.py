@@ -1,6 +1,6 @@
-"""The one place that wraps pyreqwest: clients, cancellation, limits, and what its errors mean.
+"""The only module that uses pyreqwest: clients, cancellation, limits, and the meaning of its errors.
 
-It serves https:// URLs and proxies. Source: pyreqwest 0.15, for all that is said of its behaviour here.
+It is used for https:// URLs and proxies. Source: pyreqwest 0.15, for every statement here about its behaviour.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class CancellationCheck:
 
 
 class ClientSettings(Struct, frozen=True):
-    """What a client is built with. Time-outs are set here and not for each request, which is slower."""
+    """The settings of a client. Time-outs are set here because setting them for each request is slower."""
 
     connect_timeout_seconds: float = 10.0
     total_timeout_seconds: float | None = None
@@ -97,7 +97,7 @@ def _forget_in_forks(client: "Client") -> None:
 
 
 class Stage(Enum):
-    """What a request was doing when it failed."""
+    """The stage of a request at which it failed."""
 
     LOOKING_UP = auto()
     """Finding the addresses of the host."""

@@ -52,7 +52,7 @@ class Facts(Struct, kw_only=True, gc=False):
     """The estimated length of the next prompt, for servers that count no tokens: 4 characters for each token of
     the newest inference, plus the text added since. `None`: unknown, because the context was compacted."""
     is_exact: bool = True
-    """False once tokens had to be estimated while `context_chars` was unknown; `facts_of` is exact then."""
+    """False if tokens had to be estimated while `context_chars` was unknown; `facts_of` then gives exact facts."""
 
     def add(self, bodies: Sequence[e.DurableBody]) -> bool:
         """Add the run's next events. Return True if they changed more than the counters.

@@ -1,7 +1,7 @@
-"""`Journal.follow`: the events of a store as they are kept, for the stores that are built in.
+"""The implementation of `Journal.follow` for the built-in stores: it yields events when they have been kept.
 
 A store calls `Changes.announce` after it has kept events, which wakes the followers of these runs in this process.
-A store that other processes write as well is also read every `POLL_SECONDS`.
+If other processes can write to the store, followers also read it every `POLL_SECONDS`.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Follower:
 
     def wake(self) -> None:
         """Make `wait` return. Safe to call from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed; nobody follows any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so it has no followers
             self._loop.call_soon_threadsafe(self._has_news.set)
 
     def forget_news(self) -> None:

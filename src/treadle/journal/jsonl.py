@@ -1,6 +1,6 @@
-"""A journal as JSON lines: one event per line, with all its fields as they are stored, unknown ones included.
+"""Journals as JSON lines: one event per line, with all fields of the stored event, unknown ones included.
 
-The contents of files and artifacts travel inside the events that name them, each content once per run. Exporting,
+The contents of files and artifacts are inside the events that refer to them, each content once per run. Exporting,
 importing and exporting again gives the same bytes.
 """
 
@@ -19,7 +19,7 @@ from treadle.journal.protocol import Journal, RunFilter
 
 
 class _Run(Struct):
-    """What was read of one run."""
+    """The events and contents of one run."""
 
     events: list[e.Event]
     blobs: dict[str, bytes]
@@ -63,7 +63,7 @@ async def import_lines(journal: Journal, lines: Iterable[bytes]) -> list[str]:
 
 
 def _read_runs(journal: Journal, lines: Iterable[bytes]) -> dict[str, _Run]:
-    """Return the runs by id, once none of them is in the journal."""
+    """Return the runs in `lines` by id, after checking that the journal has none of them."""
     runs: dict[str, _Run] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -135,7 +135,7 @@ def _decode(run_id: str, first_seq: int, raws: list[bytes]) -> list[e.Event]:
 
 
 class MemoryWriter:
-    """See `RunWriter`."""
+    """The `RunWriter` of a `MemoryJournal`."""
 
     def __init__(self, journal: MemoryJournal, run_id: str, *, is_new: bool) -> None:
         self.run_id = run_id

@@ -160,10 +160,10 @@ class RunWriter(Protocol):
     def run_id(self) -> str: ...
 
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
-        """Queue `bodies` as the run's next events, all or none, with the contents that they name.
+        """Queue `bodies` as the run's next events, all or none, and the contents that they refer to.
 
-        Returns at once; `sync` says when they are kept. `blobs` maps the SHA-256 of a content to the content;
-        the store keeps each content once.
+        This returns at once; `sync` tells when the events are kept. `blobs` maps the SHA-256 of a content to the
+        content; the store keeps each content once.
         Raises: `JournalError` if an earlier append has failed.
         """
         ...
@@ -244,7 +244,7 @@ class Journal(Protocol):
         ...
 
     def close(self) -> None:
-        """Write what is queued, give back all leases and close the store. Calling it again does nothing."""
+        """Write the queued events, release all leases and close the store. Calling it again does nothing."""
         ...
 
     def __enter__(self) -> Self: ...

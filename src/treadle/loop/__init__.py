@@ -1,1 +1,1 @@
-"""The one loop: a driver that asks `decide`, performs, and appends."""
+"""The loop: a driver that asks `decide` for an action, has it performed, and appends the events."""

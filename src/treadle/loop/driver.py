@@ -1,11 +1,11 @@
-"""The driver: the only loop there is.
+"""The driver, which contains the only loop.
 
-It asks `decide`, lets a performer touch the world, appends the events that come out and folds them into the state,
-until there is nothing to do. Streaming and resuming are this loop with a listener, and with a state folded from a
-journal.
+The loop asks `decide` for an action, calls a performer that carries it out, appends the events that the performer
+returns and applies them to the state, until nothing is left to do. Streaming is this loop with a listener; resuming
+is this loop with a state that was read from a journal.
 
-Invariant: an event is appended before the state moves on, and nothing is told to a tool with an effect, to the
-model or to a listener before what led to it is durable. Nobody else appends.
+Invariant: an event is appended before the state changes. A tool with an effect, the model and a listener see
+nothing before the events that led to it are durable. Only the driver appends.
 """
 
 import asyncio
@@ -44,10 +44,11 @@ from treadle.tools.protocol import Approver
 from treadle.tools.toolbox import Toolbox
 
 Emit = Callable[[e.Event | e.Ephemeral], None]
+"""A listener: a function that is called with each durable event and each delta."""
 
 
 class Driver:
-    """Drives one run, from whatever state it is in. It owns the state, and changes it in place."""
+    """The driver of one run. It starts from any state, owns it, and changes it in place."""
 
     def __init__(
         self,
@@ -62,7 +63,11 @@ class Driver:
         read_blob: Callable[[str], bytes] | None = None,
         clock: Clock = time,
     ) -> None:
-        """`toolbox` has the limits of the policy already. `read_blob` gives the contents that messages name."""
+        """Make a driver for the run of `writer`.
+
+        The tools in `toolbox` already have the limits of the policy. `read_blob` returns content from the store
+        by its hash, for the parts of messages.
+        """
         self.state = state
         self.run_id = writer.run_id
         self._writer = writer
@@ -82,14 +87,14 @@ class Driver:
         self.listen(emit)
 
     def listen(self, emit: Emit | None) -> None:
-        """From now on tell `emit` every event once it is durable, and the deltas between; `None`: nobody."""
+        """Call `emit` from now on with every event once it is durable, and with the deltas; `None`: call nobody."""
         self._emit = emit
         self._inference.on_delta = None if emit is None else _Deltas(self.run_id, emit)
         self.bench.report = None if emit is None else _Progress(self.run_id, emit, asyncio.get_running_loop())
 
     async def leave(self) -> None:
-        """Give back what tools hold for the run, and then its lease; wait until all is durable. Safe to repeat."""
-        # A run that ended with an error may be resumed, and then needs what its tools hold elsewhere.
+        """Close what tools hold for the run, release its lease, and wait until all is durable. Safe to repeat."""
+        # A run that ended with an error may be resumed, so its tools keep what they hold outside this process.
         has_failed = self.state.stop_reason is StopReason.ERROR
         self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
         if not self.bench.scope.is_empty:
@@ -100,10 +105,10 @@ class Driver:
         await self.kept()
 
     async def drive(self) -> State:
-        """Go on until the run waits for somebody or is over; `kept` then waits until all of it is durable.
+        """Run the loop until the run waits for somebody or is over, and return the state.
 
-        Cancelling stops the model and the tools at once, and leaves a journal that can be resumed.
-        Raises: `JournalError` if the store refuses; nothing else.
+        Afterwards `kept` waits until all events are durable. Cancelling stops the model and the tools at once, and
+        leaves a journal that can be resumed. Raises: `JournalError` if the store fails; nothing else.
         """
         state = self.state
         while (action := decide(state)) is not None:
@@ -111,7 +116,7 @@ class Driver:
             if isinstance(action, Append):
                 self.put(*action.bodies)
             elif deadline_seconds is None or isinstance(action, Ask):
-                # The time that somebody takes to decide is not the run's.
+                # The time that somebody takes to decide does not count against the deadline.
                 await self._performer(action)(state, action, self)
             else:
                 await self._perform_until(action, deadline_seconds - state.work_seconds)
@@ -120,16 +125,16 @@ class Driver:
         return state
 
     async def pause(self, reason: str) -> None:
-        """Note that nobody drives the run any more; whatever was under way is thrown away or in doubt."""
+        """Record that the run pauses. A running inference is given up; running tool calls are in doubt."""
         if self.state.status not in (Status.FINISHED, Status.PAUSED):
             self._throw_away(reason, StopReason.CANCELLED)
             self.put(e.RunPaused(reason=reason))
         await self.kept()
 
     async def abandon(self, reason: str) -> None:
-        """End the turn without its answer, so that another can begin.
+        """End the turn without an answer, so that another can begin.
 
-        A turn that is over, or waits for the user, stays as it is.
+        A turn that is over or waits for the user is not changed.
         """
         is_working = self.state.is_turn_open and self.state.status is Status.RUNNING
         if not self._throw_away(reason, StopReason.CANCELLED) and is_working:
@@ -138,7 +143,7 @@ class Driver:
         await self.kept()
 
     def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
-        """Append events, all or none, and let the state move on."""
+        """Append events, all or none, and apply them to the state."""
         if not bodies:
             return
         now, state = self._clock.time(), self.state
@@ -152,7 +157,8 @@ class Driver:
             self._unsent += [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
 
     def adopt(self, events: Sequence[e.Event]) -> None:
-        """Begin with the events of another run as they were read, with their times and unknown fields."""
+        """Append copies of another run's events, with their times and with fields that this version does not
+        know."""
         self._writer.append_events(events)
         for event in events:
             advance(self.state, event.body)
@@ -160,18 +166,18 @@ class Driver:
                 self._unsent.append(replace(event, run_id=self.run_id))
 
     def kept(self) -> Awaitable[None]:
-        """Wait until all that was appended is durable, then tell it to the listener."""
+        """Wait until all appended events are durable, then pass them to the listener."""
         return self._writer.sync() if self._emit is None else self._tell()
 
     async def _tell(self) -> None:
         kept_seq = self.state.seq
         await self._writer.sync()
-        # While this waited, another call of the step may have appended more, which is not durable yet.
+        # Meanwhile, another call of the step may have appended events that are not durable yet.
         while self._emit is not None and self._unsent and self._unsent[0].seq <= kept_seq:
             self._emit(self._unsent.pop(0))
 
     def _performer(self, action: Action) -> "Callable[[State, Any, Outbox], Awaitable[None]]":
-        """Return the function that performs `action`: it is given the state, the action and the outbox."""
+        """Return the function that performs `action`; it takes the state, the action and the outbox."""
         if isinstance(action, Infer):
             return self._inference.perform
         if isinstance(action, RunCalls):
@@ -181,7 +187,7 @@ class Driver:
         return self._calls.request_approvals if isinstance(action, RequestApprovals) else self._calls.ask
 
     async def _perform_until(self, action: Action, left_seconds: float) -> None:
-        """Perform an action; the deadline stops it."""
+        """Perform an action, and stop it after `left_seconds`, when the deadline passes."""
         try:
             async with asyncio.timeout(max(0.0, left_seconds)) as timer:
                 await self._performer(action)(self.state, action, self)
@@ -192,12 +198,12 @@ class Driver:
             self._put_stopped(stop_calls(self.state))
 
     def _put_stopped(self, bodies: Sequence[e.DurableBody]) -> None:
-        """Append the results of calls that were stopped, so that the transcript is whole, and what they changed."""
+        """Append the results of stopped calls, which complete the transcript, and the files that they changed."""
         snapshot, blobs = self.bench.take_snapshot() if bodies else ((), None)
         self.put(*snapshot, *bodies, blobs=blobs)
 
     def _throw_away(self, why: str, stop_reason: StopReason) -> bool:
-        """Note that the inference under way was stopped; return whether there was one."""
+        """Record that the running inference was stopped. Return whether there was one."""
         is_inferring = self.state.is_inferring
         if is_inferring:
             failure = e.InferenceFailed(
@@ -212,7 +218,8 @@ class Driver:
 
 
 class _InnerDecider:
-    """Decides about calls within calls from the run's state. It holds no driver, so that there is no cycle."""
+    """A function that decides about inner calls from the run's state. It has no reference to the driver, so that
+    there is no reference cycle."""
 
     __slots__ = ("_state",)
 
@@ -224,7 +231,7 @@ class _InnerDecider:
 
 
 class _Deltas:
-    """Tells a listener the pieces of an answer."""
+    """A function that passes deltas to a listener."""
 
     __slots__ = ("_emit", "_run_id")
 
@@ -237,7 +244,7 @@ class _Deltas:
 
 
 class _Progress:
-    """Tells a listener what a tool reports, from whatever thread."""
+    """A function that passes a tool's progress reports to a listener. Any thread may call it."""
 
     __slots__ = ("_deltas", "_loop")
 

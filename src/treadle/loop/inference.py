@@ -1,4 +1,5 @@
-"""One inference: from the state to a request, and from what the model did to events."""
+"""The performer of inferences: it sends the request that follows from the state, and returns the outcome as
+events."""
 
 import asyncio
 import time
@@ -25,23 +26,23 @@ from treadle.models.protocol import Model, Watch
 
 
 class Inference:
-    """Asks one model, for one run."""
+    """The performer of one run's inferences, with one model."""
 
     def __init__(
         self, model: Model, read_blob: Callable[[str], bytes] | None = None, clock: Clock = time
     ) -> None:
-        """`read_blob` gives the contents that messages name, by hash; it may block."""
+        """Make a performer. `read_blob` returns content from the store by its hash; it may block."""
         self._model = model
         self._contents = _Contents(read_blob)
         self._clock = clock
         self.on_delta: Callable[[e.Delta], None] | None = None
-        """Called with each piece of an answer as it arrives; `None`: nobody listens, and answers come whole."""
+        """The function that gets each piece of an answer as it arrives; `None`: answers are not streamed."""
         self._call_ids: set[str] | None = None
         self._token_ids: tuple[int, ...] = ()
         self._telling: asyncio.Future[None] | None = None
 
     async def perform(self, state: State, action: Infer, outbox: Outbox) -> None:
-        """Ask the model for the next message."""
+        """Ask the model for its next message."""
         messages, step = state.messages, action.step
         outbox.put(
             e.InferenceStarted(
@@ -83,14 +84,15 @@ class Inference:
 
 
 class _Contents(Mapping[str, bytes]):
-    """The contents that messages name, by hash, read from the store off the event loop and kept for the run."""
+    """The contents of message parts by hash. They are read from the store in a thread and kept for the whole
+    run."""
 
     def __init__(self, read_blob: Callable[[str], bytes] | None) -> None:
         self._read_blob = read_blob
         self._known: dict[str, bytes] = {}
 
     async def load(self, digests: Iterable[str]) -> None:
-        """Read what is not known yet. Raises: `JournalError`."""
+        """Read the contents that are not loaded yet. Raises: `JournalError`."""
         missing = [item for item in dict.fromkeys(digests) if item not in self._known]
         if missing and self._read_blob is not None:
             found = await asyncio.to_thread(lambda read: [read(item) for item in missing], self._read_blob)
@@ -107,7 +109,7 @@ class _Contents(Mapping[str, bytes]):
 
 
 def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
-    """Return the event for an inference that failed for good."""
+    """Return the event for an inference that failed and is not tried again."""
     stop_reason, fault = StopReason.ERROR, Fault.INFRASTRUCTURE
     if isinstance(error, ContextOverflowError):
         stop_reason, fault = StopReason.CONTEXT_OVERFLOW, Fault.MODEL
@@ -132,16 +134,16 @@ def call_ids_of(messages: Iterable[Message]) -> set[str]:
 
 
 def with_ids(completion: Completion, step: int, seen: set[str]) -> Completion:
-    """Return `completion` with a unique id for each of its calls; adds them to `seen`."""
+    """Return `completion` with a unique id for each of its calls, and add the ids to `seen`."""
     message = make_ids_unique(completion.message, step, seen)
     return completion if message is completion.message else replace(completion, message=message)
 
 
 def make_ids_unique(message: Message, step: int, seen: set[str]) -> Message:
-    """Return `message` with a new id for every call without one, or with one that the run has used.
+    """Return `message` with a new id for every call that has no id or an id that the run has already used.
 
-    New ids are made from the step and the position, so that a rerun makes the same ones. An id with a slash is
-    replaced too: ids of calls within calls have one. Adds all ids to `seen`.
+    New ids consist of the step and the position, so that a second run makes the same ids. An id with a slash is
+    replaced too, because ids of inner calls contain slashes. All ids are added to `seen`.
     """
     calls: list[ToolCall] | None = None
     for index, call in enumerate(message.tool_calls):
@@ -158,7 +160,8 @@ def make_ids_unique(message: Message, step: int, seen: set[str]) -> Message:
 
 
 def share_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> TokenRecord:
-    """Return `tokens` without the prompt ids that `previous` holds, so that a journal grows by what is new."""
+    """Return `tokens` without the leading prompt ids that equal `previous`, so that the journal has no
+    repetitions."""
     prompt = tokens.prompt_token_ids
     if not prompt or not previous:
         return tokens
@@ -171,15 +174,15 @@ def share_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> TokenRecord:
 
 
 def whole_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> tuple[int, ...]:
-    """Return all prompt and output ids, given the ids `previous` that `tokens` leaves out; `()` if unknown."""
+    """Return all prompt and output ids. `previous` holds the ids that `share_prompt` left out; `()` if unknown."""
     if tokens.prompt_token_ids is None or tokens.token_ids is None:
         return ()
     return previous[: tokens.prompt_shared_tokens] + tokens.prompt_token_ids + tokens.token_ids
 
 
 async def check_answer(state: State, action: CheckAnswer, outbox: Outbox) -> None:
-    """Check an answer against its schema."""
-    # Only runs with a schema pay for the validator's import.
+    """Check an answer against the run's schema."""
+    # Imported here because only runs with a schema need the validator.
     from treadle.tools.schema.output import find_output_fault
 
     outbox.put(*answers.check_answer(state, action, find_output_fault))

@@ -1,4 +1,4 @@
-"""Calls that a running tool makes of other tools."""
+"""Inner calls: calls of other tools that a running tool makes."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from treadle.loop.workbench import Workbench
 
 DecideInner: TypeAlias = Callable[[str, int, str, str], InnerDecision]
-"""Decides about a call within a call, given the outer call's id, the call's number in it (from 1), the tool's name
-and the arguments as JSON."""
+"""A function that decides about an inner call. It takes the id of the outer call, the number of the inner call in
+it (from 1), the name of the tool and the arguments as JSON."""
 
 
 def run_all(parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
-    """Decide to run every call that a tool makes."""
+    """Decide to run the inner call, whatever it is."""
     return Run(ToolCall(f"{parent_id}/{number}", name, arguments), 1)
 
 
 class InnerCalls:
-    """The calls that one running call makes of other tools, one after another."""
+    """The inner calls of one running call, made one after another."""
 
     __slots__ = ("_bench", "_count", "_lock", "_outbox", "_parent_id", "_step", "is_in_doubt")
 
     def __init__(self, bench: "Workbench", parent_id: str, step: int, outbox: Outbox) -> None:
-        """`parent_id` is the id of the running call."""
+        """Make an object for the inner calls of the running call `parent_id`."""
         self._bench = bench
         self._parent_id = parent_id
         self._step = step
@@ -39,14 +39,14 @@ class InnerCalls:
         self._count = 0
         self._lock: asyncio.Lock | None = None
         self.is_in_doubt = False
-        """True once the tool made other calls than before it was interrupted."""
+        """True if the tool made different inner calls than before it was interrupted."""
 
     def caller(self, call_id: str) -> "InnerCalls":
-        """Return the function that makes calls within the call `call_id`."""
+        """Return the function that makes the inner calls of the call `call_id`."""
         return self
 
     async def __call__(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
-        """See `ToolContext.call_tool`."""
+        """Make an inner call; see `ToolContext.call_tool`."""
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:
             self._count += 1

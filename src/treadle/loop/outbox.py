@@ -1,7 +1,7 @@
-"""The stream of events that a performer gives back while it works.
+"""The outbox: the stream in which a performer returns events while it works.
 
-A performer puts events in, in order. Who reads them is not its business: the driver appends them to the journal,
-`verify` compares them, and others throw them away.
+A performer puts events into an outbox in order, and does not know who reads them: the driver appends them to the
+journal, `verify` compares them, and others ignore them.
 """
 
 from collections.abc import Awaitable, Generator, Mapping
@@ -11,14 +11,14 @@ from treadle.core.events import DurableBody
 
 
 class Outbox(Protocol):
-    """Takes the events of a performer."""
+    """The receiver of a performer's events."""
 
     def put(self, *bodies: DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
-        """Take the next events, all or none, with the contents that they name. Their times are still unset."""
+        """Take the next events, all or none, with the contents that they refer to. Their times are not set yet."""
         ...
 
     def kept(self) -> Awaitable[None]:
-        """Wait until everything that was put in is durable. Raises: `JournalError`."""
+        """Wait until all events that were put are durable. Raises: `JournalError`."""
         ...
 
 
@@ -29,11 +29,11 @@ class Collected:
         self.bodies: list[DurableBody] = []
 
     def put(self, *bodies: DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
-        """See `Outbox.put`."""
+        """Add the events to the list."""
         self.bodies += bodies
 
     def kept(self) -> Awaitable[None]:
-        """See `Outbox.kept`."""
+        """Return an awaitable that is finished, because there is nothing to wait for."""
         return DONE
 
 
@@ -45,3 +45,4 @@ class _Done:
 
 
 DONE = _Done()
+"""An awaitable that is finished; it can be awaited any number of times."""

@@ -1,4 +1,4 @@
-"""The tool calls of a step: which run beside each other, and who approves them."""
+"""The performer of a step's tool calls, which runs them at the same time where possible and asks for approvals."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -12,7 +12,7 @@ from treadle.loop.workbench import Order, Workbench, read_call, to_decided
 
 
 class ToolCalls:
-    """Performs the actions that are about tool calls, on one workbench."""
+    """The performer of all actions about tool calls, on one workbench."""
 
     __slots__ = ("_bench",)
 
@@ -20,7 +20,7 @@ class ToolCalls:
         self._bench = bench
 
     async def run(self, state: State, action: RunCalls, outbox: Outbox) -> None:
-        """Run calls in order; neighbours that may run beside others run together."""
+        """Run calls in order; consecutive calls of tools that allow it run at the same time."""
         bench, calls = self._bench, action.calls
         if len(calls) == 1:
             await bench.make(_order(state, calls[0]), outbox)
@@ -39,7 +39,7 @@ class ToolCalls:
             start = end
 
     async def request_approvals(self, state: State, action: RequestApprovals, outbox: Outbox) -> None:
-        """Note which calls wait for approval; nobody is asked about a call that could not run anyway."""
+        """Record which calls wait for approval. A call that could not run anyway gets its error result instead."""
         bodies: list[e.DurableBody] = []
         is_cut_off = state.finish_reason is FinishReason.LENGTH
         for item in action.calls:
@@ -51,7 +51,7 @@ class ToolCalls:
         outbox.put(*bodies)
 
     async def ask(self, state: State, action: Ask, outbox: Outbox) -> None:
-        """Ask whether to run the first call; pause the run if nobody decides."""
+        """Ask the approver whether to run the first call; record a pause if nobody decides."""
         call = action.calls[0].call
         await outbox.kept()
         decision = await self._bench.consult(call)
@@ -88,7 +88,7 @@ async def _run_beside(orders: Sequence[Order], outbox: Outbox, bench: Workbench,
             async with slots:
                 await bench.make(order, outbox)
         else:
-            # The tool's own limit first: a call that waits for it takes no slot from others.
+            # The tool's own limit comes first, so that a call that waits for it does not occupy a slot.
             async with narrow, slots:
                 await bench.make(order, outbox)
 
@@ -96,7 +96,7 @@ async def _run_beside(orders: Sequence[Order], outbox: Outbox, bench: Workbench,
 
 
 async def _run_together(coroutines: Sequence[Coroutine[None, None, None]]) -> None:
-    """Run all to the end; the first error, or being cancelled, stops the rest."""
+    """Run coroutines at the same time. The first error, or a cancellation, stops all of them."""
     tasks = [asyncio.ensure_future(item) for item in coroutines]
     try:
         await asyncio.gather(*tasks)

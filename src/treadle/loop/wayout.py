@@ -1,20 +1,20 @@
-"""The way out of a run: work that must be done to its end, whoever cancels and however often."""
+"""Work that must be finished when a run is left, even if the caller is cancelled, any number of times."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 _TRIES = 8
-"""How often a step may be cancelled itself, as an event loop that shuts down does with every task."""
+"""How often a step is started if its own task is cancelled, as an event loop does with every task at shutdown."""
 
 
 async def see_through(*steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Do all steps to their end, one after another, although the caller may be cancelled meanwhile.
+    """Run all steps to their end, one after another, even if the caller is cancelled meanwhile.
 
-    A step is started again if its own task is cancelled, so it must be safe to repeat. A step that fails does not
-    keep the next ones from being done.
+    A step whose own task is cancelled is started again, so it must be safe to repeat. If a step fails, the next
+    steps still run.
 
-    Raises: the first step's error; `CancelledError` at the end, if the caller was cancelled and no step failed.
+    Raises: the first error of a step; otherwise `CancelledError`, after the last step, if the caller was cancelled.
     """
     failure: BaseException | None = None
     cancelled: asyncio.CancelledError | None = None

@@ -1,8 +1,8 @@
-"""The workbench: the one way to make a tool call, with the calls that the tool makes of other tools.
+"""The workbench: the one way to make a tool call, inner calls included.
 
 The loop, `verify`, the tool servers and the command line all make calls here. They differ in who reads the events
-(the outbox) and in who decides about calls within calls (`decide_inner`). Whatever a tool does becomes a result;
-only being cancelled raises.
+(the outbox) and who decides about inner calls (`decide_inner`). Every outcome of a tool becomes a result,
+exceptions included; only a cancellation raises.
 """
 
 import asyncio
@@ -29,46 +29,49 @@ from treadle.tools.protocol import ApprovalRequest, Approver, Attachment, Decisi
 from treadle.tools.toolbox import Toolbox
 
 MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
-"""A larger attachment is left out of the result."""
+"""The largest attachment of a result; a larger one is left out."""
 MAX_STRUCTURED_BYTES = 100_000
-"""A larger structured result is kept as an artifact and not in the event."""
+"""The largest structured result that an event holds; a larger one is kept as an artifact."""
 
 _decode = msgspec.json.Decoder().decode
 
 Blobs: TypeAlias = dict[str, bytes]
-"""Contents by SHA-256, hex."""
+"""Contents for the store, by their SHA-256 in hex."""
 MAX_INNER_CHARS = 4_000_000
-"""The longest result that goes to a tool and not to the model; a longer one is an error."""
+"""The longest result of an inner call in characters; a longer one is cut in the middle."""
 
 
 class Clock(Protocol):
-    """The clock of a run. The module `time` is one."""
+    """The clock of a run, such as the module `time`."""
 
     def time(self) -> float:
-        """Return the seconds since the epoch."""
+        """Return the time in seconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that never go backwards, for durations."""
+        """Return a time in seconds that never goes backwards, for measuring durations."""
         ...
 
 
 class Order(Struct, frozen=True, gc=False):
-    """A call to make, and how it came about."""
+    """A call to make, with its context."""
 
     call: ToolCall
     step: int = 1
+    """The number of the step."""
     attempt: int = 1
+    """The number of the attempt, from 1."""
     parent_call_id: str | None = None
-    """The call that makes this one; `None` for a call of the model."""
+    """The id of the outer call, if this is an inner call; `None` for a call of the model."""
     is_cut_off: bool = False
-    """True if the model's output limit ended the answer that holds the call."""
+    """True if the model's output limit cut off the answer that contains the call."""
     edited: str | None = None
-    """The arguments that somebody gave in place of the model's; the result tells the model of them."""
+    """Arguments from the approver that replace the model's; the result tells the model about them. `None`: no
+    change."""
 
 
 class Workbench:
-    """Makes calls of the tools in one toolbox, for one run."""
+    """The place where one run calls the tools of its toolbox."""
 
     def __init__(
         self,
@@ -80,20 +83,21 @@ class Workbench:
         decide_inner: DecideInner | None = None,
         clock: Clock = time,
     ) -> None:
-        """`decide_inner` is asked about each call that a tool makes; without it, all of them run."""
+        """Make a workbench. `decide_inner` decides about each inner call; without it, all inner calls run."""
         self.toolbox = toolbox
         self.run_id = run_id
         self.sandbox = sandbox
         self.scope = Scope()
-        """What tools hold for the run, until it is closed."""
+        """The resources that tools hold for the run until it is closed."""
         self.approver = approver
         self.decide_inner = decide_inner or run_all
         self.report: Callable[[str, str], None] | None = None
-        """Called with a call's id and a text when a tool reports progress; `None`: nobody listens."""
+        """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
         self._clock = clock
 
     async def make(self, order: Order, outbox: Outbox) -> ToolResult:
-        """Make a call of the model. The outbox has its result too, with the files that it changed."""
+        """Make a call for the model, and return its result. The result also goes to the outbox, with changed
+        files."""
         call = order.call if order.edited is None else replace(order.call, arguments=order.edited)
         ready = read_call(call, self.toolbox.tools, is_cut_off=order.is_cut_off)
         if isinstance(ready, ToolResult):
@@ -110,7 +114,7 @@ class Workbench:
         return self._complete(order, result, outbox, seconds, blobs, has_files=True)
 
     async def make_inner(self, decided: Run, parent_id: str, step: int, outbox: Outbox) -> ToolResult:
-        """Make a call of the tool that runs as `parent_id`, once it is approved where that is needed."""
+        """Make an inner call of the running call `parent_id`, after asking for approval if it is needed."""
         call = decided.call
         order = Order(call, step, decided.attempt, parent_id)
         ready = read_call(call, self.toolbox.tools)
@@ -123,7 +127,8 @@ class Workbench:
         return self._complete(order, result, outbox, seconds, blobs)
 
     async def consult(self, call: ToolCall) -> Decision | None:
-        """Ask the approver whether to run a call; `None` if there is nobody, or the decision is left for later."""
+        """Ask the approver whether to run a call. Return `None` if there is no approver or it does not decide
+        now."""
         spec = self.toolbox.by_name.get(call.name)
         if self.approver is None or spec is None:
             return None
@@ -133,7 +138,10 @@ class Workbench:
         return Decision(said) if isinstance(said, bool) else said
 
     def take_snapshot(self) -> tuple[tuple[e.SnapshotTaken, ...], Blobs | None]:
-        """Return what changed in the sandbox since the last time, and the contents of what changed."""
+        """Return an event for the sandbox's changes since the last snapshot, and the changed contents by hash.
+
+        Without changes, return an empty tuple and `None`.
+        """
         sandbox = self.sandbox
         if sandbox is None or not sandbox.has_changes or (changes := sandbox.take_delta()) is None:
             return (), None
@@ -150,7 +158,10 @@ class Workbench:
         inner: "InnerCalls | None",
         max_chars: int,
     ) -> tuple[ToolResult, Blobs | None, float]:
-        """Note the intent, run the tool, and return its result, the contents of its artifacts and the seconds."""
+        """Put `tool_started` in the outbox and run the tool.
+
+        Return its result, the contents of its artifacts, and the time that it took in seconds.
+        """
         spec, parent = tool.spec, order.parent_call_id
         outbox.put(
             e.ToolStarted(
@@ -197,7 +208,7 @@ class Workbench:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Nobody cancelled this call: something that the tool waited for was cancelled.
+            # This call was not cancelled; something that the tool waited for was.
             result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
         except Exception as error:
             result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
@@ -227,7 +238,7 @@ class Workbench:
         return result
 
     async def _ask(self, call: ToolCall, outbox: Outbox) -> ToolResult | None:
-        """Ask for the approval of a call that a tool makes; return the result of a refused one."""
+        """Ask for the approval of an inner call. Return its result if it is refused, `None` if it may run."""
         decision = None
         if self.approver is not None:
             outbox.put(e.ApprovalRequested(call_id=call.call_id))
@@ -254,9 +265,9 @@ def to_decided(call_id: str, decision: Decision) -> e.ApprovalDecided:
 def read_call(
     call: ToolCall, tools: Mapping[str, Tool], *, is_cut_off: bool = False
 ) -> tuple[Tool, dict[str, Json]] | ToolResult:
-    """Return the tool and its arguments, or the result that tells the model what is wrong with the call.
+    """Return the tool and its arguments, or an error result that tells the model what is wrong with the call.
 
-    `is_cut_off` tells that the model's output limit ended the answer that holds the call.
+    `is_cut_off` is true if the model's output limit cut off the answer that contains the call.
     """
     tool = tools.get(call.name)
     if tool is None:
@@ -288,9 +299,9 @@ def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
 
 
 def _to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResult, Blobs | None]:
-    """Return the result for what a tool returned, and the contents of its artifacts.
+    """Return the tool result for a tool's return value, and the contents of its artifacts.
 
-    A text longer than `max_chars` is cut in the middle, and the whole is kept as the first artifact.
+    A text longer than `max_chars` is cut in the middle, and its full text becomes the first artifact.
     """
     if type(outcome) is str and len(outcome) <= max_chars:
         return ToolResult(call.call_id, call.name, _to_unicode(outcome)), None
@@ -333,7 +344,7 @@ def _to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolRes
 
 
 def _describe_exception(error: BaseException) -> str:
-    """Return what the model is told about an exception that a tool raised."""
+    """Return the text that tells the model about an exception of a tool."""
     text = str(error)
     if isinstance(error, ToolError | SandboxError) and text:
         return text
@@ -341,7 +352,7 @@ def _describe_exception(error: BaseException) -> str:
 
 
 def _to_unicode(text: str) -> str:
-    """Return `text` with lone surrogates (from file names that are not UTF-8) written out as escapes."""
+    """Return `text` with lone surrogates, as in file names that are not UTF-8, replaced by escape sequences."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 

@@ -36,16 +36,18 @@ class Watch:
         on_rate_limits: Callable[[RateLimits], None] | None = None,
     ) -> None:
         self.on_delta = on_delta
-        """Called with each piece as it arrives. `None`: nobody listens, so a whole answer is enough."""
+        """The function to call with each piece of the answer when it arrives. `None`: the answer is not
+        streamed."""
         self.on_failure = on_failure
-        """Called by a wrapper that will try again, with the error, the attempt's number (from 1) and the delay
-        before the next attempt in seconds. What the failed attempt streamed no longer counts."""
+        """The function that a wrapper calls before it tries again, with the error, the attempt's number (from 1)
+        and the delay before the next attempt in seconds. Pieces that the failed attempt streamed no longer
+        count."""
         self.on_rate_limits = on_rate_limits
-        """Called with the server's limits, if the headers of an answer, good or bad, report them."""
+        """The function to call with the server's rate limits, if the headers of an answer report them."""
 
 
 class Model(Protocol):
-    """Answers requests. Wrappers are models around a model."""
+    """A model that answers requests. A wrapper is a model that passes requests on to another model."""
 
     @property
     def name(self) -> str:
@@ -55,16 +57,18 @@ class Model(Protocol):
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the answer to one request. Cancelling closes the connection.
 
-        Raises: `ProviderError` if the server fails, refuses or does not answer; `UnsupportedPartError`, which is
-        one, before anything is sent if a message has a part that the model cannot be sent.
+        Raises: `ProviderError` if the server fails, refuses or does not answer; its subclass
+        `UnsupportedPartError`, before anything is sent, if a message has a part that cannot be sent to this
+        model.
         """
         ...
 
 
 def identity_of(model: Model) -> str:
-    """Return what answers of `model` depend on beside the request: server, model and settings, without the key.
+    """Return a text that identifies `model`: its server, name and settings, without the API key.
 
-    It is the model's attribute `identity`, or its name if it has no such attribute.
+    Equal requests to models with the same identity may share a cached answer. It is the model's attribute
+    `identity`, or its name if it has no such attribute.
     """
     return str(getattr(model, "identity", model.name))
 

@@ -15,7 +15,7 @@ from treadle.sandbox.paths import normalize_folder as normalize_folder
 class Sandbox(Protocol):
     """The files of one run. Paths are relative to the root, with `/` between their parts.
 
-    Every method raises `SandboxError` for a path that leaves the root, and where it says so.
+    Every method raises `SandboxError` for a path outside the root; further reasons are given at each method.
     """
 
     def read(self, path: str) -> bytes:
@@ -49,7 +49,7 @@ class Sandbox(Protocol):
 
     @property
     def has_changes(self) -> bool:
-        """False if `take_delta` would return `None`. It is cheap to read, and may be true without a change."""
+        """False if there are certainly no changes since the last `take_delta`. Reading it is cheap."""
         ...
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
@@ -111,11 +111,11 @@ class CommandFolder(Protocol):
     async def run(
         self, command: str, sandbox: Sandbox, limits: Limits, report: Callable[[str], None] | None = None
     ) -> Outcome:
-        """Run a command for `/bin/sh` in a folder with the files of `sandbox`, and bring its changes back.
+        """Run a command for `/bin/sh` in a folder with the files of `sandbox`, and copy its changes to `sandbox`.
 
-        `report` is called from a thread with the last line printed, while the command runs. A cancellation
-        stops the command and is raised again when none of its processes is left.
-        Raises: `SandboxError` if the command cannot be started or the folder cannot be used.
+        While the command runs, `report` is called from a thread with the last printed line. A cancellation stops
+        the command; it is raised again after all processes of the command have ended. Raises: `SandboxError` if
+        the command cannot be started or the folder cannot be used.
         """
         ...
 
@@ -146,7 +146,7 @@ def make_command_sandbox(
     """Return a sandbox for commands that is based on bubblewrap.
 
     `read_only_binds` maps files and folders of the host to the absolute paths where commands find them.
-    Without `is_protected` commands run as the current user and can read and change whatever that user can.
+    Without `is_protected` commands run as the current user and can read and change everything that this user can.
     Raises: `ConfigError` for a bind that cannot be made.
     """
     from treadle.sandbox.commands.host import HostCommands

@@ -38,7 +38,7 @@ class Call(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """Calls to make at the same time. Their results are sent to the solver in the same order."""
+    """A group of calls to make at the same time. The solver gets their results in the same order."""
 
     calls: Sequence[Call]
     reasoning: str = ""
@@ -135,7 +135,8 @@ class Pursuit:
 
 
 def is_same_call(wanted: Call, made: ToolCall) -> bool:
-    """Whether `made` has the name and arguments of `wanted`. White space in the arguments does not matter."""
+    """Return whether `made` has the name and arguments of `wanted`. White space in the arguments does not
+    matter."""
     if wanted.name != made.name:
         return False
     try:
@@ -145,7 +146,7 @@ def is_same_call(wanted: Call, made: ToolCall) -> bool:
 
 
 def is_failure(result: Message) -> bool:
-    """Whether a tool message reports an error."""
+    """Return whether a tool message reports an error."""
     return result.is_error or _FAILURE.match(result.content) is not None
 
 

@@ -46,7 +46,7 @@ class Scope:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to close."""
+        """True if there is nothing to close."""
         return not self._closers
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ class Scope:
 
 
 class ToolContext:
-    """The facts and functions that a running call gets from its run. A parameter annotated with it receives it."""
+    """The data and functions of a run that a running call can use. A parameter with this annotation receives it."""
 
     __slots__ = (
         "_caller",
@@ -89,7 +89,8 @@ class ToolContext:
         tools: Sequence[ToolSpec] = (),
         make_caller: Callable[[str], CallTool] | None = None,
     ) -> None:
-        """`make_caller` takes this call's id and returns the function that makes calls within it."""
+        """Make a context. `make_caller` takes this call's id, and returns the function that makes its inner
+        calls."""
         self.run_id = run_id
         self.call_id = call_id
         self.step = step
@@ -106,21 +107,21 @@ class ToolContext:
 
     @property
     def idempotency_key(self) -> str:
-        """A key that is the same for every attempt at this call, in every process. Pass it on to services."""
+        """A key that is the same for every attempt at this call, in every process, for services that accept one."""
         return f"{self.run_id}/{self.call_id}"
 
     @property
     def is_heard(self) -> bool:
-        """Whether somebody watches the run. If not, `progress` has no effect."""
+        """True if somebody watches the run. If not, `progress` has no effect."""
         return self._report is not None
 
     def progress(self, text: str) -> None:
-        """Report progress to whoever watches the run. It is not journalled. Safe to call from a thread."""
+        """Report progress to those who watch the run. It is not journalled. Any thread may call this."""
         if self._report is not None:
             self._report(self.call_id, text)
 
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
-        """Call another tool of the run. The call is journalled within this one.
+        """Call another tool of the run. The call is journalled as an inner call of this one.
 
         A call that fails returns an output with `is_error`. Raises: `ToolError` if there is no run.
         """

@@ -1,6 +1,6 @@
-"""What a journal says of an agent's tools: the name and settings from which they can be made again.
+"""The parts that describe an agent's tools in the journal: names and settings for making the tools again.
 
-No secret enters a part. A tool that cannot be made again from its part says why.
+A part contains no secrets. If a tool cannot be made again from its part, the part says why.
 """
 
 import inspect

@@ -64,7 +64,7 @@ class Spin:
         has_seed: bool = True,
         max_response_bytes: int = 16_000_000,
     ) -> None:
-        """`tools` are the component's tools. For `vfs` and `mock` they are known.
+        """Make a toolset. `tools` are the component's tools; for `vfs` and `mock` they need not be given.
 
         With `tool_execute_path`, each call is posted there as name and arguments, without a session. With
         `has_seed`, the run's files are written to the session's `vfs` before the first call. Raises: `ConfigError`

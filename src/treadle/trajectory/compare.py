@@ -19,7 +19,7 @@ milliseconds, microseconds or nanoseconds since 1970."""
 
 
 def is_same(recorded: ToolResult, found: ToolResult, may_differ: Sequence[str] = ()) -> bool:
-    """Whether `found` equals the recorded result. `may_differ` is that of the tool's `ToolSpec`."""
+    """Return whether `found` equals `recorded`, except for differences that `ToolSpec.may_differ` allows."""
     if recorded.is_error != found.is_error:
         return False
     if not may_differ:

@@ -1,9 +1,9 @@
-"""Verifying a run: its tool calls are made again in a fresh sandbox, and every result is compared.
+"""The verification of a run: its tool calls are made again in a new sandbox, and every result is compared.
 
-The sandbox begins with the files that the run began with. Calls that cannot be made again are counted and named.
-Calls that ran beside each other are made again one after another, in the order in which they ended or else began;
-their files are compared when the last of them has ended, since a snapshot before may hold half of another call's
-work.
+The sandbox has the initial files of the run. Calls that cannot be made again are counted and named. Calls that
+ran at the same time form a group: they are made again one after another, first in the order in which they ended
+and, if a result differs, in the order in which they began. Files are compared after the last call of a group,
+because an earlier snapshot may contain half of another call's work.
 """
 
 import contextlib
@@ -60,15 +60,17 @@ class Difference(Struct, frozen=True):
 
 
 class Verification(Struct, frozen=True):
-    """The outcome of making a run's calls again."""
+    """The outcome of a verification."""
 
     run_id: str
     calls: int
-    """How many results the run has; each is matched, skipped or different."""
+    """How many tool results the run has. Each one is equal, skipped or different."""
     matched: int
+    """How many results were equal."""
     skipped: int
+    """How many calls were not made again."""
     skips: tuple[str, ...]
-    """Each call that was not made again, and why."""
+    """A text for each call that was not made again, with the reason."""
     differences: tuple[Difference, ...]
 
     @property
@@ -82,9 +84,9 @@ async def verify_run(
 ) -> Verification:
     """Make a run's `pure` and `idempotent` calls again, in order, and compare results and files.
 
-    `tools` are the implementations. Without them those of the built-in toolsets are taken and, if the journal
-    `is_trusted`, all that its agent spec names; calls of other tools are skipped by name. `ToolSpec.may_differ`
-    says what of a result may differ. Simulated results never count as real ones. Raises: `RunNotFoundError`.
+    `tools` are the implementations. Without them, the built-in toolsets are used and, if the journal
+    `is_trusted`, the tools that its agent spec names; calls of other tools are skipped. `ToolSpec.may_differ`
+    says which differences are allowed. Calls with simulated results are skipped too. Raises: `RunNotFoundError`.
     """
     return await _Verifier(journal, run_id, tools, is_trusted=is_trusted).verify()
 
@@ -110,7 +112,7 @@ class _Inner(Struct, frozen=True):
     """`None` for a call that was not run."""
 
     def is_call(self, name: str, arguments: str) -> bool:
-        """Whether this is the call of a tool with these arguments."""
+        """Return whether this call is a call of the tool `name` with these arguments."""
         if self.started is None:
             return self.result.name == name
         return (self.started.name, self.started.arguments) == (name, arguments)
@@ -125,7 +127,7 @@ class _Attempt(Struct):
     differences: list[Difference] = []
 
     def compare(self, seq: int, recorded: ToolResult, found: ToolResult | str, tool: Tool | None) -> bool:
-        """Count one result, or the reason why there is none; return whether it is the same."""
+        """Compare and count one result; return whether it is equal. `found` is a result, or a reason to skip it."""
         name = f"{recorded.name} ({recorded.call_id})"
         if isinstance(found, str):
             self.skips.append(f"{name}: {found}")
@@ -151,15 +153,15 @@ class _Verifier:
         self._calls: dict[str, tuple[ToolCall, FinishReason]] = {}
         self._started: dict[str, e.ToolStarted] = {}
         self._edits: dict[str, str] = {}
-        """The arguments that somebody gave in place of the model's, by call."""
+        """Arguments from the approver that replaced the model's, by call id."""
         self._inner: dict[str, dict[str, _Inner]] = {}
-        """The calls that each call made itself, by id."""
+        """The inner calls of each call, by id."""
         self._running: set[str] = set()
         """Calls that were started and have no result yet."""
         self._group: list[tuple[int, ToolResult]] = []
-        """Results, each with its event's number, since a moment when no call was running."""
+        """The results of the current group, each with the number of its event."""
         self._began: list[str] = []
-        """The calls of the group, in the order in which they were started."""
+        """The ids of the group's calls, in the order in which they were started."""
         self._matched = 0
         self._skips: list[str] = []
         self._differences: list[Difference] = []
@@ -218,7 +220,7 @@ class _Verifier:
         }
 
     def _adopt_snapshot(self) -> None:
-        """Take the recorded files for the sandbox's: whatever made them is not made again."""
+        """Replace the sandbox by one with the recorded files, because the calls that made them do not run again."""
         self._sandbox = MemorySandbox.restore(
             self._state.files, self._journal.read_blob, self._state.tool_states
         )
@@ -228,7 +230,7 @@ class _Verifier:
         return self._state.snapshot_id or MemorySandbox().snapshot_id
 
     async def _compare_group(self, *, is_whole: bool) -> None:
-        """Make the calls of the group again; files are compared if it `is_whole`, with nothing interrupted."""
+        """Make the calls of the group again. Files are compared only if it `is_whole`: no call was interrupted."""
         ended, began = self._group, {call_id: index for index, call_id in enumerate(self._began)}
         self._group, self._began = [], []
         if not ended:
@@ -246,7 +248,7 @@ class _Verifier:
             self._adopt_snapshot()
 
     async def _attempt(self, recorded: Sequence[tuple[int, ToolResult]], *, is_whole: bool) -> _Attempt:
-        """Make calls again in the order given, each after the one before, in a copy of the sandbox."""
+        """Make calls again, one after another in the given order, in a copy of the sandbox."""
         attempt = _Attempt(self._sandbox.copy())
         inner = _InnerCalls(self, attempt)
         bench = Workbench(
@@ -271,7 +273,7 @@ class _Verifier:
     async def _make_again(
         self, recorded: ToolResult, bench: Workbench, inner: "_InnerCalls"
     ) -> ToolResult | str:
-        """Return the result now, or why there is none."""
+        """Make one call again. Return its new result, or the reason why it was not made."""
         call, finish_reason = self._calls[recorded.call_id]
         edited, started = self._edits.get(call.call_id), self._started.get(call.call_id)
         run = call if edited is None else replace(call, arguments=edited)
@@ -285,7 +287,7 @@ class _Verifier:
         return found
 
     def find_reason(self, call: ToolCall, recorded: ToolResult, *, is_cut_off: bool = False) -> str | None:
-        """Return why a call is not made again; `None` if it is, or if something is wrong with the call itself."""
+        """Return why a call is not made again; `None` if it is made again or can be refused without running it."""
         if recorded.error_kind in _LOST:
             return _LOST[recorded.error_kind]
         if recorded.is_simulated:
@@ -299,31 +301,31 @@ class _Verifier:
         if started.effect is Effect.ONCE:
             return "its effect is once"
         return (
-            "its implementation is not at hand, or takes other arguments"
+            "its implementation is not available, or takes other arguments"
             if isinstance(ready[0], _Recorded)
             else None
         )
 
     def inner_of(self, call_id: str) -> Mapping[str, _Inner]:
-        """Return the recorded calls that a call made, by id."""
+        """Return the recorded inner calls of a call, by id."""
         return self._inner.get(call_id, {})
 
     def tool_of(self, name: str) -> Tool | None:
-        """Return the implementation of a tool, if it is known."""
+        """Return the implementation of a tool; `None` if it is unknown."""
         return self._toolbox.tools.get(name)
 
 
 class _InnerCalls:
-    """Decides about calls within calls: made again where that does no harm, else answered as recorded."""
+    """The decisions about inner calls: they are made again if that does no harm, else answered as recorded."""
 
     def __init__(self, verifier: _Verifier, attempt: _Attempt) -> None:
         self._verifier = verifier
         self._attempt = attempt
         self._settled: set[str] = set()
-        """Calls that need no comparison any more."""
+        """The ids of calls that need no further comparison."""
 
     def decide(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
-        """See `DecideInner`."""
+        """Decide about an inner call; see `DecideInner`."""
         call = ToolCall(f"{parent_id}/{number}", name, arguments)
         known = self._verifier.inner_of(parent_id).get(call.call_id)
         if known is None or not known.is_call(name, arguments):
@@ -337,7 +339,8 @@ class _InnerCalls:
         return Recall(known.result)
 
     def compare(self, parent_id: str, bodies: Sequence[e.DurableBody]) -> None:
-        """Compare the results of the calls that a call made, and count those that it did not make now."""
+        """Compare the results of a call's inner calls. Recorded inner calls that it did not make now are
+        differences."""
         found = {
             body.result.call_id: body.result
             for body in bodies

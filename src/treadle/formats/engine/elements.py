@@ -172,7 +172,8 @@ _ANY_JSON = frozenset(("array", "boolean", "integer", "null", "number", "object"
 
 
 def _ends_without_closer(reader: Reader, elements: Elements, at: int) -> bool:
-    """Whether a function without a closing tag ends at `at`, because its call ends or the next one begins."""
+    """Return whether a function without a closing tag ends at `at`, because its call ends or the next one
+    begins."""
     ends = ("</tool_call>", "<tool_call>", "</minimax:tool_call>", "<invoke", "<function=")
     return reader.text.startswith(ends, at)
 
@@ -233,7 +234,7 @@ def _find_end(
 
 
 def _closes_all(elements: Elements, reader: Reader, inner: int | None, close: int, behind: int) -> bool:
-    """Whether no closing tag is left for the outer parameter before the function ends."""
+    """Return whether no closing tag is left for the outer parameter before the function ends."""
     if inner is None or not reader.text.startswith(elements.function_close, behind):
         return False
     nearest = reader.find(elements.parameter_close, behind)

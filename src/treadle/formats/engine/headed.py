@@ -78,7 +78,7 @@ def read_headed(
 
 
 def _has_rest(reader: Reader, at: int, closers: Sequence[str], openers: Sequence[str]) -> bool:
-    """Whether a closer comes before the next call, so that the text at `at` belongs to this call."""
+    """Return whether a closer comes before the next call, so that the text at `at` belongs to this call."""
     ends = [found for closer in closers if (found := reader.find(closer, at)) != -1]
     begins = [found for opener in openers if (found := reader.find(opener, at)) != -1]
     return bool(ends) and min(ends) < min(begins, default=len(reader.text))

@@ -322,7 +322,7 @@ class Scanner:
         return None if match is None else (match[0], match.start())
 
     def _may_grow(self, match: re.Match[str]) -> bool:
-        """Whether more text could turn the match into another marker or a longer run."""
+        """Return whether more text could turn the match into another marker or a longer run."""
         return match.lastgroup is not None or match[0] in self._starts
 
     def _decided(self, text: str, start: int) -> int:

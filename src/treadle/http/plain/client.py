@@ -32,7 +32,7 @@ _FRAMING = frozenset(("content-length", "transfer-encoding"))
 
 
 class Route:
-    """What all requests with one method to one URL with the same headers have in common."""
+    """The common data of all requests with the same method, URL and headers."""
 
     __slots__ = ("head", "headers", "host", "origin", "pool", "port", "url")
 
@@ -44,9 +44,9 @@ class Route:
         self.port = parsed.port_or_known_default or 80
         self.origin = failures.origin_of(url)
         self.head = _make_head(method, parsed, headers, self.origin)
-        """The head up to its last line: the length of the body and the empty line are missing."""
+        """The request's head without its end: the line with the body's length, and the empty line."""
         self.pool: weakref.ref[Pool] | None = None
-        """The pool of the event loop that asked last."""
+        """The connection pool of the event loop that sent the last request."""
 
 
 def _make_head(method: str, parsed: "Url", headers: Mapping[str, str], origin: str) -> bytes:
@@ -72,10 +72,10 @@ def _make_head(method: str, parsed: "Url", headers: Mapping[str, str], origin: s
 
 
 class PlainClient:
-    """Sends requests on the running event loop. Usable from several loops and threads at a time."""
+    """A client that sends requests on the running event loop. Several loops and threads can use it at once."""
 
     def __init__(self, timeouts: failures.Timeouts, redirected: Transport) -> None:
-        """Create a client. `redirected` sends a request again that was answered with a redirect."""
+        """Create a client. `redirected` is the transport that repeats a request after a redirect."""
         self._timeouts = timeouts
         self._redirected = redirected
 
@@ -92,12 +92,12 @@ class PlainClient:
         return _Stream(self, route, body)
 
     async def ask(self, route: Route, body: bytes | None, *, is_streamed: bool = False) -> Any:
-        """Send a request, without a body if that is `None`, and return its `Answer`, after redirects.
+        """Send a request and return its `Answer`, after redirects. If `body` is `None`, the request has none.
 
-        If `is_streamed`, return its `StreamedAnswer` once the head has come, and leave redirects to the caller.
+        If `is_streamed` is true, return a `StreamedAnswer` when the head has arrived, and do not follow redirects.
 
-        A request is sent once more, over a new connection, if its connection had been idle for some time and the
-        server closed it before anything of an answer came. Raises: the errors of `treadle.http.failures`.
+        A request is sent a second time, over a new connection, if its connection had been idle for some time and
+        the server closed it before any part of an answer arrived. Raises: the errors of `treadle.http.failures`.
         """
         loop = asyncio.get_running_loop()
         pool = route.pool() if route.pool is not None else None

@@ -8,7 +8,7 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class Inflater:
-    """Decompresses one body."""
+    """A decompressor for one body."""
 
     __slots__ = ("_engine", "_has_data", "_is_gzip")
 

@@ -94,7 +94,7 @@ class Committer:
         """The number of items that were queued and are not done."""
         self._is_stopped = False
         self._orphans: deque[Lease] = deque()
-        """Leases to give back with the next transaction that succeeds."""
+        """Leases that the next successful transaction releases."""
         self._log_bytes = 0
         self._beat_at = 0.0
         """Measured with the monotonic clock, so that setting the computer's clock delays no heartbeat."""
@@ -104,9 +104,9 @@ class Committer:
         self._thread.start()
 
     def commit_now(self, writes: list[Write]) -> bool:
-        """Commit and settle `writes` in the event loop that they belong to.
+        """Commit and settle `writes` in this thread, which runs their event loop, and return True.
 
-        Returns False, and does nothing, if that could keep the event loop waiting; then `put` them.
+        Return False without committing if that could block the event loop; the caller then has to `put` them.
         """
         if self._is_patient or not self._db_lock.acquire(blocking=False):
             return False
@@ -126,7 +126,7 @@ class Committer:
         return True
 
     def put(self, loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
-        """Have `writes` committed by the thread, and then settled in `loop`."""
+        """Queue `writes` for the committer's thread, which commits them and then settles them in `loop`."""
         if not self._enqueue(_Writes(loop, writes)):
             self._fail(writes, self._closed())
             _settle_in(loop, writes)
@@ -139,12 +139,12 @@ class Committer:
         return future
 
     def give_back(self, lease: Lease) -> None:
-        """Give back a lease that no write can give back, now or when the store works again."""
+        """Release a lease without a write, now or when the store works again."""
         self._orphans.append(lease)
         self.submit(lambda db: None)
 
     def stop(self) -> None:
-        """Commit what is queued, give the leases back, and end the thread."""
+        """Commit the queued writes, release the leases, and end the thread."""
         with self._queue_lock:
             self._is_stopped = True
             self._queue.put(_Order.STOP)
@@ -368,7 +368,7 @@ def _size_of(writes: list[Write]) -> int:
 def _settle_in(loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
     try:
         loop.call_soon_threadsafe(_settle, writes)
-    except RuntimeError:  # the loop was closed; nobody waits any more
+    except RuntimeError:  # the loop was closed, so nothing waits for this
         for write in writes:
             write.waiters.clear()
         _settle(writes)

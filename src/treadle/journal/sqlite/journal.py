@@ -34,7 +34,7 @@ _TURN_SECONDS = 5.0
 
 
 class SqliteJournal:
-    """See `Journal`. Several processes may have the same file open; each run has one writer."""
+    """A journal in an SQLite file, which several processes may have open. Each run has one writer."""
 
     def __init__(
         self,

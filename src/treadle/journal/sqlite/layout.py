@@ -69,9 +69,11 @@ MIGRATIONS = (
     CREATE INDEX heads_without_facts ON heads(run) WHERE events IS NULL;
     """,
 )
-"""The n-th brings a file from version n to n + 1, counted from 0; `user_version` says how many were run.
+"""The migrations: number n, from 0, changes a file of version n to version n + 1. SQLite's `user_version` is the
+version of a file.
 
-`heads.events` is NULL where the facts are unknown: in rows that version 1 wrote. `facts.fill` fills them.
+`heads.events` is NULL in rows that version 1 wrote, because their facts are unknown; `rows.fill_facts` computes
+them.
 """
 
 LEVELS = {"process": "NORMAL", "power": "FULL"}

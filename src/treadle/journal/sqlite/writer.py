@@ -71,7 +71,7 @@ class Write:
 
 
 class SqliteWriter:
-    """See `RunWriter`."""
+    """The `RunWriter` of a `SqliteJournal`."""
 
     __slots__ = (
         "_facts",
@@ -100,7 +100,7 @@ class SqliteWriter:
     ) -> None:
         self.run_id = run_id
         self.key, self.token = lease
-        """The run's row, 0 until it is made; and the fencing token."""
+        """The number of the run's row, 0 until the row is made, and the fencing token."""
         self.head = head
         """The run's newest frame; 0 if it has none."""
         self.epoch = -1
@@ -109,9 +109,9 @@ class SqliteWriter:
         self._facts = Facts() if facts is None else facts
         self._next_seq = self._facts.events + 1
         self._on_open = on_open
-        """Called with the first append of a turn of the event loop."""
+        """The function to call at the first append in each turn of the event loop."""
         self._on_orphaned = on_orphaned
-        """Called with a lease that no write can give back, because the writer has failed."""
+        """The function to call with a lease that no write can release, because the writer has failed."""
         self._is_released = False
         self._write: Write | None = None
         self._sent: Write | None = None

@@ -141,7 +141,7 @@ def bare_model(
     """Return a model as `model` does, with the same options, but without cost, limit and retries."""
     provider, rest = split_name(name)
     if format is not None and stop is None:
-        # A model that goes on after its calls would make their results up.
+        # A model that continues after its calls would invent their results.
         stop = ("<tool_response>",)
     settings = Settings(
         stop=(stop,) if isinstance(stop, str) else tuple(stop) if stop is not None else None,

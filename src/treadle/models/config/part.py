@@ -29,8 +29,8 @@ _SECRET = re.compile(
 def describe_part(name: str, options: Mapping[str, Any]) -> PartSpec:
     """Return the part of a model that was made as `name` with `options`.
 
-    An API key is left out, since whoever builds the model again brings his own. Other options that cannot be
-    written down make the part `missing`.
+    An API key is left out, because the process that builds the model again has its own. If another option cannot be
+    written as JSON, the part says in `missing` that the model cannot be built again.
     """
     settings: dict[str, Json] = {}
     missing: str | None = None

@@ -75,7 +75,7 @@ class Prober:
         self._findings: list[Finding] = []
 
     async def findings(self) -> AsyncIterator[Finding]:
-        """Yield each finding as it is made; only the first one if the endpoint does not answer at all."""
+        """Yield each finding when it is made; only the first one if the endpoint does not answer."""
         async for finding in self._look():
             self._findings.append(finding)
             yield finding

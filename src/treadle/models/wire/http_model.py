@@ -48,13 +48,13 @@ class HttpModel(ABC):
     READER: ClassVar[type[PlainReader]]
     """How plain answers are read."""
     COLLECTOR: ClassVar[type[Collector]]
-    """What puts a streamed answer together."""
+    """The class that joins the pieces of a streamed answer."""
     PARTS: ClassVar[AcceptedParts] = {}
     """The parts of messages that the dialect can send."""
     RESERVED: ClassVar[frozenset[str]]
-    """Fields of the body that `Settings.extra` may not hold, since the request has its own."""
+    """Fields of the body that `Settings.extra` must not contain, because the dialect sets them itself."""
     OPTIONS: ClassVar[tuple[str, ...]] = ()
-    """Further arguments that a user may give by name."""
+    """Additional keyword arguments that a user may give."""
     UNKNOWN_SETTINGS: ClassVar[tuple[str, ...]] = ()
     """Fields of `Settings` that the API does not have."""
 

@@ -132,7 +132,7 @@ def nonsense(raw: Json, server: Server) -> ServerError:
 def explain_error(
     server: Server, status: int, error: Json, header: Callable[[str], str | None] | None = None
 ) -> ProviderError:
-    """Return the typed error for `status` and for what the server said, decoded or as bytes.
+    """Return the typed error for an answer with `status`; `error` is its body, decoded or as bytes.
 
     An error in an answer of status 200 is classified by the status that the error itself names.
     """
@@ -149,7 +149,7 @@ def explain_error(
     delay = _find_retry_delay(said.get("details"))
     cls, advice = _classify(server, status, kind)
     if status == 429 and delay is not None:
-        # Google calls any limit a quota; one that will be there again soon is worth waiting for.
+        # Google calls every limit a quota; if it says when the quota is available again, waiting helps.
         cls, advice = RateLimitError, ""
     where = f"{server.origin} answered {status} for model {server.model!r}"
     return cls(

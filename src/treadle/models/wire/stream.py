@@ -1,7 +1,7 @@
-"""Reads a streamed answer: cuts it into events, puts them together, and decides whether it is whole.
+"""The reader of streamed answers, which splits a stream into events, joins them, and checks that none is missing.
 
-Each piece is passed on as it arrives. A stream that ends before the server said why it stopped is an answer cut
-off.
+Each piece is passed on when it arrives. An answer is incomplete if its stream ends before the server gave a finish
+reason.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ class Collector(ABC):
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         """Make a collector for one answer; `on_delta` is called with each piece as it arrives."""
         self.is_done = False
-        """Whether the server said that nothing more will come."""
+        """True if the server has marked the end of the stream."""
         self._on_delta = on_delta
         self._server = server
 
     @property
     @abstractmethod
     def is_complete(self) -> bool:
-        """Whether the server has said why it stopped, so that only details can be missing."""
+        """True if the server has given its finish reason, so that only details can be missing."""
 
     @abstractmethod
     def add(self, event: Json) -> None:
@@ -89,7 +89,7 @@ async def read_stream(
                 if event == b"[DONE]" or _is_json(event):
                     _add(event, collector, server, decode)
     except TransportError:
-        # Nothing essential is missing once the server has said why it stopped.
+        # After the finish reason nothing essential can be missing.
         if not collector.is_complete:
             raise
     if not collector.is_done and not collector.is_complete:

@@ -1,4 +1,4 @@
-"""A model whose answers say what they cost, by the table of genai-prices."""
+"""A model that adds to its answers what they cost, according to the table of genai-prices."""
 
 from importlib.util import find_spec
 
@@ -11,10 +11,10 @@ from treadle.models.wrappers.wrapper import Wrapper
 
 
 class CostModel(Wrapper):
-    """A model that adds the cost to answers without one from the server or from the user's own price.
+    """A model that adds the cost to every answer that has none yet, from the server or from the user's own price.
 
-    If the table has no price, the cost stays unknown, which is not zero: a run with `max_cost_usd` ends with an
-    error that says so. `is_known` tells it beforehand.
+    If the table has no price, the cost stays unknown, which is different from 0: a run with `max_cost_usd` then
+    ends with an error. `is_known` tells in advance whether there is a price.
     """
 
     CHANGES_ANSWERS = False
@@ -35,7 +35,7 @@ class CostModel(Wrapper):
 
     @property
     def is_known(self) -> bool:
-        """Whether the table has a price for the model as it was named."""
+        """True if the table has a price for the model under its configured name."""
         return self.cost_usd(Usage(1, 1), self._model) is not None
 
     async def infer(self, request: Request, watch: Watch) -> Completion:

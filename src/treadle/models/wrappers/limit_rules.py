@@ -63,18 +63,18 @@ class Bucket:
         return 0.0 if missing <= 1e-9 else missing / self.rate
 
     def take(self, count: float) -> None:
-        """Take `count`; a negative count gives back."""
+        """Take `count` out of the bucket; a negative count puts back."""
         self.level = min(self.capacity, self.level - count)
 
 
 def follow(
     bucket: Bucket | None, total: float, left: float, reset_seconds: float, on_the_way: float, now: float
 ) -> Bucket:
-    """Return the bucket of a server that reports its capacity, what is left, and when it is full again.
+    """Return the bucket of a server that reports its limit, what is left of it, and when it is full again.
 
-    `on_the_way` is what was sent and may not be counted in the report.
+    `on_the_way` is the amount of sent requests that the report may not include yet.
     """
-    # What is missing now flows in until the bucket is full.
+    # The missing amount flows in until the bucket is full.
     rate = (total - left) / reset_seconds
     if bucket is None:
         bucket = Bucket(rate, total, now)
@@ -168,7 +168,8 @@ class Pace:
         self._waited = self.not_before - self._empty_at
 
     def hear(self, total: float, left: float, reset_seconds: float, on_the_way: int, now: float) -> None:
-        """Learn from a server's report with an answer, while `on_the_way` other requests were in flight."""
+        """Learn from the limits that a server reported with an answer, with `on_the_way` other requests in
+        flight."""
         if left >= total or reset_seconds <= 0:
             return
         if self._told_at is None:
@@ -222,8 +223,9 @@ class Pace:
     def _estimate(self, accepted: float, seconds: float, waited: float) -> tuple[float, float]:
         """Return the rate of a period, and the number of requests that it is based on.
 
-        `accepted` requests passed in `seconds`, of which `waited` seconds nothing was sent. In that time the bucket
-        fills up to its capacity at most, which is what passed before the first refusal.
+        The server accepted `accepted` requests in `seconds`; during `waited` of these seconds nothing was sent.
+        Meanwhile the bucket filled up, at most to its capacity, which is the number of requests before the first
+        refusal.
         """
         assert self._first is not None
         self._refine(accepted, seconds, waited)
@@ -274,11 +276,11 @@ class Pace:
 
 
 class Concurrency:
-    """The number of requests that a server can take at a time, found by trying.
+    """The number of requests that a server can handle at the same time, found by trying.
 
-    After each window of some answers the number is changed, and the answers per second are compared with those
-    before: a higher number must bring more answers, and a lower one is kept if it brings as many. At first the
-    number doubles, then it changes by a tenth. Windows in which something else held requests back are ignored.
+    After every window of some answers the number is changed, and the new rate of answers is compared with the old
+    one. A higher number is kept if the rate rises, and a lower one if the rate does not fall. At first the number
+    doubles, later it changes by a tenth. Windows in which something else delayed requests are ignored.
     """
 
     def __init__(self, *, limit: int, maximum: int) -> None:
@@ -289,7 +291,7 @@ class Concurrency:
         self._in_flight = 0
         self._begin: float | None = None
         self._is_full = True
-        """Whether in the present window only this limit held requests back."""
+        """True if only this limit delayed requests in the current window."""
         self._best: tuple[int, float] | None = None
         """The best number so far, and its answers per second."""
         self._rest = 0
@@ -345,7 +347,7 @@ class Concurrency:
             return
         more = rate / best - 1
         asked = tried / limit - 1
-        # More in flight must bring half of the hoped-for gain; fewer may lose hardly anything.
+        # A higher number must give at least half of the expected gain; a lower one may lose only a little.
         is_better = more > 0.5 * asked if asked > 0 else more > 0.25 * asked
         if is_better:
             self._best = (self.limit, rate)

@@ -1,7 +1,7 @@
 """Buckets that several processes share, in an SQLite file.
 
-A process takes at once what it will need in the next moments, so that not every request is a transaction. What a
-killed process had taken and not used is lost, which is less than one second's share.
+A process takes enough for the next moments at once, so that not every request needs a transaction. If the process
+is killed, the unused rest is lost; it is less than the share of one second.
 """
 
 import sqlite3

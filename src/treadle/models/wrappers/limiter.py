@@ -46,7 +46,7 @@ class LimiterStats(Struct, frozen=True):
     requests_per_minute: float | None
     """The rate as configured, or as learned from the server; `None`: it is not limited so far."""
     held_seconds: float
-    """How long nothing is sent at all, because the server asked for it."""
+    """How long nothing is sent because the server asked for a pause."""
 
 
 class Permit:
@@ -72,12 +72,12 @@ class _Waiter:
 
 
 class Limiter:
-    """A gate that admits requests in the order in which they come. Threads and event loops may share it.
+    """A gate that admits requests in the order in which they arrive. Threads and event loops may share it.
 
-    Without any numbers it learns the server's limits: from the headers that report them, from how many requests
-    succeed between two refusals, and (unless `is_adaptive` is false) from whether more requests in flight bring
-    more answers. After a refusal nothing is sent before the time that the server named, and then requests are
-    spread out.
+    Without configured limits it learns those of the server: from headers that report them, from the number of
+    requests that succeed between two refusals, and, unless `is_adaptive` is false, from the effect of more
+    requests in flight on the rate of answers. After a refusal nothing is sent until the time that the server
+    named; then requests are sent at even intervals.
     """
 
     _shared: "dict[str, tuple[dict[str, Any], Limiter]]" = {}  # noqa: RUF012
@@ -169,7 +169,7 @@ class Limiter:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether the length of a request matters."""
+        """True if tokens are limited, so that the length of a request matters."""
         return "tokens" in self._per_minute or self._told_tokens is not None
 
     def stats(self) -> LimiterStats:
@@ -253,7 +253,7 @@ class Limiter:
             now = time.monotonic()
             told = (limits.requests, limits.requests_left, limits.requests_reset_seconds)
             if told[0] is not None and told[1] is not None and told[2] is not None:
-                # The request that is being answered is counted in what the server says.
+                # The server's numbers already include the request that it is answering.
                 self._pace.hear(told[0], told[1], told[2], max(0, self._in_flight - 1), now)
             total, left, reset = limits.tokens, limits.tokens_left, limits.tokens_reset_seconds
             if total is not None and left is not None and reset is not None and left < total and reset > 0:
@@ -302,7 +302,7 @@ class Limiter:
         return Permit(now, tokens)
 
     def _settle(self, permit: Permit, usage: Usage) -> None:
-        """Correct the reserved tokens to those that were used."""
+        """Replace the reserved tokens of a request by the tokens that it used."""
         self._mean_output += 0.1 * (usage.output_tokens - self._mean_output)
         more = usage.total_tokens - permit.tokens
         if not permit.tokens:

@@ -76,7 +76,7 @@ class Family(Protocol):
 
 
 class IsolatedFamily:
-    """Processes in a bubblewrap sandbox. The kernel ends them all together with the first one."""
+    """The processes of a command in a bubblewrap sandbox. When the first one ends, the kernel ends all others."""
 
     def __init__(
         self, text: str, root: Path, caps: Caps, has_network: bool, binds: Mapping[str, str]
@@ -149,7 +149,7 @@ class IsolatedFamily:
 
 
 class BareFamily:
-    """Processes that are not isolated. A mark in their environment is used to find those that detached
+    """The processes of a command without isolation. A mark in their environment identifies processes that detached
     themselves."""
 
     def __init__(self, text: str, root: Path, caps: Caps) -> None:
@@ -242,7 +242,7 @@ def _environment(home: str, more: dict[str, str]) -> dict[str, str]:
 def _popen(
     argv: Sequence[str], environment: dict[str, str], folder: Path, out_end: int, passed: Iterable[int]
 ) -> tuple["subprocess.Popen[bytes]", int]:
-    """Return the started process and the pipe on which it waits for its word."""
+    """Start a process, and return it with the write end of a pipe. The process waits for a byte from that pipe."""
     go_end, go = os.pipe()
     program = shutil.which(argv[0]) or argv[0]
     try:

@@ -1,8 +1,8 @@
 """A run's files in a folder on disk: written before a command, and read back after it.
 
-After a command the folder holds only what the sandbox can hold, so that a resumed run finds the same. Facts that a
-sandbox has no place for (executable files, empty folders, links) are stored as a state beside its files. Links are
-never followed here. No command may run in the folder meanwhile.
+After a command the folder contains only what the sandbox can hold, so that a resumed run finds the same files.
+Facts that a sandbox cannot hold (executable files, empty folders, links) are stored as a tool state next to its
+files. Links are never followed. No command may run in the folder while this code works on it.
 """
 
 import os

@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.agent.task import Grade
 
 MAX_NUMBERS = 8
-"""The number of different numbers in an answer without an answer line above which it counts as a list of
+"""How many different numbers an answer without an answer line may contain. With more it counts as a list of
 guesses."""
 
 FILES_SHARE = 0.6
@@ -119,8 +119,8 @@ def _is_as_wanted(path: str, content: str | None, after: Mapping[str, bytes]) ->
 
 
 def _is_same(path: str, one: bytes | None, other: bytes | None) -> bool:
-    """Whether two contents are equal. JSON is compared by value; in text, white space at the ends of lines is
-    ignored."""
+    """Return whether two contents are equal. JSON is compared by value; in text, white space at the ends of lines
+    is ignored."""
     if one is None or other is None or one == other:
         return one is other or one == other
     try:
@@ -167,7 +167,7 @@ def _cut_out(text: str, item: str) -> str:
 
 
 def _can_start(text: str, start: int) -> bool:
-    """Whether a name may start at `start`: not after a letter, `-` or `/`, nor after a `.` that follows a
+    """Return whether a name may start at `start`: not after a letter, `-` or `/`, nor after a `.` that follows a
     letter."""
     before = text[start - 1 : start]
     if before == ".":
@@ -176,7 +176,7 @@ def _can_start(text: str, start: int) -> bool:
 
 
 def _can_end(text: str, end: int) -> bool:
-    """Whether a name may end at `end`: not before a letter or `-`, nor before a `.` or `/` that a letter
+    """Return whether a name may end at `end`: not before a letter or `-`, nor before a `.` or `/` that a letter
     follows."""
     after = text[end : end + 1]
     if after in (".", "/"):

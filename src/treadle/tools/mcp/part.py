@@ -24,9 +24,9 @@ def make_part(entries: Mapping[str, dict[str, Json] | str]) -> PartSpec:
 
 
 def write_entry(target: Target, options: Mapping[str, Json]) -> dict[str, Json] | str:
-    """Return the entry of a server that a program describes, or why there is none.
+    """Return the configuration entry for a server, or a text that says why it cannot be written.
 
-    A value of `env` or `headers` that a variable of this process's environment has is written as `${NAME}`.
+    A value of `env` or `headers` that equals an environment variable of this process is written as `${NAME}`.
     """
     if target.server is not None:
         return OBJECT

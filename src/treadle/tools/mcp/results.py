@@ -94,7 +94,7 @@ def _read_data(
 
 
 def mend_listing(result: dict[str, Json]) -> None:
-    """Correct what would make the SDK refuse a whole page of tools."""
+    """Correct the tools on a page for which the SDK would refuse the whole page."""
     result["tools"] = [item for item in result["tools"] if isinstance(item, dict) and item.get("name")]
     for item in result["tools"]:
         schema = item.get("inputSchema")

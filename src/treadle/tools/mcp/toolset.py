@@ -56,7 +56,7 @@ class MCPServer:
         may_differ: Mapping[str, Sequence[str]] | None = None,
         secrets: Sequence[str] = (),
     ) -> None:
-        """`where` is a command, a URL or a server object, like the arguments `command`, `url` and `server`.
+        """Describe a server. `where` is a command, a URL or a server object, as are `command`, `url` and `server`.
 
         A URL uses Streamable HTTP, or the older transport with `transport="sse"`. A command's environment is `env`
         and a few variables of this process, such as PATH and HOME. `timeout_seconds` limits one call. `effects` and
@@ -265,7 +265,7 @@ class MCPServers:
     """Several servers as one toolset. A tool name that two of them have becomes `<server>_<tool>`."""
 
     def __init__(self, servers: Sequence[MCPServer]) -> None:
-        """Raises: `ConfigError` if two servers have the same name."""
+        """Make a toolset of `servers`. Raises: `ConfigError` if two of them have the same name."""
         self.servers = tuple(servers)
         name, count = (
             Counter(server.name for server in self.servers).most_common(1)[0] if servers else ("", 0)

@@ -51,9 +51,9 @@ class Rule:
         self.weight = len(fixture.match) + len(fixture.when)
         criteria = msgspec.json.encode([fixture.match, fixture.when], order="sorted")
         self.key = hashlib.sha256(criteria).hexdigest()[:16]
-        """An id that is the same for equal criteria, of which only one fixture can ever answer."""
+        """An id of the criteria. Of several fixtures with the same id only one can ever answer."""
         self.is_counting = b"call_count" in msgspec.json.encode(fixture)
-        """Whether an answer contains the number of calls."""
+        """True if an answer contains the number of calls."""
 
     def answers(self) -> Iterator[Json]:
         """Yield every result that is not an error, with its placeholders."""

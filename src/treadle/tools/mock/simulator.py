@@ -40,7 +40,7 @@ _INSTRUCTIONS = (
 
 
 class _Answer(Struct, frozen=True, omit_defaults=True):
-    """An answer as it is kept."""
+    """An answer in the cache."""
 
     content: str
     is_error: bool = False
@@ -53,7 +53,7 @@ class Simulator:
     def __init__(
         self, model: "Model | str", *, seed: int | None = None, cache: str | Path | None = None
     ) -> None:
-        """Another `seed` gives other answers. It is also sent to a model that is given by name.
+        """Make a simulator. Each `seed` gives different answers; it is also sent to a model that is given by name.
 
         `cache` is a folder for the answers, which several processes may share. Without it they are kept in memory.
         Raises: `ConfigError` for an unknown model, or a folder that cannot be made.

@@ -102,7 +102,9 @@ class Mock:
         default: Json = msgspec.UNSET,
         simulator: "Simulator | Model | dict[str, Json] | str | None" = None,
     ) -> None:
-        """`definitions` are tools, a file of them, or the content of one. `templates` map tools to their answers.
+        """Make a toolset from `definitions`: tools, the path of a file with tools, or the content of such a file.
+
+        `templates` maps names of tools to their answers.
 
         A call is answered by the fixture that fits best, then by the template, then by the `simulator`, a model, or
         without one by `default`: a template, or `echo` for the object that DeepFabric's mock component returns.

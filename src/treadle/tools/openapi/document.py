@@ -118,7 +118,8 @@ class Document:
     """An OpenAPI document of version 3.0 or 3.1."""
 
     def __init__(self, raw: Json, origin: str) -> None:
-        """Raises: `ConfigError`."""
+        """Read a decoded document; errors name its `origin`. Raises: `ConfigError` if it is not an OpenAPI
+        document."""
         if not isinstance(raw, dict):
             raise ConfigError(f"{origin} is not an OpenAPI document: it is not an object")
         version = str(raw.get("openapi", ""))

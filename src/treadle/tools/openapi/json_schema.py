@@ -49,7 +49,7 @@ class Schemas:
     """A reader of one document's schemas. Its methods raise `CannotBeToolError` for invalid references."""
 
     def __init__(self, raw: Mapping[str, Json], *, is_old: bool) -> None:
-        """`is_old`: the document has version 3.0, whose schemas differ from JSON Schema."""
+        """Make a reader. `is_old` is true for a document of version 3.0, whose schemas differ from JSON Schema."""
         self._raw = raw
         self._is_old = is_old
         self._names: dict[str, str] = {}

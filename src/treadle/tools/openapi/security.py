@@ -28,7 +28,7 @@ class Secrets:
         *,
         is_host_named: bool,
     ) -> None:
-        """`is_host_named`: the user named the server, and thereby allowed plain http if its URL says so.
+        """Collect the credentials. `is_host_named` is true if the user named the server, which allows plain http.
 
         Raises: `ConfigError` for a credential of an unknown scheme.
         """

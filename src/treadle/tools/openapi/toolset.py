@@ -43,7 +43,7 @@ class OpenAPI:
         effects: Mapping[str, Effect | str] | None = None,
         resolver: Resolver | None = None,
     ) -> None:
-        """`document` is a path, a URL, a text or a decoded document. One at a URL is loaded now, which blocks.
+        """Make a toolset from `document`: a path, a URL, a text or a decoded document. Loading a URL blocks.
 
         `base_url` replaces all servers of the document. `auth` maps names of security schemes to credentials
         (`user:password` for basic); others are taken from the environment variables `OPENAPI_<HOST>_<SCHEME>`.

@@ -62,7 +62,7 @@ class Python:
         max_files_bytes: int = 64 * 1024 * 1024,
         max_tool_calls: int = 1000,
     ) -> None:
-        """`max_seconds` limits the working time of one call, without the time spent waiting.
+        """Make a tool. `max_seconds` limits the working time of one call, without the time that it waits.
 
         `max_output_bytes` and `max_tool_calls` also limit one call; the other limits are for the whole run.
         """

@@ -19,7 +19,7 @@ MIN_COMPRESSED_BYTES = 4096
 
 _pool: Any = None
 _is_of_parent = False
-"""Whether this process was forked from one that had a pool."""
+"""True if this process was forked from a process that had a pool."""
 _parents: list[object] = []
 """Objects that a forked process got from its parent and must neither use nor release."""
 _warm: "OrderedDict[tuple[str, int], _Warm]" = OrderedDict()

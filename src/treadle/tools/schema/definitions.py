@@ -40,23 +40,24 @@ class Shape(StrEnum):
 
 
 class Loss(Struct, frozen=True):
-    """Something that was not carried over."""
+    """A part of the definitions that was not converted."""
 
     tool: str
-    """The tool's name. Empty for what was beside the tools."""
+    """The tool's name; empty for a field outside the tools."""
     what: str
+    """A description of the part."""
 
 
 class Definitions(Struct, frozen=True):
     """The result of reading definitions."""
 
     shape: Shape
-    """The format of most tools. Of equally frequent ones, the one that occurs first."""
+    """The format of most tools; if several are equally frequent, the one that occurs first."""
     tools: tuple[ToolSpec, ...]
     raw: tuple[dict[str, Json], ...]
     """Each tool as it was written."""
     rest: dict[str, Json]
-    """The fields beside the list of tools."""
+    """The other fields of the document, outside the list of tools."""
     lost: tuple[Loss, ...]
     """What a `ToolSpec` cannot represent."""
 
@@ -110,7 +111,7 @@ def write_definitions(tools: Sequence[ToolSpec], shape: Shape) -> tuple[Json, tu
 
 
 def _find_tools(value: Json, origin: str) -> tuple[list[Json], dict[str, Json]]:
-    """Return the list of tools and the fields beside it."""
+    """Return the list of tools and the other fields of the document."""
     if isinstance(value, dict) and "tools" not in value and isinstance(value.get("result"), dict):
         value = value["result"]
     if isinstance(value, dict) and "tools" not in value:
