@@ -105,3 +105,6 @@ async def _run_together(coroutines: Sequence[Coroutine[None, None, None]]) -> No
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+    finally:
+        # The error of a task holds this frame, and the frame must not hold the task.
+        tasks.clear()

@@ -205,8 +205,7 @@ class Workbench:
                 text = f"{call.name} did not finish within {timeout_seconds} s and was stopped."
             result, blobs = failed(call, kind, text), None
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_cancelled():
                 raise
             # This call was not cancelled; something that the tool waited for was.
             result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
@@ -341,6 +340,12 @@ def _to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolRes
         artifacts=tuple(artifacts),
     )
     return result, blobs
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled the present task, which no frame of an error may refer to."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _describe_exception(error: BaseException) -> str:
