@@ -91,6 +91,9 @@ async def _run_beside(orders: Sequence[Order], outbox: Outbox, bench: Workbench,
             # The tool's own limit comes first, so that a call that waits for it does not occupy a slot.
             async with narrow, slots:
                 await bench.make(order, outbox)
+        if bench.report is not None:
+            # A listener need not wait for the other calls of the step.
+            await outbox.kept()
 
     await _run_together([run_in_slot(order) for order in orders])
 
