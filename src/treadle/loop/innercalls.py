@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from treadle.core import events as e
-from treadle.core.inner import Doubt, InnerDecision, Recall, Run, Settle
+from treadle.core.inner import Doubt, InnerDecision, Recall, Run, Settle, refuse_after_doubt
 from treadle.core.types import Json, ToolCall, ToolResult
 from treadle.loop.outbox import Outbox
 from treadle.tools.protocol import ToolOutput
@@ -53,7 +53,16 @@ class InnerCalls:
             result = await self._make(name, msgspec.json.encode(arguments).decode())
         return ToolOutput(result.content, result.is_error, result.is_simulated, result.structured)
 
+    def leaves_doubt(self, last_once: int) -> bool:
+        """Whether the outcome of the outer call is unknown, now that it has returned.
+
+        It is, if the call numbered `last_once`, which cannot be undone, was made before and not asked for again.
+        """
+        return self.is_in_doubt or self._count < last_once
+
     async def _make(self, name: str, arguments: str) -> ToolResult:
+        if self.is_in_doubt:
+            return refuse_after_doubt(ToolCall(f"{self._parent_id}/{self._count}", name, arguments))
         decided = self._bench.decide_inner(self._parent_id, self._count, name, arguments)
         if isinstance(decided, Run):
             return await self._bench.make_inner(decided, self._parent_id, self._step, self._outbox)

@@ -5,6 +5,7 @@ from collections.abc import Coroutine, Sequence
 
 from treadle.core import events as e
 from treadle.core.decide import Ask, RequestApprovals, RunCalls
+from treadle.core.inner import last_once
 from treadle.core.state import CallState, State
 from treadle.core.types import FinishReason, ToolResult
 from treadle.loop.outbox import Outbox
@@ -71,6 +72,7 @@ def _order(state: State, item: CallState) -> Order:
         item.attempt + 1,
         is_cut_off=state.finish_reason is FinishReason.LENGTH,
         edited=approval.arguments if isinstance(approval, e.ApprovalDecided) else None,
+        last_once=last_once(item) if item.inner else 0,
     )
 
 

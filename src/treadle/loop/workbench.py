@@ -68,6 +68,8 @@ class Order(Struct, frozen=True, gc=False):
     edited: str | None = None
     """Arguments from the approver that replace the model's; the result tells the model about them. `None`: no
     change."""
+    last_once: int = 0
+    """The number of the last `once` call that an interrupted attempt at this call started; 0 if none did."""
 
 
 class Workbench:
@@ -109,7 +111,7 @@ class Workbench:
         )
         max_chars = self.toolbox.by_name[call.name].max_result_chars
         result, blobs, seconds = await self._run(order, call, *ready, outbox, inner, max_chars)
-        if inner is not None and inner.is_in_doubt:
+        if inner is not None and inner.leaves_doubt(order.last_once):
             result = unknown_outcome(call)
         return self._complete(order, result, outbox, seconds, blobs, has_files=True)
 
