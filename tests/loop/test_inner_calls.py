@@ -9,6 +9,7 @@ from tests.loop.test_loop import Lab, kinds, lab, results
 
 from treadle import Agent, Policy, ToolContext, tool
 from treadle.core import events as e
+from treadle.core.errors import ToolError
 from treadle.core.types import Effect, StopReason, ToolErrorKind
 from treadle.models import call
 from treadle.tools.resolve import resolve_tools
@@ -304,3 +305,35 @@ async def test_a_policy_with_limits_counts_them_by_tool(lab: Lab) -> None:
     assert kinds(run)[1] is ToolErrorKind.OVER_LIMIT
     assert Policy().limits_of("send") == ()
     assert Effect.ONCE in run.state.effects.values()
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_a_call_that_outlives_its_outer_call_is_stopped(lab: Lab, is_begun: bool) -> None:
+    world = World()
+    left: list[asyncio.Future[Any]] = []
+
+    @tool(effect="pure")
+    async def wait() -> str:
+        world.held.set()
+        await asyncio.sleep(60)
+        return ""
+
+    @tool(effect="idempotent")
+    async def leave(context: ToolContext) -> str:
+        left.append(asyncio.ensure_future(context.call_tool("wait", {})))
+        if is_begun:
+            await world.held.wait()
+        return "left"
+
+    agent = lab.agent([call("leave")], [call("send", {"to": "a"})], "ok", tools=[leave, wait, *world.tools()])
+    run = await agent.run("go")
+    await asyncio.wait(left, timeout=10)
+    error = (await asyncio.gather(*left, return_exceptions=True))[0]
+    assert isinstance(error, asyncio.CancelledError if is_begun else ToolError)
+    assert run.stop_reason is StopReason.COMPLETED
+    assert results(run)[0] == ("leave", "left")
+    assert [event.body.name for event in run.events if isinstance(event.body, e.ToolStarted)] == [
+        "leave",
+        *(["wait"] if is_begun else []),
+        "send",
+    ]

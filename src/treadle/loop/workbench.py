@@ -110,7 +110,11 @@ class Workbench:
             else InnerCalls(self, call.call_id, order.step, outbox)
         )
         max_chars = self.toolbox.by_name[call.name].max_result_chars
-        result, blobs, seconds = await self._run(order, call, *ready, outbox, inner, max_chars)
+        try:
+            result, blobs, seconds = await self._run(order, call, *ready, outbox, inner, max_chars)
+        finally:
+            if inner is not None:
+                inner.end()
         if inner is not None and inner.leaves_doubt(order.last_once):
             result = unknown_outcome(call)
         return self._complete(order, result, outbox, seconds, blobs, has_files=True)
