@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.test_loop import Gate, Lab, lab
+from tests.loop.test_loop import Gate, Lab, lab
 
 from treadle import ScriptedModel, tool
 from treadle.core.errors import ConfigError

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.test_loop import Lab, lab
+from tests.loop.test_loop import Lab, lab
 
 from treadle import ToolContext, tool
 from treadle.core import events as e
