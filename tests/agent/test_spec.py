@@ -152,3 +152,13 @@ async def test_a_run_of_a_program_is_gone_on_with_in_another_process(tmp_path: P
         finally:
             sys.path.remove(str(tmp_path))
         assert (await agent.resume("r")).output == "3 EUR"
+
+
+async def test_what_is_set_on_an_agent_counts_for_its_next_run() -> None:
+    agent = Agent(ScriptedModel(["a", "b"]), journal=MemoryJournal())
+    await agent.run("go")
+    agent.instructions, agent.policy = "Be brief.", Policy(max_steps=3)
+    run = await agent.run("go")
+    assert run.messages[0].content == "Be brief."
+    assert run.state.policy.max_steps == 3
+    assert run.spec == agent.spec

@@ -61,6 +61,8 @@ class InnerCall(Struct, gc=False):
     """How often the call was started; 0 if it never was."""
     result: ToolResult | None = None
     """The result; `None` if it is not recorded."""
+    is_counted: bool = False
+    """True once the call counts for the limits of the turn. A call that is made again counts once."""
 
 
 class CallState(Struct, gc=False):
@@ -325,8 +327,9 @@ def _on_tool_started(state: State, body: e.ToolStarted, before: float) -> None:
         item.attempt, item.effect = body.attempt, body.effect
         return
     call = ToolCall(body.call_id, body.name, body.arguments or "")
-    item.inner.pop(body.call_id, None)  # a call that is made again moves to the end
-    item.inner[body.call_id] = InnerCall(call, body.effect, body.attempt)
+    made = item.inner.pop(body.call_id, None)  # a call that is made again moves to the end
+    is_counted = made is not None and made.is_counted
+    item.inner[body.call_id] = InnerCall(call, body.effect, body.attempt, is_counted=is_counted)
 
 
 def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> None:
@@ -363,9 +366,9 @@ def _on_inner_completed(state: State, result: ToolResult, parent_call_id: str) -
             ToolCall(result.call_id, result.name, ""), Effect.PURE, 0
         )
     known.result = result
-    # A call that is made again after a crash counts only once.
-    if known.attempt <= 1:
+    if not known.is_counted:
         _count_call(state, result)
+        known.is_counted = True
 
 
 def _count_call(state: State, result: ToolResult) -> None:
