@@ -122,6 +122,8 @@ class State(Struct, gc=False):
     """The transcript, system message included."""
     has_parts: bool = False
     """True if a message has parts, so that a request may need their contents."""
+    output_spec: OutputSpec | None = None
+    """How the model is asked for answers that fit a schema. `None`: answers are text."""
     tools: tuple[ToolSpec, ...] = ()
     """The tools that are offered to the model, as the newest start or resume recorded them."""
     turn: int = 0
@@ -195,11 +197,6 @@ class State(Struct, gc=False):
         )
 
     @property
-    def output_spec(self) -> OutputSpec | None:
-        """The form that the run's final answers must have; `None`: any text."""
-        return None if self.started is None else self.started.output
-
-    @property
     def output_tool(self) -> str | None:
         """The name of the tool that takes a turn's answer; `None` if there is none."""
         output = self.output_spec
@@ -257,6 +254,7 @@ def _on_run_started(state: State, body: e.RunStarted, before: float) -> None:
     state.started = body
     state.agent = body.spec
     state.policy = state.agent.policy
+    state.output_spec = body.output
     state.messages = Log() if instructions is None else Log((Message(Role.SYSTEM, instructions),))
     state.unsent_chars = len(instructions or "")
     _offer(state, body.tools)
@@ -439,6 +437,7 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
     if body.agent is not None:
         state.agent = body.agent
         state.policy = body.agent.policy
+        state.output_spec = body.output or state.output_spec
         _offer(state, body.tools)
 
 
