@@ -62,7 +62,7 @@ class OpenAPI:
         named = {host_of(url) for url in (base_url, loaded.url) if url is not None}
         self._http = GuardedHttp(
             hosts,
-            # Whoever gave the document's URL also named its host.
+            # A user who gave the document's URL thereby named its host.
             named_by_user=[*allowed_hosts, *(hosts & named)],
             allow_private=allow_private,
             max_response_bytes=max_response_bytes,
