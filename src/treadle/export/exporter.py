@@ -14,7 +14,7 @@ from treadle.journal.protocol import Journal
 
 
 class RowFormat(Protocol):
-    """A format of rows: how it writes messages, and reads them again."""
+    """A format of rows, which writes messages and reads them again."""
 
     @property
     def has_reasoning(self) -> bool:
