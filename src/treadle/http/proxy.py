@@ -1,6 +1,4 @@
-"""The decision whether a request to an http:
-
-URL goes through a proxy, by the same rules as pyreqwest.
+"""The decision whether a request to an http:// URL goes through a proxy, by the same rules as pyreqwest.
 
 Source: hyper-util 0.1, `client::proxy::matcher`, which reqwest 0.12 and 0.13 use. This module only decides
 whether there may be a proxy; pyreqwest then finds the proxy and connects to it.

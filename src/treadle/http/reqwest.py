@@ -145,10 +145,10 @@ async def read_body(response: "Response", max_bytes: int, cancelled: Cancellatio
 
 
 class ReqwestTransport:
-    """HTTP through pyreqwest, over one connection pool per process and time-outs.
+    """HTTP through pyreqwest. Transports with the same time-outs share one connection pool in a process.
 
-    A cancelled task ends at once. Its connection is closed if a streamed answer had begun. Before that, pyreqwest
-    cannot close it, so it stays open until the server answers or the time-out.
+    A cancelled task ends at once. If a streamed answer had begun, its connection is closed. Before that,
+    pyreqwest cannot close the connection, so it stays open until the server answers or the time-out.
     """
 
     def __init__(self, timeouts: failures.Timeouts | None = None) -> None:

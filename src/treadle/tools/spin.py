@@ -202,9 +202,7 @@ class SpinTool:
 
 
 def spin(text: str = "", **settings: Any) -> Spin:
-    """Return the toolset of a service, for names such as `spin:http:
-
-    host:port/component`.
+    """Return the toolset of a service, for names such as `spin:http://host:port/component`.
 
     Without a path in the URL, the component is `vfs`. Without a text, `settings` are the arguments of `Spin`.
     Raises: `ConfigError`.

@@ -1,6 +1,4 @@
-"""Requests to http:
-
-URLs on the running event loop.
+"""Requests to http:// URLs on the running event loop.
 
 Everything that is the same in all requests to a URL is computed once and kept as a `Route`: the bytes of the
 head, and the pool of the event loop that sent the last request. A request then costs one coroutine, one write and

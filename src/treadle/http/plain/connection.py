@@ -3,9 +3,10 @@
 What is fast here, and why:
 
 - a request is one write and one future, made by `ask` and resolved by the parser's callbacks: no task, no stream
-reader, no queue between the socket and the caller; - httptools parses in C and hands over each header by calling
-`dict.setdefault`, so that no Python runs per header; names are decoded only if somebody asks for a header; -
-there is no timer per request: the pool watches all its connections with one.
+  reader, no queue between the socket and the caller;
+- httptools parses in C and passes each header to `dict.setdefault`, so that no Python code runs per header; names
+  are decoded only if a header is looked up;
+- there is no timer per request: the pool watches all its connections with one timer.
 """
 
 import asyncio

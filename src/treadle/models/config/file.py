@@ -84,8 +84,8 @@ class ModelTable(_Table):
     output_mode: Literal["native", "tool", "text"] | None = None
     """How the model is made to answer in a schema; `treadle models check` shows what works."""
     format: str | None = None
-    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` goes by the model's
-    name."""
+    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
+    model's name."""
     options: dict[str, Any] = {}
     """Options that only this provider's dialect has."""
     timeout_seconds: _Positive = 600.0

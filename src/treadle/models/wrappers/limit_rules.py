@@ -117,7 +117,7 @@ class Pace:
         """The rate that was accepted before a higher one was tried."""
         self._doubling_seconds = _DOUBLING_SECONDS
         self._unlucky = 0
-        """How many refusals came without a success between them."""
+        """How many consecutive requests were refused."""
         self._told_at: float | None = None
 
     def wait(self, now: float) -> float:

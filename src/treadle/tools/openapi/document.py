@@ -67,7 +67,7 @@ _BASE64: dict[str, Json] = {
 
 
 class Parameter(Struct, frozen=True):
-    """The place of one argument in a request."""
+    """A parameter of an operation: where one argument belongs in a request, and how it is written."""
 
     name: str
     """The name in the request."""

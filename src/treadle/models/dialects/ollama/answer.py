@@ -95,7 +95,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
 
 
 def read_call(raw: dict[str, Json]) -> ToolCall:
-    """Return a call of an answer."""
+    """Return the tool call for an element of an answer's `tool_calls`."""
     function = raw["function"]
     arguments = text_of_value(function.get("arguments")) or "{}"
     rest = {key: value for key, value in raw.items() if key not in _CALL_FIELDS and value is not None}
