@@ -1,6 +1,6 @@
 """`treadle doctor`: what works on this machine.
 
-Each check tries the thing itself. Of API keys only the names of the variables are printed.
+Each check tries the thing itself. The names of variables with API keys are printed, but never the keys.
 """
 
 import asyncio

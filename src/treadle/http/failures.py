@@ -1,6 +1,6 @@
 """The errors of the transports, with the same texts for every transport.
 
-Of the request they name only the server's origin, which contains no secrets.
+They name the server's origin, which contains no secrets, and nothing else of the request.
 """
 
 from urllib.parse import urlsplit

@@ -35,7 +35,7 @@ class HttpTransport:
     """HTTP to any server. Several event loops and threads can use it at once.
 
     A request to an http:// URL is sent on the running event loop, over connections that are kept for each loop. A
-    request to an https:// URL, or through a proxy of the environment, goes through pyreqwest and the process's pool.
+    request to an https:// URL, or through a proxy, goes through pyreqwest and the process's connection pool.
     """
 
     def __init__(self, *, timeout_seconds: float = 600.0, connect_timeout_seconds: float = 10.0) -> None:

@@ -47,7 +47,7 @@ def print_transcript(
 ) -> None:
     """Print the messages with calls, results and times, and the outcome.
 
-    Of each result, `result_lines` are shown; with `is_full`, nothing is shortened.
+    At most `result_lines` lines of each result are shown; with `is_full`, nothing is shortened.
     """
     events = journal.read(run_id)
     run = Run(run_id, fold([event.body for event in events]), journal)

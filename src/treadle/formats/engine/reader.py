@@ -178,7 +178,7 @@ class Content:
         self._skip = count
 
     def add(self, text: str) -> None:
-        """Add text to the present piece."""
+        """Add text to the current piece."""
         while self._skip and not self._is_begun and not self._held and text:
             if not text.startswith("\n"):
                 self._skip = 0
@@ -200,7 +200,7 @@ class Content:
         self._held = text[len(body) :]
 
     def end_piece(self, gap: int = 1) -> None:
-        """End the present piece, because a call follows. Remove up to `gap` newlines at its end."""
+        """End the current piece, because a call follows. Remove up to `gap` newlines at its end."""
         if self._is_begun:
             held = self._held
             for _ in range(gap):

@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         self._is_streamed = is_streamed
         head = self._pool.loop.create_future()
         if self._parser is None:
-            # The server closed the connection as soon as it was made.
+            # The server closed the connection immediately after it was opened.
             head.set_exception(failures.broken(self._pool.origin, _CLOSED))
             return head
         self._head = head

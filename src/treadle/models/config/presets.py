@@ -28,7 +28,7 @@ DIALECTS: "Registry[type[HttpModel]]" = Registry(
 """The classes of models, by dialect."""
 
 _PROVIDERS = {"openai_chat": "openai"}
-"""The name of a dialect's own provider, where it is not the name of the dialect."""
+"""The names of dialects' own providers, if they differ from the names of the dialects."""
 
 
 def _chat(base_url: str, key_variable: str, price_provider: str, **more: Any) -> Preset:

@@ -312,7 +312,7 @@ def join_url(base_url: str, path: str, query: str = "") -> str:
 
 
 def merge_headers(made: Mapping[str, str], given: Mapping[str, str] | None) -> dict[str, str]:
-    """Return all headers of a request, with names in lower case.
+    """Return the headers `made` by the dialect and those `given` by the user, with names in lower case.
 
     Raises: `ConfigError`, without the value, for a header that HTTP does not allow.
     """

@@ -121,8 +121,10 @@ class Limiter:
 
     @classmethod
     def shared(cls, name: str, **options: Any) -> "Limiter":
-        """Return the limiter with this name, of which a process has only one. Raises: `ConfigError` if it exists
-        with other options."""
+        """Return the limiter with this name; a process has only one of each name.
+
+        Raises: `ConfigError` if the limiter exists with other options.
+        """
         with cls._shared_lock:
             known = cls._shared.get(name)
             if known is None:

@@ -153,7 +153,7 @@ async def _stop_if_cancelled(command: Command, perform: Callable[[], Outcome]) -
 
 
 def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:
-    """Return `binds` with normal paths. Raises: `ConfigError`."""
+    """Return `binds` with normalised paths. Raises: `ConfigError`."""
     checked = {}
     for outer, inner in binds.items():
         if not os.path.exists(outer):

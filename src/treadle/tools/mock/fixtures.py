@@ -51,7 +51,7 @@ class Rule:
         self.weight = len(fixture.match) + len(fixture.when)
         criteria = msgspec.json.encode([fixture.match, fixture.when], order="sorted")
         self.key = hashlib.sha256(criteria).hexdigest()[:16]
-        """An id of the criteria. Of several fixtures with the same id only one can ever answer."""
+        """An id of the criteria. If several fixtures have the same id, only one of them can ever answer."""
         self.is_counting = b"call_count" in msgspec.json.encode(fixture)
         """True if an answer contains the number of calls."""
 

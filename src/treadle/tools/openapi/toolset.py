@@ -164,7 +164,7 @@ class OpenAPITool:
         self._find_output_fault = _output_checker(operation.output_schema or {}).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
-        """See `Tool.call`. Of a response that breaks the document's own schema, only the text is returned.
+        """See `Tool.call`. If a response breaks the document's own schema, only its text is returned.
 
         Raises: `ToolError`.
         """

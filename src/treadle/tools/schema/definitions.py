@@ -55,7 +55,7 @@ class Definitions(Struct, frozen=True):
     """The format of most tools; if several are equally frequent, the one that occurs first."""
     tools: tuple[ToolSpec, ...]
     raw: tuple[dict[str, Json], ...]
-    """Each tool as it was written."""
+    """The definition of each tool, unchanged."""
     rest: dict[str, Json]
     """The other fields of the document, outside the list of tools."""
     lost: tuple[Loss, ...]
