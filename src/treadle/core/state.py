@@ -181,7 +181,7 @@ class State(Struct, gc=False):
     snapshot_id: str | None = None
     """The id of the newest snapshot; `None` if there is none."""
     tool_states: dict[str, str] = {}
-    """The states that tools keep beside the files, as of the newest snapshot: name to content hash."""
+    """The states that tools keep in addition to the files, as of the newest snapshot: name to content hash."""
     rewards: dict[str, float] = {}
     """The rewards given since the newest turn began, by name."""
 

@@ -1,4 +1,4 @@
-"""Task sets with their checks: `files`, and what other packages declare. One folder for each task set."""
+"""The built-in task sets with their checks. Each task set is one folder."""
 
 from treadle.agent.task import TASK_SETS, Grade, Task, TaskSet, load_task, task_set
 

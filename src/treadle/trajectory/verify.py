@@ -104,13 +104,13 @@ class _Recorded:
 
 
 class _Inner(Struct, frozen=True):
-    """A recorded call that another tool made."""
+    """A recorded inner call."""
 
     seq: int
     """The number of the event that holds its result."""
     result: ToolResult
     started: e.ToolStarted | None
-    """`None` for a call that was not run."""
+    """The event with which the call was started; `None` if the call was not run."""
 
     def is_call(self, name: str, arguments: str) -> bool:
         """Return whether this call is a call of the tool `name` with these arguments."""

@@ -1,4 +1,4 @@
-"""The statuses of runs that commands list and resume, from the facts that the journal has of each run."""
+"""The statuses of runs, for the commands that list and resume runs, derived from the journal's facts."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -19,7 +19,7 @@ FILTERS = {
     "waiting": replace(_IDLE, is_waiting=True),
     "open": replace(_IDLE, is_waiting=False, is_session=True, is_turn_open=False),
 }
-"""The filter for each status, which also lets other runs through where `status_of` has to decide."""
+"""The journal's filter for each status. If `status_of` has to decide, it also lets other runs through."""
 
 
 def status_of(info: RunInfo) -> str:

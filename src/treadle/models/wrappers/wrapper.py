@@ -1,4 +1,4 @@
-"""What all models around a model share."""
+"""The base of all models that wrap another model."""
 
 from typing import ClassVar
 
@@ -8,10 +8,11 @@ from treadle.models.protocol import Model, check_parts, identity_of, output_mode
 
 
 class Wrapper:
-    """A model around another one, which behaves like the inner model where a subclass does not say otherwise."""
+    """A model that wraps another model. It behaves like the inner model unless a subclass says otherwise."""
 
     CHANGES_ANSWERS: ClassVar[bool] = True
-    """Whether another answer may come than the inner model's. If not, the wrapper has the inner model's part."""
+    """True if answers may differ from the inner model's. If not, the wrapper has the same `part` as the inner
+    model."""
 
     def __init__(self, inner: Model) -> None:
         self.inner = inner
@@ -33,7 +34,7 @@ class Wrapper:
 
     @property
     def output_mode(self) -> OutputMode:
-        """How the inner model is brought to answer in a schema."""
+        """How the inner model is made to answer in a schema."""
         return output_mode_of(self.inner)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
