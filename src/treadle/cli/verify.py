@@ -33,22 +33,40 @@ def verify(
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Verify all runs of the journal.")] = False,
     tools: o.Tools = None,
+    is_trusted: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Take the tools that the journal names: this imports modules and may start programs, so use it "
+            "for journals of your own.",
+        ),
+    ] = False,
     journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> int:
     """Make the tool calls of runs again in a fresh sandbox and compare the results.
 
-    Calls of your own tools are made again if --tools names the tools; a call of effect 'once' is never made again.
+    The tools are the built-in ones, those of --tools, and with --trust all that the run's journal names. A call of
+    effect 'once' is never made again.
     The exit code is 0 if every result is the same, 1 otherwise.
     """
     if runs and len(runs) == 1 and runs[0].endswith(".jsonl"):
         memory = MemoryJournal()
-        return _verify(memory, import_file(memory, runs[0]), tools, is_json=is_json)
+        run_ids = import_file(memory, runs[0])
+        return _verify(memory, run_ids, tools, is_trusted=is_trusted, is_json=is_json)
     with closing(open_existing(journal)) as opened:
-        return _verify(opened, find_runs(opened, runs, is_all=is_all), tools, is_json=is_json)
+        run_ids = find_runs(opened, runs, is_all=is_all)
+        return _verify(opened, run_ids, tools, is_trusted=is_trusted, is_json=is_json)
 
 
-def _verify(journal: Journal, run_ids: Sequence[str], tools: Sequence[str] | None, *, is_json: bool) -> int:
+def _verify(
+    journal: Journal,
+    run_ids: Sequence[str],
+    tools: Sequence[str] | None,
+    *,
+    is_trusted: bool,
+    is_json: bool,
+) -> int:
     """Verify runs, print each, and return 0 if no result differs."""
     from treadle.trajectory.verify import verify_run
 
@@ -56,7 +74,7 @@ def _verify(journal: Journal, run_ids: Sequence[str], tools: Sequence[str] | Non
 
     async def verify_all() -> None:
         for run_id in run_ids:
-            found.append(await verify_run(journal, run_id, tools or None))
+            found.append(await verify_run(journal, run_id, tools or None, is_trusted=is_trusted))
             _print(found[-1], is_json=is_json)
 
     execute(verify_all())
@@ -75,9 +93,13 @@ def _print(verification: "Verification", *, is_json: bool) -> None:
         print_lines([msgspec.json.encode(verification)])
         return
     console = stdout()
-    is_same = not verification.differences
+    found, style = "same    ", "green"
+    if verification.differences:
+        found, style = "differs ", "bold red"
+    elif not verification.matched:
+        found, style = "nothing ", "yellow"
     skipped = f", {verification.skipped:,} skipped" if verification.skipped else ""
-    console.print("same    " if is_same else "differs ", style="green" if is_same else "bold red", end="")
+    console.print(found, style=style, end="")
     console.print(
         f"{clean(verification.run_id)}  {verification.matched:,} of "
         f"{write_count(verification.calls, 'call')}{skipped}",

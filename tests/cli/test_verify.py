@@ -1,0 +1,40 @@
+"""`treadle verify` with tools of one's own."""
+
+import subprocess
+import sys
+
+from tests.cli.command import Cli
+
+SHOP = '''
+from treadle import tool
+
+
+@tool(effect="pure")
+def price(of: str) -> str:
+    """Say a price.
+
+    Args:
+        of: The thing that it is the price of.
+    """
+    return "3 EUR"
+'''
+PROGRAM = """
+import asyncio, shop
+from treadle import Agent, ScriptedModel, open_journal
+from treadle.models import call
+
+with open_journal("runs.db") as journal:
+    model = ScriptedModel([[call("price", {"of": "tea"})], "3 EUR"])
+    asyncio.run(Agent(model, tools=[shop.price], journal=journal).run("go", run_id="r"))
+"""
+
+
+def test_tools_that_the_journal_names_are_taken_if_it_is_trusted(cli: Cli) -> None:
+    (cli.folder / "shop.py").write_text(SHOP)
+    (cli.folder / "program.py").write_text(PROGRAM)
+    subprocess.run([sys.executable, "program.py"], cwd=cli.folder, check=True)
+    checked = cli("verify", "r", "--journal", "runs.db")
+    assert checked.code == 0
+    assert checked.out.startswith("nothing r  0 of 1 call, 1 skipped")
+    checked = cli("verify", "r", "--trust", "--journal", "runs.db")
+    assert (checked.code, checked.out) == (0, "same    r  1 of 1 call\n")
