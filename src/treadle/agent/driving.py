@@ -6,10 +6,11 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec.structs import force_setattr, replace
 
+from treadle.agent.kit import Kit
 from treadle.agent.run import Run
 from treadle.agent.spec import Files
 from treadle.agent.task import Task, load_task
@@ -35,18 +36,38 @@ from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver, Emit
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import read_call
+from treadle.models.protocol import Model
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Decision, Tool
-
-if TYPE_CHECKING:
-    from treadle.agent.agent import Agent
+from treadle.tools.protocol import Approver, Decision, Tool
 
 Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
 """The parts of a message, and a mapping of hash to content for the store."""
 
 
+class AgentParts(Protocol):
+    """An agent, as far as its runs need it."""
+
+    model: Model
+    policy: Policy
+    has_policy: bool
+    kit: Kit
+    files: Files | None
+    approver: Approver | None
+    schema: dict[str, Json] | None
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent as a value."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """The journal that the runs are kept in."""
+        ...
+
+
 def begin(
-    agent: "Agent",
+    agent: AgentParts,
     work: str | Task | None,
     *,
     run_id: str | None = None,
@@ -83,7 +104,7 @@ def begin(
     return driver
 
 
-async def reopen(agent: "Agent", run_id: str) -> tuple[State, RunWriter]:
+async def reopen(agent: AgentParts, run_id: str) -> tuple[State, RunWriter]:
     """Acquire the lease of a run, and return the run's state and a writer for it.
 
     Raises: `RunNotFoundError`; `LeaseHeldError` if another process drives the run.
@@ -98,7 +119,7 @@ async def reopen(agent: "Agent", run_id: str) -> tuple[State, RunWriter]:
 
 
 async def go_on(
-    agent: "Agent", state: State, writer: RunWriter, task: Task | None = None, emit: Emit | None = None
+    agent: AgentParts, state: State, writer: RunWriter, task: Task | None = None, emit: Emit | None = None
 ) -> Driver:
     """Return a driver for an existing run, with its files restored.
 
@@ -116,7 +137,12 @@ async def go_on(
 
 
 async def fork(
-    agent: "Agent", run_id: str, at: int | None, text: str | None, new_run_id: str | None, emit: Emit | None
+    agent: AgentParts,
+    run_id: str,
+    at: int | None,
+    text: str | None,
+    new_run_id: str | None,
+    emit: Emit | None,
 ) -> tuple[Driver, Task | None]:
     """Create a run that begins with a copy of another run's first `at` events; return its driver and its task.
 
@@ -183,7 +209,7 @@ async def leave(driver: Driver, reason: str | None) -> None:
 
 
 def make_driver(
-    agent: "Agent",
+    agent: AgentParts,
     state: State,
     writer: RunWriter,
     sandbox: Sandbox,
@@ -276,7 +302,7 @@ def read_approvals(
 
 
 def _spec_for(
-    agent: "Agent", task: Task | None, schema: dict[str, Json] | None, files: Files | None
+    agent: AgentParts, task: Task | None, schema: dict[str, Json] | None, files: Files | None
 ) -> AgentSpec:
     """Return the agent's spec with the task, the schema and the files of one run."""
     spec = agent.spec
@@ -295,7 +321,7 @@ def _spec_for(
 
 
 def _resumed(
-    agent: "Agent", driver: Driver, task: Task | None, policy: Policy, output: OutputSpec | None
+    agent: AgentParts, driver: Driver, task: Task | None, policy: Policy, output: OutputSpec | None
 ) -> e.RunResumed:
     started = driver.state.started
     assert started is not None
@@ -306,7 +332,7 @@ def _resumed(
     return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output)
 
 
-def _forked(agent: "Agent", started: e.RunStarted, parent: Parent, task: Task | None) -> e.RunStarted:
+def _forked(agent: AgentParts, started: e.RunStarted, parent: Parent, task: Task | None) -> e.RunStarted:
     """Return the first event of a fork, in which the agent's parts replace the recorded ones."""
     recorded = started.output
     schema = agent.schema or (None if recorded is None else recorded.schema)

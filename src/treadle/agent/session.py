@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.agent import driving
 from treadle.agent.attachments import Attachable, read_attachments
+from treadle.agent.driving import AgentParts
 from treadle.agent.run import Run
 from treadle.agent.spec import Files
 from treadle.agent.stream import RunStream
@@ -16,9 +17,6 @@ from treadle.http.background import run_blocking
 from treadle.loop.driver import Driver, Emit
 from treadle.loop.wayout import see_through
 
-if TYPE_CHECKING:
-    from treadle.agent.agent import Agent
-
 
 class Session:
     """A conversation. Use it with `async with`, or with `with` and the `_sync` methods.
@@ -27,7 +25,7 @@ class Session:
     be used further after a turn that failed.
     """
 
-    def __init__(self, agent: "Agent", run_id: str | None, files: Files | None) -> None:
+    def __init__(self, agent: AgentParts, run_id: str | None, files: Files | None) -> None:
         self._agent = agent
         self._files = files
         self._driver: Driver | None = None

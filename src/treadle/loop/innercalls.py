@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -13,12 +13,12 @@ from treadle.core.types import Json, ToolCall, ToolResult
 from treadle.loop.outbox import DONE, Outbox
 from treadle.tools.protocol import ToolOutput
 
-if TYPE_CHECKING:
-    from treadle.loop.workbench import Workbench
-
 DecideInner: TypeAlias = Callable[[str, int, str, str], InnerDecision]
 """A function that decides about an inner call. It takes the id of the outer call, the number of the inner call in
 it (from 1), the name of the tool and the arguments as JSON."""
+
+MakeInner: TypeAlias = Callable[[Run, str, int, Outbox], Awaitable[ToolResult]]
+"""A function that makes an inner call. It takes the decision, the id of the outer call, the step and the outbox."""
 
 
 def run_all(parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
@@ -30,10 +30,11 @@ class InnerCalls:
     """The inner calls of one running call, made one after another."""
 
     __slots__ = (
-        "_bench",
         "_count",
+        "_decide",
         "_is_over",
         "_lock",
+        "_make_call",
         "_outbox",
         "_parent_id",
         "_running",
@@ -41,9 +42,12 @@ class InnerCalls:
         "is_in_doubt",
     )
 
-    def __init__(self, bench: "Workbench", parent_id: str, step: int, outbox: Outbox) -> None:
+    def __init__(
+        self, decide: DecideInner, make_call: MakeInner, parent_id: str, step: int, outbox: Outbox
+    ) -> None:
         """Make an object for the inner calls of the running call `parent_id`."""
-        self._bench = bench
+        self._decide = decide
+        self._make_call = make_call
         self._parent_id = parent_id
         self._step = step
         self._outbox = outbox
@@ -98,9 +102,9 @@ class InnerCalls:
     async def _make(self, name: str, arguments: str) -> ToolResult:
         if self.is_in_doubt:
             return refuse_after_doubt(ToolCall(f"{self._parent_id}/{self._count}", name, arguments))
-        decided = self._bench.decide_inner(self._parent_id, self._count, name, arguments)
+        decided = self._decide(self._parent_id, self._count, name, arguments)
         if isinstance(decided, Run):
-            return await self._bench.make_inner(decided, self._parent_id, self._step, self)
+            return await self._make_call(decided, self._parent_id, self._step, self)
         if isinstance(decided, Doubt):
             self.is_in_doubt = True
         elif isinstance(decided, Settle):

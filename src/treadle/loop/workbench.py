@@ -107,7 +107,7 @@ class Workbench:
         inner = (
             None
             if call.name in self.toolbox.contextless
-            else InnerCalls(self, call.call_id, order.step, outbox)
+            else InnerCalls(self.decide_inner, self.make_inner, call.call_id, order.step, outbox)
         )
         max_chars = self.toolbox.by_name[call.name].max_result_chars
         try:

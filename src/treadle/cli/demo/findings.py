@@ -3,7 +3,8 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from treadle.cli.demo.census import Census, count_second_answers, take_census
 from treadle.cli.demo.view import DemoView
@@ -16,14 +17,22 @@ from treadle.cli.terminal.transcript import print_transcript
 from treadle.journal.protocol import Journal
 from treadle.trajectory.verify import verify_run
 
-if TYPE_CHECKING:
-    from treadle.cli.demo.stages import Outcome
-
 EXCERPT_RESULT_LINES = 3
 MAX_EXCERPT_EVENTS = 45
 
 
-def show_findings(view: DemoView, journal: Journal, outcome: "Outcome", rows: Path) -> tuple[bool, str]:
+class Outcome(Struct, frozen=True):
+    """The journal that the workers wrote."""
+
+    journal_path: Path
+    run_ids: list[str]
+    interrupted: Census | None
+    """The counts after the kill; `None` if no worker was killed."""
+    seconds: float
+    """How long both workers worked."""
+
+
+def show_findings(view: DemoView, journal: Journal, outcome: Outcome, rows: Path) -> tuple[bool, str]:
     """Print the results. Return whether all results are as expected, and the id of an example run."""
     census = take_census(journal, outcome.run_ids)
     view.section("Results")
@@ -45,7 +54,7 @@ def show_findings(view: DemoView, journal: Journal, outcome: "Outcome", rows: Pa
     return all(goods), example or outcome.run_ids[0]
 
 
-def _show_runs(view: DemoView, census: Census, outcome: "Outcome") -> bool:
+def _show_runs(view: DemoView, census: Census, outcome: Outcome) -> bool:
     reasons = " · ".join(f"{count} {reason}" for reason, count in sorted(census.stop_reasons.items()))
     is_whole = not census.interrupted and not census.not_begun
     view.result("runs", f"{reasons or 'none ended'}", is_good=is_whole)

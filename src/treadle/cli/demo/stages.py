@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle.cli.demo.census import Census, take_census
-from treadle.cli.demo.findings import show_findings, show_next
+from treadle.cli.demo.findings import Outcome, show_findings, show_next
 from treadle.cli.demo.processes import ModelServer, WorkerProcess
 from treadle.cli.demo.view import DemoView
 from treadle.cli.demo.worker import Job, Order
@@ -39,17 +39,6 @@ class DemoOptions(Struct, frozen=True, kw_only=True):
     def is_own(self) -> bool:
         """True if the user's own model is used instead of the oracle."""
         return self.agent.model is not None or self.agent.base_url is not None
-
-
-class Outcome(Struct, frozen=True):
-    """The journal that the workers wrote."""
-
-    journal_path: Path
-    run_ids: list[str]
-    interrupted: Census | None
-    """The counts after the kill; `None` if no worker was killed."""
-    seconds: float
-    """How long both workers worked."""
 
 
 def run_demo(options: DemoOptions) -> int:

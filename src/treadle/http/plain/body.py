@@ -1,12 +1,9 @@
 """The parts of an answer that a caller gets: its headers, and the body of a streamed answer."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from treadle.http.plain.connection import Connection
 
 _UNREAD_BYTES = 256 * 1024
 """How many unread bytes of a streamed body are kept before reading from the socket is paused."""
@@ -29,13 +26,25 @@ class Headers(Struct, gc=False):
         return self.by_name.get(name.lower())
 
 
+class Source(Protocol):
+    """The connection that a body arrives on."""
+
+    def resume(self) -> None:
+        """Read the socket again, if that was paused."""
+        ...
+
+    def leave(self) -> None:
+        """Close the connection, because nobody reads the rest of the body."""
+        ...
+
+
 class Body:
     """The body of a streamed answer: an iterator over its pieces as they arrive."""
 
     __slots__ = ("_connection", "_failure", "_is_ended", "_loop", "_unread", "_unread_bytes", "_waiter")
 
-    def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
-        self._connection: Connection | None = connection
+    def __init__(self, connection: Source, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection: Source | None = connection
         self._loop = loop
         self._unread: list[bytes] = []
         self._unread_bytes = 0

@@ -13,7 +13,7 @@ import asyncio
 import os
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -21,9 +21,6 @@ from treadle.http import failures
 from treadle.http.plain.body import Body, Headers
 from treadle.http.plain.inflate import ENCODINGS, Inflater
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
-
-if TYPE_CHECKING:
-    from treadle.http.plain.pool import Pool
 
 MAX_HEAD_BYTES = 256 * 1024
 _FRAMING_RATE = 16
@@ -36,6 +33,29 @@ Head: TypeAlias = asyncio.Future[Answer] | asyncio.Future[StreamedAnswer]
 class StaleConnectionError(Exception):
     """A request that was lost because the server had closed the idle connection, before any part of an answer
     came."""
+
+
+class Owner(Protocol):
+    """The pool that a connection belongs to."""
+
+    loop: asyncio.AbstractEventLoop
+    origin: str
+
+    def watch(self, connection: "Connection") -> None:
+        """Fail the request of a connection when it is due."""
+        ...
+
+    def send(self, connection: "Connection", payload: bytes) -> None:
+        """Call `write` of a connection soon."""
+        ...
+
+    def release(self, connection: "Connection") -> None:
+        """Take back a connection that can be used again."""
+        ...
+
+    def forget(self, connection: "Connection") -> None:
+        """Remove a connection that is closed."""
+        ...
 
 
 class Connection(asyncio.Protocol):
@@ -67,7 +87,7 @@ class Connection(asyncio.Protocol):
         "on_header",
     )
 
-    def __init__(self, pool: "Pool") -> None:
+    def __init__(self, pool: Owner) -> None:
         self._pool = pool
         self._transport: Any = None
         self._headers: dict[bytes, bytes] = {}
