@@ -1,4 +1,4 @@
-"""The protocol of models, and what the other rooms need of them."""
+"""The protocol `Model`, and the functions by which other packages of Treadle use and make models."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
@@ -76,9 +76,10 @@ def identity_of(model: Model) -> str:
 def output_mode_of(
     model: Model, schema: dict[str, Json] | None = None, *, has_tools: bool = False
 ) -> OutputMode:
-    """Return how `model` is best brought to answer in `schema`, or in any schema, with tools or without.
+    """Return the best way to make `model` give an answer that fits `schema`; `None` stands for any schema.
 
-    It is the model's attribute `output_mode`; a model without that attribute is taken to decode within a schema.
+    `has_tools` says whether the request also offers tools. The result is the model's attribute `output_mode`; a
+    model without that attribute is assumed to decode within a schema.
     """
     mode = OutputMode(getattr(model, "output_mode", OutputMode.NATIVE))
     if (
@@ -118,7 +119,7 @@ def check_parts(model: Model, parts: Iterable[Artifact]) -> None:
 def load_model(name: str, **options: Json) -> Model:
     """Return the model called `name` in treadle.toml, or the one by `provider:name`; see `Config.model`.
 
-    Rooms that may import only this module make models with it. Raises: `ConfigError`.
+    It is for packages that do not import `treadle.models.config` themselves. Raises: `ConfigError`.
     """
     from treadle.models.config.file import load_config
 

@@ -159,7 +159,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PolicyOptions(Struct, frozen=True):
-    """The limits that were given."""
+    """The limits that were given on the command line."""
 
     given: Mapping[str, Any] = {}
     """Values of `Policy`, by field."""

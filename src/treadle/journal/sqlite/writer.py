@@ -102,7 +102,7 @@ class SqliteWriter:
         self.key, self.token = lease
         """The number of the run's row, 0 until the row is made, and the fencing token."""
         self.head = head
-        """The run's newest frame; 0 if it has none."""
+        """The number of the run's newest frame; 0 if it has none."""
         self.epoch = -1
         """The count of takeovers in the file when the lease was last checked."""
         self.error: JournalError | None = None

@@ -1,7 +1,8 @@
 """`treadle.toml`: named models, and the wrappers of each.
 
 The wrappers of a model are, from the inside out: cost, limit, retries, fallback to other models, cache. The file
-never holds keys, only names of environment variables. Source of the format: TOML 1.0, or YAML.
+never holds keys, only names of environment variables. It is written in TOML 1.0, or in YAML if its name is
+`treadle.yaml` or `treadle.yml`.
 """
 
 import difflib
@@ -82,7 +83,7 @@ class ModelTable(_Table):
     headers: dict[str, str] | None = None
     """Further headers; `${NAME}` in a value is replaced by the environment variable."""
     output_mode: Literal["native", "tool", "text"] | None = None
-    """How the model is brought to answer in a schema; `treadle models check` shows what works."""
+    """How the model is made to give an answer that fits a schema; `treadle models check` shows what works."""
     format: str | None = None
     """The text format of tool calls that the server does not parse, such as `hermes`; `auto` goes by the model's
     name."""

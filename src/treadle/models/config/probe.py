@@ -43,7 +43,7 @@ class Probed(Struct, frozen=True):
     findings: tuple[Finding, ...]
     grade: Grade
     output_mode: str
-    """How the model is best brought to answer in a schema."""
+    """The best way to make the model give an answer that fits a schema."""
 
     @property
     def is_usable(self) -> bool:

@@ -172,7 +172,7 @@ class HttpModel(ABC):
 
     @abstractmethod
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        """Return the request body. Each message is encoded once for its history, by `Log.map` or `Log.scan`."""
+        """Return the request body. `Log.map` and `Log.scan` keep the encoded messages, so none is encoded again."""
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         """Return the body up to the first message, which depends on tools, schema and settings alone."""

@@ -33,7 +33,7 @@ class Preset(Struct, frozen=True, kw_only=True):
     header_variables: Mapping[str, str] = {}
     """Header to the environment variable that it is read from, if the variable is set."""
     output_mode: OutputMode = OutputMode.NATIVE
-    """How the provider's models are brought to answer in a schema."""
+    """How the provider's models are made to give an answer that fits a schema."""
     decodes_beside_tools: bool = True
     """Whether the server accepts a schema for the answer in a request that has tools."""
     quirks: Quirks = Quirks()

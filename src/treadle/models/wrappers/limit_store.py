@@ -31,7 +31,7 @@ class Lease(Struct, frozen=True):
     """The requests and tokens that a process took for the next moments."""
 
     counts: dict[str, float]
-    """Kind, `requests` or `tokens`, to the count that was taken."""
+    """Maps the kind, `requests` or `tokens`, to the number that was taken."""
     wait: float
     """The seconds until the missing amount can be there; 0 if nothing is missing."""
     not_before_seconds: float

@@ -1,4 +1,4 @@
-"""What all models around a model share."""
+"""The base class of models that wrap another model."""
 
 from typing import ClassVar
 
@@ -33,7 +33,7 @@ class Wrapper:
 
     @property
     def output_mode(self) -> OutputMode:
-        """How the inner model is brought to answer in a schema."""
+        """How the inner model is made to give an answer that fits a schema."""
         return output_mode_of(self.inner)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:

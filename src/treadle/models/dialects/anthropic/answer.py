@@ -38,7 +38,7 @@ _REASONS = {
     "refusal": FinishReason.CONTENT_FILTER,
 }
 _SAID = frozenset(("end_turn", "tool_use", "max_tokens", "refusal", None))
-"""Reasons that `FinishReason` expresses fully."""
+"""Stop reasons that lose nothing when they are converted to a `FinishReason`."""
 _SERVER_USES = frozenset(("server_tool_use", "mcp_tool_use"))
 
 _encode = msgspec.json.Encoder().encode

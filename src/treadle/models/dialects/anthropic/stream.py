@@ -11,7 +11,7 @@ from treadle.models.wire.server import Server, explain_error
 from treadle.models.wire.stream import Collector
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
-"""Type of a delta to the field that it extends; the delta has a field of the same name."""
+"""Maps the type of a delta to the field of the block that it extends. The delta's own field has the same name."""
 
 
 class MessageCollector(Collector):
@@ -25,7 +25,7 @@ class MessageCollector(Collector):
         self._pieces: dict[tuple[int, str], list[str]] = {}
         self._inputs: dict[int, list[str]] = {}
         self._calls: dict[int, int] = {}
-        """Index of a block to the position of its call among the calls."""
+        """Maps the index of a block to the position of its call among the calls."""
 
     @property
     def is_complete(self) -> bool:

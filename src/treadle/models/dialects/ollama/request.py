@@ -85,7 +85,7 @@ class OllamaModel(HttpModel):
         return super().identity + _encode(self._fields).decode()
 
     async def find_context_tokens(self) -> int | None:
-        """Return `num_ctx`, if it was set. Ollama reports what a model was made for, not what it is loaded with."""
+        """Return `num_ctx` if it was set. Ollama reports what a model supports at most, not what it uses."""
         return self._num_ctx
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
