@@ -1,6 +1,6 @@
-"""The errors of the transports, in the same words whichever way a request went.
+"""The errors of the transports. Their messages are the same for all transports.
 
-Of the request they name only the server's origin, which holds no secrets.
+A message names only the origin of the request's URL, which holds no secrets.
 """
 
 from urllib.parse import urlsplit

@@ -55,10 +55,10 @@ class HttpAnswer(Struct, frozen=True):
 
     status: int
     headers: Mapping[str, str]
-    """Their names are in lower case; of several headers with one name, the last."""
+    """The headers, with names in lower case. If a name is repeated, the last value is kept."""
     body: bytes
     url: str
-    """Where the answer came from, after redirects."""
+    """The URL that the answer came from, after redirects."""
 
 
 class GuardedHttp:

@@ -117,7 +117,7 @@ def _take_contents(body: e.BodyWithContents, blobs: dict[str, bytes]) -> None:
 
 
 def _describe_owner(body: e.BodyWithContents, digest: str) -> str:
-    """Return " of ..." with what of `body` names the content."""
+    """Return the text " of ..." that says what the content belongs to in `body`, for an error message."""
     if isinstance(body, e.ToolCompleted):
         return f" of the result of {body.result.name} ({body.result.call_id})"
     if not isinstance(body, e.SnapshotTaken):

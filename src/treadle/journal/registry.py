@@ -18,7 +18,7 @@ STORES: Registry[Callable[[str, StoreOptions], Journal]] = Registry(
         "memory": "treadle.journal.memory:open_store",
     },
 )
-"""Scheme to the function that opens a store. It is called with what follows the scheme, `//` included."""
+"""Maps a scheme to the function that opens a store. The function gets the text after the scheme, with the `//`."""
 
 
 def open_journal(

@@ -1,4 +1,4 @@
-"""What a caller gets of an answer: its headers, and the body of a streamed one."""
+"""The headers of an answer, and the body of a streamed answer."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -13,12 +13,12 @@ _UNREAD_BYTES = 256 * 1024
 
 
 class Headers(Struct, gc=False):
-    """The headers of an answer; calling it returns the first with a name."""
+    """The headers of an answer. Call it with a name to get the first header of that name."""
 
     raw: dict[bytes, bytes]
-    """As they came; of several with the same spelling of the name, the first."""
+    """The headers as they arrived. If a name is repeated with the same spelling, the first value is kept."""
     by_name: dict[str, str] | None = None
-    """Names in lower case; made when somebody asks."""
+    """The headers by name in lower case. Computed at the first call."""
 
     def __call__(self, name: str) -> str | None:
         """Return the first header called `name`, in any case; `None` if there is none."""

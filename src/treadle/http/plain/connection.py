@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._inflater: Inflater | None = None
         self._unsent: memoryview | None = None
         self._fault: Exception | None = None
-        """What the parser's callbacks found wrong, which may not raise."""
+        """The error that a callback of the parser found. It is kept here because callbacks may not raise."""
         self._is_streamed = self._is_complete = self._is_keepable = False
 
     def ask(self, payload: bytes, unsent: bytes, due: float, *, is_streamed: bool) -> Any:
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
             head.set_exception(failure)
 
     def leave(self) -> None:
-        """Close the connection because the reader of the body has left."""
+        """Close the connection because the caller does not read the rest of the body."""
         self.fail(failures.broken(self._pool.origin, "the stream was left"))
 
     def resume(self) -> None:

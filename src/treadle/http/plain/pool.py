@@ -24,7 +24,7 @@ _STALE_SECONDS = 2.0
 A connection that breaks sooner has met a fault of the server, which the caller is told of.
 """
 _SWEEP_SECONDS = 45.0
-"""A connection is closed when it was idle for one to two of these."""
+"""How often idle connections are closed. One is closed after it was idle for one to two of these periods."""
 
 
 class Pool:
@@ -40,7 +40,7 @@ class Pool:
         self._port = port
         self._timeouts = timeouts
         self._idle: dict[Connection, None] = {}
-        """The one used last is used next."""
+        """The idle connections, in the order in which they became idle. The last one is used first."""
         self._busy: set[Connection] = set()
         self._unwritten: list[tuple[Connection, bytes]] = []
         self._timer: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""The second half of the hot path: writes of many runs are committed together, and their waiters told.
+"""The second half of the hot path: commits the writes of many runs together, and wakes those who wait for them.
 
 What is fast here, and why. At level `process` a commit only hands bytes to the operating system, so it is made at
 the end of the event loop's turn, in the event loop's thread (`commit_now`): handing it to another thread and being

@@ -25,7 +25,7 @@ _MESSAGES = {
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
 }
-"""SQLite's primary result code to what a user is told."""
+"""Maps SQLite's primary result code to the message for the user."""
 
 
 def explain(error: sqlite3.Error, path: Path) -> JournalError:

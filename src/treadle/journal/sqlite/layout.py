@@ -77,7 +77,7 @@ them.
 """
 
 LEVELS = {"process": "NORMAL", "power": "FULL"}
-"""A journal's level to SQLite's `synchronous`. In WAL mode NORMAL syncs at checkpoints alone."""
+"""Maps a journal's level to SQLite's setting `synchronous`. In WAL mode NORMAL syncs at checkpoints alone."""
 
 LOCK_SECONDS = 30.0
 """How long another process may hold the file's lock."""

@@ -1,4 +1,4 @@
-"""The first half of the hot path: what a run appends, up to the moment that it is handed to the committer.
+"""The first half of the hot path: collects what a run appends, and hands it to the committer.
 
 `append` adds bodies to the run's open `Write` and does nothing else. Facts are computed and bodies are encoded once
 per turn of the event loop, when the journal hands over the open writes of all runs, and not for each append. `sync`
@@ -41,7 +41,7 @@ class Write:
         self.first_seq = first_seq
         self.bodies: list[e.DurableBody] = []
         self.raws: dict[int, msgspec.Raw] = {}
-        """Index into `bodies` to the exact bytes of those that were read elsewhere."""
+        """Maps an index into `bodies` to the body's exact bytes, if the body was read elsewhere."""
         self.blobs: dict[str, bytes] | None = None
         self.head: tuple[object, ...] = ()
         """The facts in `heads` after `bodies`; set when the write is handed over."""
@@ -51,7 +51,7 @@ class Write:
         self.frame: bytes | None = None
         """The bodies as JSON lines; `None` until `encode`."""
         self.waiters: list[asyncio.Future[None]] = []
-        """Touched by the event loop alone, as `is_done` is."""
+        """The futures to settle. Only the event loop uses this field and `is_done`."""
         self.is_done = False
         self.error: JournalError | None = None
 

@@ -1,8 +1,8 @@
 """The processes of a command: starting them, ending them together, and limits for each.
 
-The first process is a shell that waits for the command instead of replacing itself with it: it collects orphans,
-and no signal from inside ends it. It waits for a word before it runs the command. Until then its starter prepares
-to end it, and makes sure that it also ends when the starter does.
+The first process is a shell that waits for the command instead of replacing itself with it: it collects
+orphans, and no signal from inside ends it. It waits for a byte from a pipe before it runs the command. Until
+then the starter prepares to end it, and makes sure that it also ends when the starter does.
 """
 
 import json
@@ -59,7 +59,7 @@ class Family(Protocol):
         ...
 
     def let_go(self) -> None:
-        """Let the first process begin the command."""
+        """Tell the first process to run the command."""
         ...
 
     def has_ended(self) -> bool:
