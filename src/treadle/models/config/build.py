@@ -39,7 +39,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     """The limit of one attempt, from connecting to the end of the answer."""
     connect_timeout_seconds: float = 10.0
     transport: Transport | None = None
-    """`None`: HTTP."""
+    """The transport of requests. `None`: HTTP."""
     output_mode: OutputMode | None = None
     """How the model is made to give an answer that fits a schema. `None`: in the way of the provider."""
     options: Mapping[str, Json] = {}
@@ -184,7 +184,7 @@ def split_name(name: str) -> tuple[str, str]:
 def with_cost(
     inner: Model, name: str, *, base_url: str | None = None, price: Price | None = None, **_: Any
 ) -> Model:
-    """Return `inner`, made to add the cost of its answers if genai-prices is installed and knows this server."""
+    """Return `inner`, wrapped to add costs if genai-prices is installed and knows this server."""
     provider, rest = split_name(name)
     preset = find_preset(provider)
     if price is not None or preset is None or preset.price_provider is None:
@@ -197,7 +197,7 @@ def with_cost(
 
 
 def with_retries(inner: Model, max_attempts: int, total_timeout_seconds: float) -> "RetryModel":
-    """Return `inner`, made to try again after errors that may pass."""
+    """Return `inner`, wrapped to send requests again after temporary errors."""
     from treadle.models.wrappers.retry import RetryModel
 
     return RetryModel(inner, max_attempts=max_attempts, total_timeout_seconds=total_timeout_seconds)

@@ -1,4 +1,4 @@
-"""What all models behind a server share: how a request gets to the server, and its answer back.
+"""The base class of models behind a server: it sends requests and reads the answers.
 
 A dialect is a subclass: it says where to post, how a request is written, and how an answer is read. An
 answer, whole or streamed, becomes one raw object that one function reads; a plain answer is decoded straight into
@@ -31,7 +31,7 @@ _MAX_PREFIXES = 1024
 OnDelta: TypeAlias = Callable[[Delta], None]
 
 _Prefix: TypeAlias = tuple[Request, tuple[bool, ...], bytes]
-"""A prefix of bodies, after the request without messages and the flags that it was made for."""
+"""A request without messages, the flags, and the beginning of the body that belongs to both."""
 
 _decode = msgspec.json.Decoder().decode
 
@@ -214,7 +214,7 @@ class HttpModel(ABC):
         return _decode(event)
 
     def _reader(self) -> SseReader | LineReader:
-        """Return what cuts a stream into events."""
+        """Return a new reader that splits a stream into events."""
         return SseReader()
 
     def _find_error(self, raw: Json) -> Json | None:

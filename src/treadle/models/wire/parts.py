@@ -12,7 +12,8 @@ from treadle.core.types import Artifact, Message, Role
 Contents: TypeAlias = Mapping[str, bytes]
 """`Request.contents`."""
 AcceptedParts: TypeAlias = Mapping[str, frozenset[str] | None]
-"""Kind of part to the MIME types that a dialect accepts, `None` for all. Text files are accepted by every dialect.
+"""Maps a kind of part to the MIME types that a dialect accepts; `None` means all. Text files are accepted by
+every dialect.
 """
 Encode: TypeAlias = Callable[[Message, Contents], bytes]
 
@@ -23,7 +24,7 @@ AUDIO_FORMATS = {
     "audio/mpeg": "mp3",
     "audio/mp3": "mp3",
 }
-"""MIME type to the format that OpenAI's APIs know."""
+"""Maps a MIME type to the name of the format in OpenAI's APIs."""
 
 
 def check_part(part: Artifact, dialect: str, accepted: AcceptedParts) -> None:
@@ -80,7 +81,7 @@ def attached(message: Message, parts: tuple[Artifact, ...]) -> Message:
 
 
 def parts_apart(message: Message) -> tuple[Artifact, ...]:
-    """Return the parts that an API which takes parts from users alone cannot have in the message itself."""
+    """Return the parts that must be sent in a user message instead, if an API accepts parts only from users."""
     return () if message.role is Role.USER or message.role is Role.SYSTEM else message.parts
 
 
@@ -88,11 +89,11 @@ def parts_apart(message: Message) -> tuple[Artifact, ...]:
 def with_attached(
     encode: Encode, find_parts: Callable[[Message], tuple[Artifact, ...]] = parts_apart
 ) -> "Callable[[bytes, Message, Contents], tuple[bytes, bytes]]":
-    """Return a function for `Log.scan` that encodes messages for an API whose users alone may send parts.
+    """Return a function for `Log.scan` that encodes messages for an API that accepts parts only from users.
 
-    The parts that `find_parts` gives follow in a user message, after all results of the step, since the API joins
-    results to the calls before them. The state is what is still to follow. The same `encode` gives the same
-    function, so that histories keep what it made.
+    The parts that `find_parts` returns are sent in a user message after all results of the step, because the API
+    wants results directly after their calls. The state holds the encoded user message until then. Equal arguments
+    give the same function, so that a `Log` does not encode its messages again.
     """
 
     def step(waiting: bytes, message: Message, contents: Contents) -> tuple[bytes, bytes]:

@@ -11,7 +11,7 @@ class Quirks(Struct, frozen=True, omit_defaults=True):
     """The differences between a chat-completions server and OpenAI's."""
 
     renamed: Mapping[str, str] = {}
-    """Field of the request body to the name that this server uses."""
+    """Maps a field of the request body to the name that this server uses."""
     has_reasoning: bool = True
     """Whether the server accepts the reasoning of earlier messages."""
     has_short_ids: bool = False
@@ -23,7 +23,7 @@ class Preset(Struct, frozen=True, kw_only=True):
 
     dialect: str
     base_url: str | None = None
-    """`None`: the dialect's own."""
+    """The base URL of the provider's server. `None`: the one of the dialect."""
     key_variable: str | None = None
     """The environment variable that holds the API key."""
     needs_key: bool = True
@@ -31,7 +31,7 @@ class Preset(Struct, frozen=True, kw_only=True):
     base_url_variable: str | None = None
     """The environment variable that may hold another base URL."""
     header_variables: Mapping[str, str] = {}
-    """Header to the environment variable that it is read from, if the variable is set."""
+    """Maps a header to the environment variable with its value. The header is sent if the variable is set."""
     output_mode: OutputMode = OutputMode.NATIVE
     """How the provider's models are made to give an answer that fits a schema."""
     decodes_beside_tools: bool = True

@@ -15,7 +15,7 @@ class PromptTemplate(Struct, frozen=True):
     """The texts around messages."""
 
     around: Mapping[Role, tuple[str, str]]
-    """Role to the texts before and after a message."""
+    """Maps a role to the texts before and after a message."""
     answer: str
     """The text after which the model's answer begins."""
     begin: str = ""
@@ -55,7 +55,7 @@ TEMPLATES: dict[str, PromptTemplate] = {
     ),
     "none": PromptTemplate(dict.fromkeys(Role, ("", "")), ""),
 }
-"""Name to template. `plain` is for base models; `none` sends the contents alone."""
+"""The templates by name. `plain` is for base models; `none` sends the contents alone."""
 
 
 def find_template(name: str) -> PromptTemplate:

@@ -65,7 +65,7 @@ _STATUS_OF_KIND = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
-"""The kind that an error names to its HTTP status; for errors within a stream, whose own status was 200."""
+"""Maps the kind of an error to its HTTP status, for errors within a stream that began with status 200."""
 
 
 class Server(Struct, frozen=True, repr_omit_defaults=True):

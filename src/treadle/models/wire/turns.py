@@ -63,14 +63,14 @@ class TurnWriter:
         return (last, instructions, waiting), written
 
     def close(self, state: Turns) -> bytes:
-        """Return what ends the list of turns after the last message."""
+        """Return the text that closes the list of turns, and before it the parts that still have to be sent."""
         last, _, waiting = state
         if waiting:
             return self._join(last, Role.USER, waiting) + b"]}]"
         return b"]" if last is None else b"]}]"
 
     def _join(self, last: Role | None, role: Role, elements: bytes) -> bytes:
-        """Return `elements` with what stands before them."""
+        """Return `elements` after the text that joins them to the last turn or begins a new one."""
         if last is None:
             return self._openers[role] + elements
         if self._openers[role] is self._openers[last] and self._merges(role) and self._merges(last):

@@ -47,7 +47,7 @@ UNREADABLE = "unreadable_call"
 _MAX_TOOLSETS = 64
 _MAX_BAD_CALLS = 16
 _EXCERPT = 200
-"""Characters."""
+"""How many characters of a bad call are kept if it stands for several."""
 _Write: TypeAlias = Callable[[list[Message], bool], Iterable[Message]]
 
 
@@ -187,7 +187,7 @@ class _Writer:
 
 
 def _merge(results: list[Message]) -> Message:
-    """Return one user message of the results of a step."""
+    """Return one user message that holds all results of a step."""
     parts = tuple([part for result in results for part in result.parts])
     return Message(Role.USER, "\n".join([result.content for result in results]), parts=parts)
 
@@ -249,7 +249,7 @@ class _Reader:
         on_failure: "Callable[..., None] | None",
         make: Callable[[], IncrementalParser],
     ) -> "Callable[..., None] | None":
-        """Return `on_failure`, made to drop first what the failed attempt streamed."""
+        """Return a function that drops what the failed attempt streamed and then calls `on_failure`."""
         if on_failure is None:
             return None
 

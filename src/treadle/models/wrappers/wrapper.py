@@ -19,7 +19,7 @@ class Wrapper:
         if self.CHANGES_ANSWERS:
             part = PartSpec(name=part.name, missing=f"the program put a {type(self).__name__} around it")
         self.part = part
-        """The description for the agent spec."""
+        """The description of this model for the agent spec."""
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
-"""Reads an answer of the Messages API: one raw object to a `Completion`, and a plain one straight from its bytes.
+"""Converts an answer of the Messages API to a `Completion`: from its raw object or, if plain, from its bytes.
 
-In a raw object the `input` of a call is its exact text. Blocks that the fields of a message do not hold, as
-thinking with its signature and what the server looked up, are kept opaque, in their order.
+In a raw object the `input` of a call is its exact text. Blocks that have no field in a message,
+such as signed thinking and tool calls of the server, are kept unread in `Message.opaque`, in their order.
 """
 
 from typing import Literal
@@ -149,7 +149,7 @@ def message_of(blocks: list[Json]) -> Message:
 
 
 def _opaque(shape: list[str], kept: list[Json]) -> dict[str, Json] | None:
-    """Return what the fields of a message do not hold: often nothing, or the signature of its one thought."""
+    """Return the data that has no field in a message: often none, or only the signature of a single thought."""
     at = 1 if shape[:1] == ["thinking"] else 0
     rest = shape[at + 1 :] if shape[at : at + 1] == ["text"] else shape[at:]
     if any(kind != "tool_use" for kind in rest):

@@ -1,6 +1,7 @@
 """The dialect `anthropic`: Anthropic's Messages API, as Anthropic and compatible servers speak it.
 
-Writes the request: each message becomes content blocks once for its whole history, and a body is joined from them.
+Writes the request. A message is converted to content blocks only once, not for each request; the body is joined
+from them.
 Source: Anthropic API reference, Messages, version 2023-06-01, 2026.
 """
 
@@ -126,7 +127,7 @@ class AnthropicModel(HttpModel):
         return is_new and is_closed(schema) and super().takes_schema(schema, has_tools=has_tools)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """Return the server's answer; see `Model.infer`. A paused answer is continued to one completion."""
+        """Return the server's answer; see `Model.infer`. If the server pauses, the answer is continued."""
         completion = await super().infer(request, watch)
         pauses = 0
         while completion.opaque is not None and completion.opaque.get("finish_reason") == _PAUSED:

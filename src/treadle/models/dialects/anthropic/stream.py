@@ -1,4 +1,4 @@
-"""Puts a streamed answer of the Messages API together: from its events to the raw object of a whole answer."""
+"""Joins the events of a streamed answer of the Messages API into the raw object of a whole answer."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Reads a completion's answer: one raw object to a `Completion`, and a plain one straight from its bytes."""
+"""Converts an answer to a `Completion`: from its raw object or, if plain, from its bytes."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The dialect `completions`: a prompt in, text out, as OpenAI's old endpoint and every open engine have it.
+"""The dialect `completions`: plain text completions, as OpenAI's old endpoint and all open engines offer them.
 
 It is for base models, and for models whose tool calls are text. It has no tools: `FormatModel` writes them into the
 transcript, and reads calls out of the text.
@@ -106,8 +106,8 @@ def _encode_inner(text: str) -> bytes:
 
 @lru_cache
 def _encoder_for(template: str) -> Encode:
-    """Return the function that writes messages; the same one for the same template, so that histories keep its
-    results."""
+    """Return the function that writes messages; the same one for the same template, so that a `Log` does
+    not encode its messages again."""
     write = find_template(template).write
 
     def encode(message: Message, contents: Contents) -> bytes:

@@ -1,4 +1,4 @@
-"""Puts a streamed completion together: from its chunks to the raw object of a whole answer."""
+"""Joins the chunks of a streamed completion into the raw object of a whole answer."""
 
 from collections.abc import Callable
 

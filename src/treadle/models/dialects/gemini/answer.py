@@ -1,4 +1,4 @@
-"""Reads an answer of the Gemini API: one raw object to a `Completion`, and a plain one straight from its bytes.
+"""Converts an answer of the Gemini API to a `Completion`: from its raw object or, if plain, from its bytes.
 
 In a raw object the `args` of a call are their exact text. Parts that the fields of a message do not hold are kept
 opaque, in their order, and the signatures of thoughts with them.

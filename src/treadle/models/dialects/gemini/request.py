@@ -1,6 +1,7 @@
 """The dialect `gemini`: Google's Gemini API, `generateContent`.
 
-Writes the request: each message becomes parts once for its whole history, and a body is joined from them.
+Writes the request. A message is converted to parts only once, not for each request; the body is joined
+from them.
 Source: Gemini API reference, v1beta, 2026.
 """
 

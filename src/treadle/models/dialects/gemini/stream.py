@@ -1,4 +1,4 @@
-"""Puts a streamed answer of the Gemini API together: from its chunks to the raw object of a whole answer."""
+"""Joins the chunks of a streamed answer of the Gemini API into the raw object of a whole answer."""
 
 from collections.abc import Callable
 

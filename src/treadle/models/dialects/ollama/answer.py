@@ -1,4 +1,4 @@
-"""Reads an answer of Ollama: one raw object to a `Completion`, and a plain one straight from its bytes.
+"""Converts an answer of Ollama to a `Completion`: from its raw object or, if plain, from its bytes.
 
 In a raw object the `arguments` of a call are their exact text.
 """

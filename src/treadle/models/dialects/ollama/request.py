@@ -1,6 +1,6 @@
 """The dialect `ollama`: Ollama's own API, `/api/chat`.
 
-Writes the request: each message is encoded once for its whole history, and a body is joined from the pieces.
+Writes the request. A message is encoded only once, not for each request; the body is joined from the pieces.
 Source: Ollama API documentation and client 0.6, 2026.
 """
 

@@ -1,7 +1,7 @@
-"""Reads a chat-completions answer: one raw object to a `Completion`, and a plain one straight from its bytes.
+"""Converts a chat-completions answer to a `Completion`: from its raw object or, if plain, from its bytes.
 
-What Treadle models goes to its field, null and empty lists are dropped, and everything else is kept opaque at the
-level where it stood. An answer that makes no sense is a `ServerError`.
+Data that Treadle has a field for goes to that field. Nulls and empty lists are dropped. Everything else is kept in
+`opaque` of the message, call or completion where it stood. An answer that makes no sense is a `ServerError`.
 """
 
 from typing import Literal
@@ -56,11 +56,11 @@ _FINISH_REASONS = {
     "safety": FinishReason.CONTENT_FILTER,
 }
 _CUT_SHORT = frozenset((FinishReason.LENGTH, FinishReason.CONTENT_FILTER))
-"""Reasons that hold whatever the message contains."""
+"""Finish reasons that are kept even if the message has tool calls."""
 _FAILED_REASONS = frozenset(("error", "abort", "insufficient_system_resource"))
-"""Reasons with which an engine gives up; the same request may succeed."""
+"""Finish reasons for a failure of the engine. The same request may succeed if it is sent again."""
 _AUDIO_TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
-"""Audio format to its MIME type, where that is not `audio/` and the format's name."""
+"""Maps an audio format to its MIME type. Other formats have the type `audio/` with the format's name."""
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
@@ -107,7 +107,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
 
 
 def _rest_of(raw: dict[str, Json], known: frozenset[str]) -> dict[str, Json] | None:
-    """Return the fields that are not `known` and say something; `None` if there are none."""
+    """Return the fields that are not `known`, without nulls and empty lists; `None` if there are none."""
     if raw.keys() <= known:
         return None
     return {k: v for k, v in raw.items() if k not in known and v is not None and v != []} or None

@@ -1,6 +1,6 @@
 """The dialect `openai_chat`: OpenAI's chat completions, as OpenAI and nearly every other server speak it.
 
-Writes the request: each message is encoded once for its whole history, and a body is joined from the pieces.
+Writes the request. A message is encoded only once, not for each request; the body is joined from the pieces.
 Source: OpenAI API reference, chat completions, 2026; vLLM 0.11 for token ids.
 """
 
@@ -162,7 +162,7 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 
 def _parts_apart(message: Message) -> tuple[Artifact, ...]:
-    """Return the parts that follow in a message of the user; the server has its own audio by its id."""
+    """Return the parts to send in a user message instead, without audio that the server knows by its id."""
     parts = parts_apart(message)
     if parts and "audio" in (message.opaque or {}):
         return tuple([part for part in parts if part.kind != "audio"])
@@ -172,7 +172,7 @@ def _parts_apart(message: Message) -> tuple[Artifact, ...]:
 def encoder_for(quirks: Quirks) -> Encode:
     """Return the function that encodes messages for a server.
 
-    The same quirks give the same function, so that histories keep what it made.
+    The same quirks give the same function, so that a `Log` does not encode its messages again.
     """
     if quirks.has_reasoning and not quirks.has_short_ids:
         return encode_message

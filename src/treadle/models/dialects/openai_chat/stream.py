@@ -1,4 +1,4 @@
-"""Puts a streamed chat-completions answer together: from its chunks to the raw object of a whole answer."""
+"""Joins the chunks of a streamed chat-completions answer into the raw object of a whole answer."""
 
 import base64
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Reads an answer of the Responses API: one raw object to a `Completion`, and a plain one straight from its bytes.
+"""Converts an answer of the Responses API to a `Completion`: from its raw object or, if plain, from its bytes.
 
 The items of an answer are kept in their order, without what the fields of a message hold already.
 """

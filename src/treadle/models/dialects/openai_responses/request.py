@@ -1,6 +1,7 @@
 """The dialect `openai_responses`: OpenAI's Responses API.
 
-Writes the request: each message becomes input items once for its whole history, and a body is joined from them.
+Writes the request. A message is converted to input items only once, not for each request; the body is joined
+from them.
 Source: OpenAI API reference, Responses, 2026.
 """
 

@@ -21,7 +21,7 @@ class ResponseCollector(Collector):
         """The finished items, by their index."""
         self._raw: Json = None
         self._calls: dict[int, tuple[int, str, str]] = {}
-        """Index of an item to the position, id and name of its call."""
+        """Maps the index of an item to the position, id and name of its call."""
         self._told: set[int] = set()
         """Positions of calls whose arguments came in pieces."""
         self._thought_at: tuple[str, int, int] | None = None
