@@ -175,5 +175,5 @@ class PolicyOptions(Struct, frozen=True):
         return cls(_POLICY.read(values))
 
     def over(self, policy: Policy) -> Policy:
-        """Return `policy` with the limits that were given. Raises: `ConfigError` for one out of range."""
+        """Return `policy`, changed by the limits that were given. Raises: `ConfigError` for one out of range."""
         return replace(policy, **self.given) if self.given else policy

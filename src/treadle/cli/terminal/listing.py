@@ -1,4 +1,4 @@
-"""The statuses of runs that commands list and resume, from the facts that the journal has of each run."""
+"""The status of each run for a listing, and the runs that a command lists or resumes."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -19,7 +19,7 @@ FILTERS = {
     "waiting": replace(_IDLE, is_waiting=True),
     "open": replace(_IDLE, is_waiting=False, is_session=True, is_turn_open=False),
 }
-"""The filter for each status, which also lets other runs through where `status_of` has to decide."""
+"""The filter of the journal for each status. Some also match runs of another status; `status_of` sorts them out."""
 
 
 def status_of(info: RunInfo) -> str:
