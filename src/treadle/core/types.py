@@ -277,7 +277,7 @@ class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
     return_token_ids: bool | None = None
     """True to ask for the token ids of prompt and answer; vLLM and SGLang can return them."""
     extra: dict[str, Json] | None = None
-    """Additional fields of the request body, sent unchanged; they win over the fields above."""
+    """Additional fields of the request body, sent unchanged; they override the fields above."""
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
