@@ -133,8 +133,8 @@ class Config:
         return self.file.model
 
     def model(self, name: str | None = None, **options: Any) -> Model:
-        """Return a named model, or one by `provider:name`. `options` are those of `treadle.model` and win over the
-        file.
+        """Return a named model, or one by `provider:name`. `options` are those of `treadle.model` and override
+        the file.
 
         Raises: `ConfigError` for an unknown name, with the nearest known one, and as `treadle.model` does.
         """
@@ -260,7 +260,7 @@ def find_config(folder: Path | None = None) -> Path | None:
 def load_config(path: str | Path | None = None) -> Config:
     """Return the configuration in a file, or in the one that `find_config` finds; an empty one if there is none.
 
-    The environment wins over the file: `TREADLE_MODELS__FAST__BASE_URL` over `base_url` of the model `fast`.
+    The environment overrides the file: `TREADLE_MODELS__FAST__BASE_URL` over `base_url` of the model `fast`.
     Raises: `ConfigError` that names the file, the place in it and the names that are known there.
     """
     found = find_config() if path is None else Path(path).expanduser()

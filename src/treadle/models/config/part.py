@@ -18,7 +18,7 @@ _DEFAULTS = {
 }
 """Settings that are left out if they have these values."""
 _UNSAID = frozenset(("api_key", "headers", "transport"))
-"""Options that are never written down."""
+"""Options that are never stored in a part."""
 _SECRET = re.compile(
     r"(?:.*[_-])?(?:secret|password|api[_-]?key|access[_-]token|auth[_-]token)|authorization|headers|cookie|token",
     re.IGNORECASE,

@@ -73,7 +73,7 @@ class HttpModel(ABC):
         output_mode: OutputMode | str | None = None,
         decodes_beside_tools: bool = True,
     ) -> None:
-        """Make a model. `headers` are sent with every request and win over those made here.
+        """Make a model. `headers` are sent with every request and override those made here.
 
         `name` is for the journal. `decodes_beside_tools` says whether the server accepts a schema for the answer in
         a request that has tools.
@@ -244,7 +244,7 @@ class HttpModel(ABC):
             ) from None
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
-        """Return the typed error for an answer of another status than 200."""
+        """Return the typed error for an answer with a status other than 200."""
         try:
             raw = self._find_error(_decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError):

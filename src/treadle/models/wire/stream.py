@@ -46,7 +46,7 @@ class Collector(ABC):
         """
 
     def add_whole(self, raw: Json) -> None:
-        """Add the answer of a server that did not stream. Without a subclass's own way it is read as one chunk."""
+        """Add the answer of a server that did not stream. By default it is read as one chunk."""
         self.add(raw)
 
     def end(self) -> None:

@@ -9,9 +9,8 @@ from treadle.models.wire.parts import Contents, Encode
 Turns: TypeAlias = tuple[Role | None, tuple[str, ...], bytes]
 """The state between two messages of a transcript.
 
-It is the role of the turn that is open, `None` before the first one; the system messages so far, which these APIs
-take in a field of their own; and what is still to follow in a turn of the user, once the results of the step are
-there.
+Its items are the role of the open turn, `None` before the first one; the system messages so far, which these APIs
+take in a field of their own; and the encoded parts that follow in a user turn after the results of the step.
 """
 NO_TURNS: Turns = (None, (), b"")
 """The state before the first message."""

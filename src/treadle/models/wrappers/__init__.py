@@ -1,1 +1,1 @@
-"""Models around a model: retries, limits, fallbacks, caches, costs, text formats."""
+"""Models that wrap another model: retries, limits, fallbacks, caches, costs, text formats."""

@@ -115,7 +115,7 @@ class Pace:
         """The rate that was accepted before a higher one was tried."""
         self._doubling_seconds = _DOUBLING_SECONDS
         self._unlucky = 0
-        """How many refusals came without a success between them."""
+        """How many refusals in a row came without a success between them."""
         self._told_at: float | None = None
 
     def wait(self, now: float) -> float:
@@ -258,7 +258,7 @@ class Pace:
         self._bucket.level = min(capacity, level if level is not None else 1.0)
 
     def _raise(self, now: float) -> None:
-        """Raise the rate, if nothing was refused for long."""
+        """Raise the rate if nothing was refused for a long time."""
         bucket = self._bucket
         assert bucket is not None
         if self._told_at is not None:

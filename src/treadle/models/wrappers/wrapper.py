@@ -8,10 +8,10 @@ from treadle.models.protocol import Model, check_parts, identity_of, output_mode
 
 
 class Wrapper:
-    """A model around another one, which behaves like the inner model where a subclass does not say otherwise."""
+    """A model that wraps another model, and behaves like that inner model unless a subclass overrides a method."""
 
     CHANGES_ANSWERS: ClassVar[bool] = True
-    """Whether another answer may come than the inner model's. If not, the wrapper has the inner model's part."""
+    """Whether answers may differ from the inner model's. If not, the wrapper has the inner model's `part`."""
 
     def __init__(self, inner: Model) -> None:
         self.inner = inner

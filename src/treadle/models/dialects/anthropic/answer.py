@@ -103,7 +103,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
 
 
 def message_of(blocks: list[Json]) -> Message:
-    """Return the message that content blocks form; blocks that its fields do not hold are kept in their order."""
+    """Return the message for content blocks. Blocks that have no field in it are kept in `opaque`, in order."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []

@@ -192,7 +192,7 @@ class AnthropicModel(HttpModel):
 
 
 _USED = b'"type":"tool_use"'
-"""The mark of a call in a turn; no text contains it, since quotes in a text are escaped."""
+"""The bytes that mark a call in an encoded turn. Texts never contain them, because their quotes are escaped."""
 _PAST = "Was called before, and can no longer be called."
 
 

@@ -1,7 +1,7 @@
 """Converts an answer of the Gemini API to a `Completion`: from its raw object or, if plain, from its bytes.
 
-In a raw object the `args` of a call are their exact text. Parts that the fields of a message do not hold are kept
-opaque, in their order, and the signatures of thoughts with them.
+In a raw object the `args` of a call are their exact text. Parts that have no field in a message are
+kept in `Message.opaque` in their order, with the signatures of thoughts.
 """
 
 from typing import Literal
@@ -144,7 +144,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
 
 
 def _message_of(parts: list[Json], contents: dict[str, bytes]) -> Message:
-    """Return the message that parts form; parts that its fields do not hold are kept in their order.
+    """Return the message for the parts of an answer. Parts that have no field in it are kept in `opaque`, in order.
 
     Large contents of its own parts are added to `contents`.
     """

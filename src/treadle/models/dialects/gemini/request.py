@@ -44,9 +44,9 @@ _encode = msgspec.json.Encoder().encode
 class GeminiModel(HttpModel):
     """A model behind the Gemini API.
 
-    The API tells the model's thoughts only if asked: `extra={"generationConfig": {"thinkingConfig":
+    The API returns the model's thoughts only if asked for them: `extra={"generationConfig": {"thinkingConfig":
     {"includeThoughts": True}}}`. Fields of `generationConfig` and `toolConfig` in `Settings.extra` are merged with
-    those made here, and win.
+    those made here, and override them.
     """
 
     DIALECT = "gemini"
