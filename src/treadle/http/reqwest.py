@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CancellationCheck:
-    """A check for cancellations that pyreqwest loses: those that come together with what is waited for.
+    """A check for cancellations that pyreqwest loses: those that arrive at the same time as the awaited result.
 
     Make one before waiting and call `check` after it.
     """

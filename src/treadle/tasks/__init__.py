@@ -1,4 +1,4 @@
-"""Task sets with their checks: `files`, and what other packages declare. One folder for each task set."""
+"""The built-in task sets and their checks, in one folder each. Other packages can register further task sets."""
 
 from treadle.agent.task import TASK_SETS, Grade, Task, TaskSet, load_task, task_set
 

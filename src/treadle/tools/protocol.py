@@ -1,4 +1,4 @@
-"""What the loop asks of a tool and of a toolset, and what a tool's answer looks like."""
+"""The protocols `Tool` and `Toolset`, and the types of results and approvals."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias

@@ -1,4 +1,4 @@
-"""From what a user writes (tools, toolsets, functions, names, files) to an agent's tools, and back to parts."""
+"""Convert what a user writes (tools, toolsets, functions, names, files) to tools, and tools back to parts."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

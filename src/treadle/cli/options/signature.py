@@ -43,7 +43,7 @@ class Row(NamedTuple):
     least: float | None = None
     most: float | None = None
     read: Callable[[Sequence[str]], Any] | None = None
-    """Reads the texts of an option that may be given several times. `None`: the field's type is enough."""
+    """Converts the texts of an option that may be given several times. `None`: the field's type is enough."""
 
 
 class FieldOptions:

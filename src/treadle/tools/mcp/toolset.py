@@ -60,8 +60,8 @@ class MCPServer:
 
         A URL uses Streamable HTTP, or the older transport with `transport="sse"`. A command's environment is `env`
         and a few variables of this process, such as PATH and HOME. `timeout_seconds` limits one call. `effects` and
-        `may_differ` (see `ToolSpec.may_differ`) map the server's names of tools to what the server does not say, or
-        says wrongly. `secrets` are further texts that no message may contain, besides the values of `env` and
+        `may_differ` map the server's names of tools to the values for `ToolSpec`, where the server declares none or
+        a wrong one. `secrets` are further texts that no message may contain, besides the values of `env` and
         `headers`.
         Raises: `ConfigError`.
         """
