@@ -152,3 +152,31 @@ async def test_a_run_of_a_program_is_gone_on_with_in_another_process(tmp_path: P
         finally:
             sys.path.remove(str(tmp_path))
         assert (await agent.resume("r")).output == "3 EUR"
+
+
+async def test_what_is_set_on_an_agent_counts_for_its_next_run() -> None:
+    agent = Agent(ScriptedModel(["a", "b"]), journal=MemoryJournal())
+    await agent.run("go")
+    agent.instructions, agent.policy = "Be brief.", Policy(max_steps=3)
+    run = await agent.run("go")
+    assert run.messages[0].content == "Be brief."
+    assert run.state.policy.max_steps == 3
+    assert run.spec == agent.spec
+
+
+async def test_another_model_that_goes_on_is_asked_for_the_schema_in_its_own_way() -> None:
+    class Caller(ScriptedModel):
+        output_mode = "tool"
+
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    journal = MemoryJournal()
+    await Agent(ScriptedModel([]), journal=journal, schema=schema).run("How many?", run_id="r")
+    second = Caller([[call("final_answer", {"n": 3})]])
+    run = await Agent(second, journal=journal).resume("r")
+    assert run.value == {"n": 3}, run.error
+    assert second.requests[0].output_schema is None
+    assert [spec.name for spec in second.requests[0].tools] == ["final_answer"]
+    assert (await Agent(second, journal=journal).replay("r")).is_exact
+    third = ScriptedModel(['{"n": 4}'])
+    fork = await Agent(third, journal=journal).fork("r", text="Again.")
+    assert (fork.value, third.requests[0].output_schema) == ({"n": 4}, schema)

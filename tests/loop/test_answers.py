@@ -212,6 +212,7 @@ async def test_a_resumed_run_still_knows_its_schema(tmp_path):
     run = await Agent(failing, schema=City, journal=tmp_path / "runs.db").run("Tell of Oslo.")
     assert run.stop_reason is StopReason.ERROR
     scripted = ScriptedModel([[call("final_answer", GOOD)]])
+    scripted.output_mode = OutputMode.TOOL
     agent = Agent(scripted, journal=tmp_path / "runs.db")
     resumed = await agent.resume(run.run_id)
     assert resumed.value["name"] == "Oslo"

@@ -9,6 +9,7 @@ from tests.loop.test_loop import Lab, kinds, lab, results
 
 from treadle import Agent, Policy, ToolContext, tool
 from treadle.core import events as e
+from treadle.core.errors import ToolError
 from treadle.core.types import Effect, StopReason, ToolErrorKind
 from treadle.models import call
 from treadle.tools.resolve import resolve_tools
@@ -200,6 +201,71 @@ async def test_code_that_calls_something_else_the_second_time_is_in_doubt(lab: L
     assert kinds(run)[-1] is ToolErrorKind.IN_DOUBT
 
 
+Steps = tuple[tuple[str, str], ...]
+READ_A, READ_B, SEND = ("read", "a"), ("read", "b"), ("send", "x")
+HANG = ("hang", "")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "sent", "calls", "is_in_doubt"),
+    [
+        # The third attempt begins with what the first one did second.
+        (((READ_A, SEND, HANG), (READ_A, HANG), (SEND,)), ["x"], 3, True),
+        # The second attempt did something else in the place of the first one, and the third is like the first.
+        (((READ_A, HANG), (SEND, HANG), (READ_A, SEND)), ["x"], 3, True),
+        (((READ_A, HANG), (READ_B, SEND, HANG), (READ_A, SEND)), ["x"], 4, False),
+        # The code goes on after the call that it may not make.
+        (((SEND, HANG), (("send", "y"), ("send", "z"))), ["x"], 2, True),
+        # The code does not come to the call that it made.
+        (((READ_A, SEND, HANG), (READ_A,)), ["x"], 3, True),
+        # A call that was not run counts once, however often it is made again.
+        (((("nope", ""), HANG), (("nope", ""), READ_A)), [], 3, False),
+        (((READ_A, ("held", ""), HANG), (READ_A, ("held", ""))), [], 3, False),
+    ],
+)
+async def test_no_effect_is_repeated_whatever_code_does_when_it_runs_again(
+    lab: Lab, attempts: tuple[Steps, ...], sent: list[str], calls: int, is_in_doubt: bool
+) -> None:
+    world = World()
+    plans = iter(attempts)
+    is_first = True
+
+    @tool(effect="pure")
+    async def read(to: str) -> str:
+        return to
+
+    @tool(effect="pure")
+    async def held(to: str) -> str:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            world.held.set()
+            await asyncio.sleep(60)
+        return to
+
+    @tool(effect="idempotent")
+    async def fickle(context: ToolContext) -> str:
+        for name, argument in next(plans):
+            if name == "hang":
+                world.held.set()
+                await asyncio.sleep(60)
+            else:
+                await context.call_tool(name, {"to": argument})
+        return "done"
+
+    agent = lab.agent([call("fickle")], "ok", tools=[fickle, read, held, *world.tools()])
+    for number in range(len(attempts) - 1):
+        world.held.clear()
+        task = asyncio.ensure_future(agent.resume("r") if number else agent.run("go", run_id="r"))
+        await world.held.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    run = await agent.resume("r")
+    assert world.sent == sent
+    assert run.state.spent.tool_calls == calls
+    assert ("outcome of this call is unknown" in results(run)[0][1]) is is_in_doubt
+
+
 async def test_verifying_makes_them_again_but_for_those_that_are_once(lab: Lab) -> None:
     world = World()
     steps = [("write_file", "f"), ("read_file", "f"), ("send", "a")]
@@ -239,3 +305,35 @@ async def test_a_policy_with_limits_counts_them_by_tool(lab: Lab) -> None:
     assert kinds(run)[1] is ToolErrorKind.OVER_LIMIT
     assert Policy().limits_of("send") == ()
     assert Effect.ONCE in run.state.effects.values()
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_a_call_that_outlives_its_outer_call_is_stopped(lab: Lab, is_begun: bool) -> None:
+    world = World()
+    left: list[asyncio.Future[Any]] = []
+
+    @tool(effect="pure")
+    async def wait() -> str:
+        world.held.set()
+        await asyncio.sleep(60)
+        return ""
+
+    @tool(effect="idempotent")
+    async def leave(context: ToolContext) -> str:
+        left.append(asyncio.ensure_future(context.call_tool("wait", {})))
+        if is_begun:
+            await world.held.wait()
+        return "left"
+
+    agent = lab.agent([call("leave")], [call("send", {"to": "a"})], "ok", tools=[leave, wait, *world.tools()])
+    run = await agent.run("go")
+    await asyncio.wait(left, timeout=10)
+    error = (await asyncio.gather(*left, return_exceptions=True))[0]
+    assert isinstance(error, asyncio.CancelledError if is_begun else ToolError)
+    assert run.stop_reason is StopReason.COMPLETED
+    assert results(run)[0] == ("leave", "left")
+    assert [event.body.name for event in run.events if isinstance(event.body, e.ToolStarted)] == [
+        "leave",
+        *(["wait"] if is_begun else []),
+        "send",
+    ]

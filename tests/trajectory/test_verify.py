@@ -17,6 +17,7 @@ from treadle import (
     task_set,
     tool,
 )
+from treadle.core.errors import ServerError
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
@@ -219,6 +220,39 @@ async def test_calls_that_were_interrupted_are_compared_once_they_were_made() ->
     assert sorted(run.files) == ["a.1", "a.2", "b.1", "b.2"]
     found = await verify_run(journal, "r", tools=[write_slowly])
     assert (found.calls, found.matched, found.differences) == (2, 2, ())
+
+
+async def test_tools_that_a_resume_brought_are_found() -> None:
+    journal = open_journal("memory:")
+    files = {"f": "text"}
+    run = await Agent(ScriptedModel([ServerError("down")]), files=files, journal=journal).run("go")
+    step = [call("read_file", {"file_path": "f"})]
+    await Agent(ScriptedModel([step, "done"]), tools=["files"], journal=journal).resume(run.run_id)
+    found = await verify_run(journal, run.run_id)
+    assert (found.matched, found.skips, found.differences) == (1, (), ())
+
+
+async def test_calls_before_a_resume_are_made_with_the_tools_before_it() -> None:
+    @tool(effect="pure")
+    async def wait() -> str:
+        await asyncio.sleep(60)
+        return ""
+
+    journal = open_journal("memory:")
+    step = [call("wait"), call("shout", {"text": "a"})]
+    running: asyncio.Future[Run]
+
+    def on_event(event: Event | Ephemeral) -> None:
+        if event.type == "tool_completed":
+            running.cancel()
+
+    agent = Agent(ScriptedModel([step]), tools=[wait, shout], journal=journal)
+    running = asyncio.ensure_future(agent.run("go", run_id="r", on_event=on_event))
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await Agent(ScriptedModel(["done"]), tools=[count], journal=journal).resume("r")
+    found = await verify_run(journal, "r", tools=[wait, shout, count])
+    assert (found.matched, found.skips, found.differences) == (2, (), ())
 
 
 async def test_a_run_that_was_stopped_in_the_middle_is_verified_as_far_as_it_went() -> None:

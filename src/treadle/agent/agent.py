@@ -7,7 +7,7 @@ that are given by name are imported only when they are needed.
 import asyncio
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from operator import is_not
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,9 @@ class Agent:
         self.files = files
         self.approver = approver
         self.schema = None if schema is None else _to_schema(schema)
+        self._spec: AgentSpec | None = None
+        self._spec_parts: tuple[object, ...] = ()
+        """The attributes that `_spec` was made from."""
         is_path = journal is None or isinstance(journal, str | Path)
         self._journal_path = journal if is_path else None
         self._opened: Journal | None = None if is_path else journal  # type: ignore[assignment]
@@ -110,10 +113,16 @@ class Agent:
             schema=spec.schema,
         )
 
-    @cached_property
+    @property
     def spec(self) -> AgentSpec:
-        """The description of the agent from which another process can build it again."""
-        return make_spec(self.model, self.instructions, self.kit.given, self.policy, self.schema, self.files)
+        """The description of the agent, as it is now, from which another process can build it again."""
+        parts = (self.model, self.instructions, self.policy, self.schema, self.files)
+        if self._spec is None or any(map(is_not, parts, self._spec_parts)):
+            self._spec = make_spec(
+                self.model, self.instructions, self.kit.given, self.policy, self.schema, self.files
+            )
+            self._spec_parts = parts
+        return self._spec
 
     @property
     def tools(self) -> Mapping[str, Tool]:

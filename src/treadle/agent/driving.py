@@ -106,9 +106,12 @@ async def go_on(
     """
     sandbox = await restore(agent.journal, state)
     policy = agent.policy if agent.has_policy else state.policy
-    driver = make_driver(agent, state, writer, sandbox, emit, task, state.output_spec, policy)
+    recorded = state.output_spec
+    # Another model may have to be asked in another way.
+    output = agent.kit.output(None if recorded is None else recorded.schema, task)
+    driver = make_driver(agent, state, writer, sandbox, emit, task, output, policy)
     if state.status is not Status.FINISHED or state.stop_reason is StopReason.ERROR:
-        driver.put(_resumed(agent, driver, task, policy))
+        driver.put(_resumed(agent, driver, task, policy, output))
     return driver
 
 
@@ -137,7 +140,7 @@ async def fork(
     driver = make_driver(agent, State(), writer, sandbox, emit, task, head.output, policy)
     force_setattr(head, "at", time.time())
     driver.adopt(prefix)
-    driver.put(_resumed(agent, driver, task, policy))
+    driver.put(_resumed(agent, driver, task, policy, head.output))
     if text is not None:
         driver.put(turn_started(driver.state, text))
     return driver, task
@@ -291,14 +294,16 @@ def _spec_for(
     return replace(spec, schema=schema, files=folder)
 
 
-def _resumed(agent: "Agent", driver: Driver, task: Task | None, policy: Policy) -> e.RunResumed:
+def _resumed(
+    agent: "Agent", driver: Driver, task: Task | None, policy: Policy, output: OutputSpec | None
+) -> e.RunResumed:
     started = driver.state.started
     assert started is not None
-    output, begun = started.output, started.spec
+    begun = started.spec
     spec = _spec_for(agent, task, None if output is None else output.schema, begun.files)
     # The system message of a run never changes.
     spec = replace(spec, instructions=begun.instructions, policy=policy)
-    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs)
+    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output)
 
 
 def _forked(agent: "Agent", started: e.RunStarted, parent: Parent, task: Task | None) -> e.RunStarted:

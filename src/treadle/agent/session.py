@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treadle.agent import driving
 from treadle.agent.attachments import Attachable, read_attachments
@@ -33,6 +33,8 @@ class Session:
         self._driver: Driver | None = None
         self._lock = asyncio.Lock()
         """Held while a turn is driven, until the run is in order again."""
+        self._turn: asyncio.Task[Any] | None = None
+        """The task that drives a turn."""
         self.run_id = run_id
 
     async def open(self) -> "Session":
@@ -94,10 +96,26 @@ class Session:
     async def close(self) -> None:
         """Wait for a running turn to end, then release the run, so that any process can open it again.
 
-        Calling it again does nothing.
+        A `close` that is cancelled while it waits cancels the turn. Calling it again does nothing.
         """
-        async with self._lock:
+        try:
+            await self._lock.acquire()
+        except asyncio.CancelledError:
+            # Turns that wait find the session closed.
             driver, self._driver = self._driver, None
+            if self._turn is not None:
+                self._turn.cancel()
+            await see_through(lambda: self._leave(driver))
+            raise
+        try:
+            driver, self._driver = self._driver, None
+            if driver is not None:
+                await driving.leave(driver, "closed")
+        finally:
+            self._lock.release()
+
+    async def _leave(self, driver: Driver | None) -> None:
+        async with self._lock:
             if driver is not None:
                 await driving.leave(driver, "closed")
 
@@ -143,6 +161,7 @@ class Session:
     async def _drive(self, emit: Emit | None) -> Run:
         driver = self._open_driver()
         driver.listen(emit)
+        self._turn = asyncio.current_task()
         try:
             await driver.drive()
             await driver.kept()
@@ -150,5 +169,6 @@ class Session:
             await see_through(lambda: driver.abandon("cancelled"))
             raise
         finally:
+            self._turn = None
             driver.listen(None)
         return Run(driver.run_id, clone(driver.state), self._agent.journal)

@@ -26,11 +26,14 @@ class RunStream:
         self._start = start
         self._items: asyncio.Queue[Item | None] = asyncio.Queue()
         self._task: asyncio.Task[Run] | None = None
+        self._is_closed = False
 
     def __aiter__(self) -> AsyncIterator[Item]:
         return self
 
     async def __anext__(self) -> Item:
+        if self._is_closed:
+            raise StopAsyncIteration
         if self._task is None:
             self._task = asyncio.ensure_future(self._start(self._items.put_nowait))
             self._task.add_done_callback(_Ended(self._items))
@@ -42,11 +45,14 @@ class RunStream:
         if item is not None:
             return item
         self._items.put_nowait(None)  # so that the next `__anext__` ends too
+        if self._is_closed:
+            raise StopAsyncIteration
         self.run = await self._task
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Cancel the run if it is not over, and wait until its journal is in order."""
+        """Cancel the run if it is not over, and wait until its journal is in order. The stream has ended then."""
+        self._is_closed = True
         task = self._task
         if task is None or task.done():
             return

@@ -29,7 +29,7 @@ class LazyCommand(TyperCommand):
         self._entry = entry
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Return the context of the command itself, once it is loaded."""
+        """Load the command, and return its context."""
         assert self.name is not None
         command = _load(self.name, self._entry)
         return command.make_context(info_name, args, parent=parent, **extra)

@@ -1,4 +1,4 @@
-"""`treadle approve`: decides about a tool call that a run waits with, and continues the run."""
+"""`treadle approve`: decides about a tool call that waits for approval, and continues the run."""
 
 import difflib
 from contextlib import closing

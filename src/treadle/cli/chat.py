@@ -1,4 +1,4 @@
-"""`treadle chat`: a conversation, whose lines are the turns of a session."""
+"""`treadle chat`: a conversation, in which each line of input is a turn of a session."""
 
 import contextlib
 import sys

@@ -1,6 +1,6 @@
 """`treadle doctor`: what works on this machine.
 
-Each check tries the thing itself. Of API keys only the names of the variables are printed.
+Each check tries the thing itself. The names of variables with API keys are printed, but never the keys.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ class Check(Struct, frozen=True, omit_defaults=True):
     name: str
     is_ok: bool
     seen: str
-    """What was found, or why it does not work."""
+    """The finding, or the reason why something does not work."""
     advice: str | None = None
-    """What to do about it."""
+    """Advice how to make it work."""
     is_needed: bool = False
     """True if nothing works without it."""
 

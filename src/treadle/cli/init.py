@@ -66,7 +66,7 @@ def init(
 ) -> int:
     """Write a commented treadle.toml and its schema.
 
-    The file has named models, fallbacks and limits. Editors use the schema beside it to complete and check it.
+    The file has named models, fallbacks and limits. Editors use the schema to complete and check it.
     """
     from treadle.models.config.file import config_schema
 

@@ -1,4 +1,4 @@
-"""`treadle resume`: continues one run, shown while it works, or many at a time."""
+"""`treadle resume`: continues one run, which is shown while it works, or many runs at a time."""
 
 import time
 from contextlib import closing
@@ -79,7 +79,7 @@ def resume(
 def _resume_one(
     agents: RunAgents, run_id: str, answer: str | None, shown: o.ViewOptions, follow_up: FollowUp
 ) -> int:
-    """Resume one run, shown while it works, and return the exit code."""
+    """Resume one run, show it while it works, and return the exit code."""
     run = Run.load(run_id, agents.journal)
     answers = None
     if answer is not None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """One command: where its function is, and its line in the help."""
+    """One command: its function, and its line in the help."""
 
     function: str
     """`module:function`. The module also has `EXAMPLES`, two command lines for the help."""

@@ -273,6 +273,8 @@ class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
     """The agent from here on; `None` in journals of version 1, where the agent stays the same."""
     tools: tuple[ToolSpec, ...] = ()
     """The tools that are offered to the model from here on; ignored if `agent` is `None`."""
+    output: OutputSpec | None = None
+    """How the model is asked for answers that fit a schema from now on; `None`: as before."""
 
 
 class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):

@@ -2,8 +2,8 @@
 
 Inner calls are numbered in the order in which they are made. When the outer call runs again after a crash, the
 files are restored to their state before it, so its inner calls run again too, except those with the effect
-`once`: they are answered from the journal. If the outer call makes different inner calls than last time, the
-journal has no answers for them. If it had made a `once` call last time, the outer call is then in doubt.
+`once`: they are answered from the journal. If the outer call makes different inner calls than before, the
+journal has no answers for them. If it had made a `once` call there or later, the outer call is then in doubt.
 """
 
 from typing import TypeAlias
@@ -51,15 +51,21 @@ def decide_inner(state: State, parent_id: str, number: int, name: str, arguments
     """Decide about an inner call of the running call `parent_id`; `number` counts its inner calls from 1."""
     parent = state.calls.get(parent_id)
     call = ToolCall(f"{parent_id}/{number}", name, arguments)
-    known = None if parent is None else parent.inner.get(call.call_id)
-    if known is not None and known.attempt and known.call != call:
-        assert parent is not None
-        if _has_once_from(parent, call.call_id):
+    known: InnerCall | None = None
+    if parent is not None and parent.inner:
+        made = _made_at(parent, call.call_id)
+        known = next((item for item in made if _is_call(item, name, arguments)), None)
+        others = [item for item in made if item is not known]
+        if any([item.effect is Effect.ONCE for item in others]) or (
+            known is None and made and last_once(parent) > number
+        ):
             return Doubt(_refuse_other(call))
-        # The id is the idempotency key, which must stand for one payload, so a different call gets a different id.
-        call = ToolCall(f"{call.call_id}~{parent.attempt}", name, arguments)
-        known = parent.inner.get(call.call_id)
-    if known is not None and known.effect is Effect.ONCE and known.attempt:
+        if known is not None:
+            call = known.call
+        elif made:
+            # The id is the idempotency key, which must stand for one payload, so a different call gets another id.
+            call = ToolCall(f"{call.call_id}~{parent.attempt}", name, arguments)
+    if known is not None and known.effect is Effect.ONCE:
         return Settle(unknown_outcome(call)) if known.result is None else Recall(known.result)
     refused = _refuse(state, call)
     if refused is not None:
@@ -68,11 +74,35 @@ def decide_inner(state: State, parent_id: str, number: int, name: str, arguments
     return Run(call, attempt, needs_approval=_approval_of(state, call) is Approval.ASK)
 
 
-def _has_once_from(parent: CallState, call_id: str) -> bool:
-    """Return whether an inner call with the effect `once` was started last time at `call_id` or later."""
-    ids = list(parent.inner)
-    later: list[InnerCall] = [parent.inner[item] for item in ids[ids.index(call_id) :]]
-    return any([item.effect is Effect.ONCE and item.attempt > 0 for item in later])
+def last_once(parent: CallState) -> int:
+    """Return the number of the last `once` call that an interrupted attempt at `parent` started; 0 if none did."""
+    return max([_number_of(item) for item in parent.inner.values() if _is_once(item)], default=0)
+
+
+def _made_at(parent: CallState, call_id: str) -> list[InnerCall]:
+    """Return the calls that were started at a number: `call_id` is the id of the first one."""
+    ids = [call_id, *[f"{call_id}~{attempt}" for attempt in range(2, parent.attempt + 1)]]
+    found = [parent.inner[item] for item in ids if item in parent.inner]
+    return [item for item in found if item.attempt]
+
+
+def _is_call(item: InnerCall, name: str, arguments: str) -> bool:
+    return (item.call.name, item.call.arguments) == (name, arguments)
+
+
+def _is_once(item: InnerCall) -> bool:
+    return item.effect is Effect.ONCE and item.attempt > 0
+
+
+def _number_of(item: InnerCall) -> int:
+    number = item.call.call_id.rpartition("/")[2].partition("~")[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def refuse_after_doubt(call: ToolCall) -> ToolResult:
+    """Return the result of a call that is made when the outer call is in doubt already."""
+    text = f"{call.name} was not called: what this code did before it was interrupted is unknown."
+    return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=ToolErrorKind.IN_DOUBT)
 
 
 def _refuse_other(call: ToolCall) -> ToolResult:

@@ -61,6 +61,8 @@ class InnerCall(Struct, gc=False):
     """How often the call was started; 0 if it never was."""
     result: ToolResult | None = None
     """The result; `None` if it is not recorded."""
+    is_counted: bool = False
+    """True once the call counts for the limits of the turn. A call that is made again counts once."""
 
 
 class CallState(Struct, gc=False):
@@ -120,6 +122,8 @@ class State(Struct, gc=False):
     """The transcript, system message included."""
     has_parts: bool = False
     """True if a message has parts, so that a request may need their contents."""
+    output_spec: OutputSpec | None = None
+    """How the model is asked for answers that fit a schema. `None`: answers are text."""
     tools: tuple[ToolSpec, ...] = ()
     """The tools that are offered to the model, as the newest start or resume recorded them."""
     turn: int = 0
@@ -177,7 +181,7 @@ class State(Struct, gc=False):
     snapshot_id: str | None = None
     """The id of the newest snapshot; `None` if there is none."""
     tool_states: dict[str, str] = {}
-    """The states that tools keep beside the files, as of the newest snapshot: name to content hash."""
+    """The states that tools keep in addition to the files, as of the newest snapshot: name to content hash."""
     rewards: dict[str, float] = {}
     """The rewards given since the newest turn began, by name."""
 
@@ -191,11 +195,6 @@ class State(Struct, gc=False):
                 if item.result is None and isinstance(item.approval, e.ApprovalRequested)
             ]
         )
-
-    @property
-    def output_spec(self) -> OutputSpec | None:
-        """The form that the run's final answers must have; `None`: any text."""
-        return None if self.started is None else self.started.output
 
     @property
     def output_tool(self) -> str | None:
@@ -255,6 +254,7 @@ def _on_run_started(state: State, body: e.RunStarted, before: float) -> None:
     state.started = body
     state.agent = body.spec
     state.policy = state.agent.policy
+    state.output_spec = body.output
     state.messages = Log() if instructions is None else Log((Message(Role.SYSTEM, instructions),))
     state.unsent_chars = len(instructions or "")
     _offer(state, body.tools)
@@ -325,8 +325,9 @@ def _on_tool_started(state: State, body: e.ToolStarted, before: float) -> None:
         item.attempt, item.effect = body.attempt, body.effect
         return
     call = ToolCall(body.call_id, body.name, body.arguments or "")
-    item.inner.pop(body.call_id, None)  # a call that is made again moves to the end
-    item.inner[body.call_id] = InnerCall(call, body.effect, body.attempt)
+    made = item.inner.pop(body.call_id, None)  # a call that is made again moves to the end
+    is_counted = made is not None and made.is_counted
+    item.inner[body.call_id] = InnerCall(call, body.effect, body.attempt, is_counted=is_counted)
 
 
 def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> None:
@@ -363,9 +364,9 @@ def _on_inner_completed(state: State, result: ToolResult, parent_call_id: str) -
             ToolCall(result.call_id, result.name, ""), Effect.PURE, 0
         )
     known.result = result
-    # A call that is made again after a crash counts only once.
-    if known.attempt <= 1:
+    if not known.is_counted:
         _count_call(state, result)
+        known.is_counted = True
 
 
 def _count_call(state: State, result: ToolResult) -> None:
@@ -436,6 +437,7 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
     if body.agent is not None:
         state.agent = body.agent
         state.policy = body.agent.policy
+        state.output_spec = body.output or state.output_spec
         _offer(state, body.tools)
 
 

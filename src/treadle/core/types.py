@@ -401,4 +401,4 @@ class FileDelta(Struct, frozen=True, omit_defaults=True, gc=False):
     deleted: tuple[str, ...] = ()
     """Paths of deleted files."""
     states: dict[str, str] = field(default_factory=dict)
-    """New and changed states that tools keep beside the files: name to SHA-256 of the content, in hex."""
+    """New and changed states that tools keep in addition to the files: name to SHA-256 of the content, in hex."""

@@ -1,4 +1,4 @@
-"""Write runs as rows of a format, one JSON object a line, and read such rows again."""
+"""The export of runs as rows of a format, one JSON object per line, and the import of such rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ from treadle.journal.protocol import Journal
 
 
 class RowFormat(Protocol):
-    """A format of rows: how it writes messages, and reads them again."""
+    """A format of rows, which writes messages and reads them again."""
 
     @property
     def has_reasoning(self) -> bool:

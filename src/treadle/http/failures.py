@@ -1,6 +1,6 @@
-"""The errors of the transports. Their messages are the same for all transports.
+"""The errors of the transports, with the same texts for every transport.
 
-A message names only the origin of the request's URL, which holds no secrets.
+They name the server's origin, which contains no secrets, and nothing else of the request.
 """
 
 from urllib.parse import urlsplit
@@ -30,7 +30,7 @@ class Timeouts(Struct, frozen=True):
 
 
 def origin_of(url: str) -> str:
-    """Return the scheme, host and port of `url`, which hold no secrets."""
+    """Return the scheme, host and port of `url`, which contain no secrets."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,9 +1,9 @@
 """HTTP requests of tools, to allowed hosts only.
 
-A host must be allowed by name. Its addresses are looked up and checked here, and the connection is made to a
-checked address, so that a name server that answers differently the next time changes nothing. Redirects are
-followed one by one under the same rules. URLs are parsed by the client that sends the request, so that both read
-the same host from them. Proxies of the environment are not used. Answers are read up to a limit, which counts after
+The name of a host must be allowed. Its addresses are looked up and checked here, and the connection goes to a
+checked address, so that a name server cannot answer differently the second time. Redirects are followed one by
+one under the same rules. URLs are parsed by the client that sends the request, so that both read the same host
+from them. Proxies of the environment are not used. Answers are read up to a limit, which counts after
 decompression.
 """
 
@@ -47,7 +47,7 @@ _SPECIAL = {
 }
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns the addresses of a host, given its name and port."""
+"""A function that returns the addresses of a host, given its name and port."""
 
 
 class HttpAnswer(Struct, frozen=True):
@@ -55,10 +55,10 @@ class HttpAnswer(Struct, frozen=True):
 
     status: int
     headers: Mapping[str, str]
-    """The headers, with names in lower case. If a name is repeated, the last value is kept."""
+    """The headers with names in lower case. If a header occurs several times, the last one counts."""
     body: bytes
     url: str
-    """The URL that the answer came from, after redirects."""
+    """The URL of the answer, after redirects."""
 
 
 class GuardedHttp:
@@ -138,7 +138,7 @@ class GuardedHttp:
 
         host, addresses = await self._check(url)
         where = url.origin_ascii
-        # The client looks a name up itself if it differs, even by a dot, from the one that is pinned.
+        # The client looks up a name itself if it differs from the pinned name, even by a dot.
         url = url if url.domain is None else url.with_host(host)
         left = list(addresses[:MAX_ADDRESSES])
         while True:
@@ -152,7 +152,7 @@ class GuardedHttp:
             try:
                 return await self._receive(builder, url)
             except exceptions.PyreqwestError as error:
-                # Once a request was sent it may have had its effect, so no other address is tried.
+                # A request that was sent may have had an effect, so no other address is tried.
                 was_sent = stage_of(error, is_https=url.scheme == "https") is Stage.ASKING
                 if was_sent or not left:
                     raise ToolError(f"{where} gave no answer: {describe(error)}") from None
@@ -195,7 +195,7 @@ class GuardedHttp:
 
 
 def special_kind(address: str) -> str | None:
-    """Return which kind of special address `address` is; `None` for one of the public internet."""
+    """Return the kind of a special `address`, as a text; `None` for an address of the public internet."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -231,7 +231,8 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
 
 
 def _client(host: str, address: str) -> "Client":
-    """Return a pooled client that connects to this address only, whatever the name leads to later."""
+    """Return a pooled client that connects only to this address, even if the name is looked up differently
+    later."""
     return client_for(ClientSettings(idle_timeout_seconds=30.0, pinned=(host, address.partition("%")[0])))
 
 
@@ -245,7 +246,7 @@ def _parse(url: str) -> "Url":
 
 
 def _read_host(item: str) -> tuple[str, int | None]:
-    """Return the name as the client writes it, and the port if there is one."""
+    """Return the host's name in the form that the client uses, and the port if there is one."""
     from pyreqwest.http import Url
 
     text = f"[{item}]" if ":" in item and _is_address(item) else item

@@ -1,7 +1,7 @@
-"""Whether a request to an http:// URL goes through a proxy, by the rules that pyreqwest follows.
+"""The decision whether a request to an http:// URL goes through a proxy, by the same rules as pyreqwest.
 
-Source: hyper-util 0.1, `client::proxy::matcher`, which reqwest 0.12 and 0.13 use. This module only decides whether
-there may be a proxy; which one, and how it is spoken to, is left to pyreqwest.
+Source: hyper-util 0.1, `client::proxy::matcher`, which reqwest 0.12 and 0.13 use. This module only decides
+whether there may be a proxy; pyreqwest then finds the proxy and connects to it.
 """
 
 import ipaddress

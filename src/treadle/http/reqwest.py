@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CancellationCheck:
-    """A check for cancellations that pyreqwest loses: those that arrive at the same time as the awaited result.
+    """A check for cancellations that pyreqwest loses: those that arrive at the same moment as the awaited result.
 
     Make one before waiting and call `check` after it.
     """
@@ -86,7 +86,7 @@ _of_parent: list["Client"] = []
 
 
 def _forget_in_forks(client: "Client") -> None:
-    """Keep a forked child, which has none of the client's threads, from waiting for them forever."""
+    """Keep a forked child from waiting forever for the client's threads, which do not exist in it."""
 
     def forget() -> None:
         _of_parent.append(client)
@@ -100,20 +100,20 @@ class Stage(Enum):
     """The stage of a request at which it failed."""
 
     LOOKING_UP = auto()
-    """Finding the addresses of the host."""
+    """The look-up of the host's addresses."""
     CONNECTING = auto()
     SECURING = auto()
-    """Setting TLS up."""
+    """The TLS handshake."""
     ASKING = auto()
-    """Sending the request or reading the answer."""
+    """Sending the request, or reading the answer."""
 
 
 def stage_of(error: "PyreqwestError", *, is_https: bool) -> Stage:
-    """Return what the request was doing when it failed.
+    """Return the stage at which a request failed.
 
-    This reads the texts of the error's causes, since neither its type nor any code tells: `ConnectError` is raised
-    for a reset after the request was sent too, and `ConnectTimeoutError` for any time-out before the answer's head.
-    The texts are constants of hyper-util's client, which names the stage, and of its connector.
+    This reads the texts of the error's causes, because neither its type nor a code tells the stage:
+    `ConnectError` is also raised for a reset after the request was sent, and `ConnectTimeoutError` for any
+    time-out before the answer's head. The texts are constants of hyper-util's client and of its connector.
     """
     causes = _causes_of(error)
     if "client error (Connect)" not in causes:
@@ -136,7 +136,7 @@ def _causes_of(error: "PyreqwestError") -> list[str]:
 
 async def read_body(response: "Response", max_bytes: int, cancelled: CancellationCheck) -> bytes | None:
     """Return the whole body of a response, or `None` if it is larger than `max_bytes` after decompression."""
-    # One byte more than allowed tells a body that is too long from one that just fits.
+    # One byte more than allowed is read, to distinguish a body that is too long from one that just fits.
     content = await response.body_reader.read(max_bytes + 1)
     cancelled.check()
     if content is None:
@@ -145,10 +145,10 @@ async def read_body(response: "Response", max_bytes: int, cancelled: Cancellatio
 
 
 class ReqwestTransport:
-    """HTTP through pyreqwest, over one connection pool per process and time-outs.
+    """HTTP through pyreqwest. Transports with the same time-outs share one connection pool in a process.
 
-    A cancelled task ends at once. Its connection is closed if a streamed answer had begun; before that pyreqwest
-    has no way to break it off, so it lingers until the server answers or the time-out.
+    A cancelled task ends at once. If a streamed answer had begun, its connection is closed. Before that,
+    pyreqwest cannot close the connection, so it stays open until the server answers or the time-out.
     """
 
     def __init__(self, timeouts: failures.Timeouts | None = None) -> None:
@@ -224,7 +224,7 @@ class ReqwestTransport:
             raise failures.invalid_header(failures.origin_of(url)) from None
 
     def _explain(self, url: str, error: Exception) -> Exception:
-        """Return the typed error for one of pyreqwest's, and any other error as it is."""
+        """Return the typed error for an error of pyreqwest, and any other error unchanged."""
         from pyreqwest import exceptions
 
         if not isinstance(error, exceptions.PyreqwestError):

@@ -1,6 +1,6 @@
-"""Reading streams: the data of server-sent events, and lines. No I/O.
+"""Readers of streams: the data of server-sent events, and lines. They do no I/O.
 
-Source: WHATWG HTML, section "Server-sent events". Event names, ids, retry times and comments are skipped, since
+Source: WHATWG HTML, section "Server-sent events". Event names, ids, retry times and comments are skipped, because
 model servers put everything into the data.
 """
 
@@ -18,7 +18,7 @@ class SseReader:
         self._data: list[bytes] = []
         """The data lines of an event that has not ended."""
         self._after_cr = False
-        """Whether the last byte was a carriage return, so that a line feed now would belong to it."""
+        """True if the last byte was a carriage return; a line feed that follows belongs to the same line end."""
         self._is_at_start = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -53,7 +53,7 @@ class SseReader:
         return self.feed(b"\n\n")
 
     def _unify(self, chunk: bytes) -> bytes:
-        """Return `chunk` with each kind of line end as a line feed."""
+        """Return `chunk` with every line end replaced by a line feed."""
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
@@ -63,7 +63,7 @@ class SseReader:
 
 
 class LineReader:
-    """A reader of lines, for servers that send one JSON object a line (Ollama)."""
+    """A reader of lines, for servers that send one JSON object per line (Ollama)."""
 
     __slots__ = ("_partial",)
 

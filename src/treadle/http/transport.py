@@ -1,4 +1,4 @@
-"""The transports that dialects use: HTTP to a server, and a function in its place for tests."""
+"""The transports that dialects use: HTTP to a server, and a function instead of a server for tests."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -32,10 +32,10 @@ _MAX_ROUTES = 256
 
 
 class HttpTransport:
-    """HTTP to any server. Usable from several event loops and threads at a time.
+    """HTTP to any server. Several event loops and threads can use it at once.
 
-    A request to an http:// URL is sent on the running event loop, over connections that are kept for each loop; one
-    to an https:// URL, or through a proxy of the environment, goes through pyreqwest and the process's pool.
+    A request to an http:// URL is sent on the running event loop, over connections that are kept for each loop. A
+    request to an https:// URL, or through a proxy, goes through pyreqwest and the process's connection pool.
     """
 
     def __init__(self, *, timeout_seconds: float = 600.0, connect_timeout_seconds: float = 10.0) -> None:
@@ -48,7 +48,7 @@ class HttpTransport:
         self._reqwest = ReqwestTransport(self._timeouts)
         self._plain = PlainClient(self._timeouts, self._reqwest)
         self._routes: dict[str, Route | None] = {}
-        """For each URL that was posted to, its route, or `None` if it is left to pyreqwest."""
+        """The route of each URL that was used; `None` if pyreqwest is needed."""
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Awaitable[Answer]:
         """See `Transport.post`."""
@@ -100,7 +100,7 @@ class HttpRequest(Struct, frozen=True):
 
     url: str
     headers: dict[str, str]
-    """Their names are in lower case."""
+    """The headers, with names in lower case."""
     body: bytes
 
     def json(self) -> Json:
@@ -117,7 +117,7 @@ class HttpResponse(Struct, frozen=True):
     headers: dict[str, str] = field(default_factory=dict)
 
     def chunks(self) -> list[bytes]:
-        """Return the body in the pieces in which a stream delivers it."""
+        """Return the body in the pieces that a stream would deliver."""
         if isinstance(self.body, bytes):
             return [self.body]
         if isinstance(self.body, list) and self.body and all(isinstance(piece, bytes) for piece in self.body):

@@ -1,7 +1,7 @@
 """The facts about a run that listings show, kept up to date event by event.
 
-A store that keeps `Facts` with a run's events can list runs without reading any event. The facts agree with
-`core.state.fold` of the same events; they are far cheaper to update, because they hold no transcript.
+A store that keeps `Facts` with a run's events can list runs without reading events. The facts agree with
+`core.state.fold` of the same events, but are much cheaper to update, because they contain no transcript.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -93,7 +93,7 @@ class Facts(Struct, kw_only=True, gc=False):
         return is_changed
 
     def info(self, run_id: str, *, is_driven: bool) -> RunInfo:
-        """Return the facts as a line of a listing."""
+        """Return the facts as a `RunInfo` for listings."""
         return RunInfo(
             run_id=run_id,
             status=self.status,
@@ -124,7 +124,7 @@ class Facts(Struct, kw_only=True, gc=False):
 
 
 def facts_of(bodies: Iterable[e.DurableBody]) -> Facts:
-    """Return the facts of a whole run."""
+    """Return the facts about a run with these events."""
     bodies = list(bodies)
     facts = Facts()
     facts.add(bodies)

@@ -18,7 +18,7 @@ POLL_SECONDS = 0.2
 
 
 class Page(NamedTuple):
-    """The events that a follower reads in one go."""
+    """The events that a follower reads at once."""
 
     events: list[Event]
     position: int

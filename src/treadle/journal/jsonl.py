@@ -44,9 +44,10 @@ def export_run(journal: Journal, run_id: str) -> Iterator[bytes]:
 
 
 async def import_lines(journal: Journal, lines: Iterable[bytes]) -> list[str]:
-    """Keep the runs that `lines` hold, and return their ids. Runs may be mixed; empty lines are skipped.
+    """Import the runs in `lines`, and return their ids.
 
-    `lines` is read in a thread, so it may be an open file. Nothing is kept unless all lines are in order.
+    The lines of several runs may be mixed; empty lines are skipped. `lines` is read in a thread, so it may be an
+    open file. Nothing is imported unless all lines are valid.
 
     Raises: `JournalError` that names the line if it is not an event, if an event is out of order, or if a content
     is missing or damaged; `RunExistsError` if the journal already has one of the runs.
@@ -96,7 +97,7 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
         _take_contents(event.body, run.blobs)
     raw = _encode(fields)
     if b"\r" in raw or b"\n" in raw:
-        # White space between the values, which a store may take for the end of a line.
+        # Remove white space between the values, which a store could take for the end of a line.
         raw = _encode(msgspec.json.decode(raw))
     run.events.append(msgspec.structs.replace(event, body=e.decode_body(raw), raw=raw))
 
@@ -117,7 +118,7 @@ def _take_contents(body: e.BodyWithContents, blobs: dict[str, bytes]) -> None:
 
 
 def _describe_owner(body: e.BodyWithContents, digest: str) -> str:
-    """Return the text " of ..." that says what the content belongs to in `body`, for an error message."""
+    """Return " of ...", a text that says which part of `body` refers to a content."""
     if isinstance(body, e.ToolCompleted):
         return f" of the result of {body.result.name} ({body.result.call_id})"
     if not isinstance(body, e.SnapshotTaken):

@@ -1,4 +1,4 @@
-"""A journal in memory: for tests and for runs that need not outlive the process."""
+"""A journal in memory, for tests and for runs that are not needed after the process has ended."""
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
@@ -11,17 +11,17 @@ from treadle.journal.protocol import DONE, RunFilter, RunInfo, StoreOptions
 
 
 class MemoryJournal:
-    """A journal that keeps events as their encoded bytes, so that reading them gives what a file would give."""
+    """A journal that keeps events as encoded bytes, so that reading returns the same events as from a file."""
 
     level = "memory"
 
     def __init__(self) -> None:
         self._runs: dict[str, list[bytes]] = {}
         self._facts: dict[str, Facts] = {}
-        """The facts as of the newest listing. A listing brings them up to date, so appending costs nothing."""
+        """The facts as of the newest listing. Only a listing updates them, so that appending costs nothing."""
         self._facts_lock = threading.Lock()
         self._appends: list[tuple[str, int, list[bytes]]] = []
-        """Run, seq of the first event, and events, in the order in which they were appended."""
+        """The appended events, each item with the run's id and the number of the first event, in order."""
         self._blobs: dict[str, bytes] = {}
         self._driven: set[str] = set()
         self._changes = Changes()

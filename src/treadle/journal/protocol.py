@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that never go backwards, to measure durations."""
+        """Return a time in seconds that never goes backwards, for measuring durations."""
         ...
 
 
@@ -35,7 +35,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     stop_reason: str | None = None
     """Why the run is finished (a `StopReason`), or why it is paused (`RunPaused.reason`)."""
     fault: str | None = None
-    """Whose fault the failure of the last turn was; `None` if it did not fail."""
+    """The party responsible for the failure of the last turn; `None` if it did not fail."""
     error: str | None = None
     """The error that ended the last turn, cut to 200 characters; `None` if it did not fail."""
     model: str | None = None
@@ -56,7 +56,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     is_driven: bool = False
     """True if a live process holds the run's lease."""
     reward: float | None = None
-    """The newest reward named `check`; `None` if the last turn has none."""
+    """The newest reward with the name `check`; `None` if the last turn has none."""
     turns: int = 0
     steps: int = 0
     """Inferences that were completed."""
@@ -135,7 +135,7 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
 
 
 class Settled:
-    """An awaitable that is finished already; what `RunWriter.sync` returns when there is nothing to wait for."""
+    """An awaitable that is already finished. `RunWriter.sync` returns it when there is nothing to wait for."""
 
     __slots__ = ("_error",)
 
@@ -186,9 +186,9 @@ class RunWriter(Protocol):
         ...
 
     async def release(self) -> None:
-        """Give the lease back, together with what is queued. The writer cannot be used afterwards.
+        """Write the queued events and release the lease. The writer cannot be used afterwards.
 
-        A lease that cannot be given back now, because the store fails, is given back when the store works again.
+        If the store fails, the lease is released when the store works again.
         """
         ...
 
@@ -237,9 +237,9 @@ class Journal(Protocol):
         """Yield the kept events of a run, or of all runs if `run_id` is `None`, and then new ones once kept.
 
         `after_seq` counts within each run: events up to it are left out. `None` leaves out everything that is
-        kept already. Events of one run come in order; events of different runs come in the order of commits.
-        Ends when the run is finished and nobody drives it any more, and when the journal is closed.
-        Raises: `RunNotFoundError`.
+        kept already. Events of one run come in order; events of different runs come in the order of commits. The
+        iteration ends when the run is finished and no process drives it, or when the journal is closed. Raises:
+        `RunNotFoundError`.
         """
         ...
 

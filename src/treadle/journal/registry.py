@@ -1,4 +1,4 @@
-"""`open_journal`, and the stores that it can open, by the beginning of an address."""
+"""The function `open_journal`, and the stores that it can open, by the scheme of an address."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from treadle.core.registry import Registry
 from treadle.journal.protocol import Clock, Journal, StoreOptions
 
 DEFAULT_PATH = ".treadle/runs.db"
-"""The file that runs are kept in unless another is given, relative to the working directory."""
+"""The default file for runs, relative to the working directory."""
 
 STORES: Registry[Callable[[str, StoreOptions], Journal]] = Registry(
     "store",
@@ -18,7 +18,7 @@ STORES: Registry[Callable[[str, StoreOptions], Journal]] = Registry(
         "memory": "treadle.journal.memory:open_store",
     },
 )
-"""Maps a scheme to the function that opens a store. The function gets the text after the scheme, with the `//`."""
+"""The functions that open a store, by scheme. They are called with the text after the scheme, `//` included."""
 
 
 def open_journal(

@@ -84,13 +84,17 @@ class Driver:
         self._calls = ToolCalls(self.bench)
         self._unsent: list[e.Event] = []
         self._is_released = False
+        self._deltas: _Deltas | None = None
         self.listen(emit)
 
     def listen(self, emit: Emit | None) -> None:
         """Call `emit` from now on with every event once it is durable, and with the deltas; `None`: call nobody."""
+        if self._deltas is not None:
+            self._deltas.end()
         self._emit = emit
-        self._inference.on_delta = None if emit is None else _Deltas(self.run_id, emit)
-        self.bench.report = None if emit is None else _Progress(self.run_id, emit, asyncio.get_running_loop())
+        deltas = self._deltas = None if emit is None else _Deltas(self.run_id, emit)
+        self._inference.on_delta = deltas
+        self.bench.report = None if deltas is None else _Progress(deltas, asyncio.get_running_loop())
 
     async def leave(self) -> None:
         """Close what tools hold for the run, release its lease, and wait until all is durable. Safe to repeat."""
@@ -103,6 +107,7 @@ class Driver:
             await self._writer.release()
             self._is_released = True
         await self.kept()
+        self.listen(None)
 
     async def drive(self) -> State:
         """Run the loop until the run waits for somebody or is over, and return the state.
@@ -231,16 +236,26 @@ class _InnerDecider:
 
 
 class _Deltas:
-    """A function that passes deltas to a listener."""
+    """A function that passes deltas to a listener, until it is ended."""
 
     __slots__ = ("_emit", "_run_id")
 
     def __init__(self, run_id: str, emit: Emit) -> None:
         self._run_id = run_id
-        self._emit = emit
+        self._emit: Emit | None = emit
 
     def __call__(self, delta: e.Delta) -> None:
-        self._emit(e.Ephemeral(self._run_id, delta))
+        if self._emit is not None:
+            self._emit(e.Ephemeral(self._run_id, delta))
+
+    @property
+    def is_over(self) -> bool:
+        """True if the listener is told nothing any more."""
+        return self._emit is None
+
+    def end(self) -> None:
+        """Tell the listener nothing from now on."""
+        self._emit = None
 
 
 class _Progress:
@@ -248,9 +263,11 @@ class _Progress:
 
     __slots__ = ("_deltas", "_loop")
 
-    def __init__(self, run_id: str, emit: Emit, loop: asyncio.AbstractEventLoop) -> None:
-        self._deltas = _Deltas(run_id, emit)
+    def __init__(self, deltas: _Deltas, loop: asyncio.AbstractEventLoop) -> None:
+        self._deltas = deltas
         self._loop = loop
 
     def __call__(self, call_id: str, text: str) -> None:
-        self._loop.call_soon_threadsafe(self._deltas, e.ToolProgress(call_id, text))
+        # A thread that a tool left behind may report when the event loop is closed.
+        if not self._deltas.is_over:
+            self._loop.call_soon_threadsafe(self._deltas, e.ToolProgress(call_id, text))

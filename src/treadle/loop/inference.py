@@ -39,7 +39,6 @@ class Inference:
         """The function that gets each piece of an answer as it arrives; `None`: answers are not streamed."""
         self._call_ids: set[str] | None = None
         self._token_ids: tuple[int, ...] = ()
-        self._telling: asyncio.Future[None] | None = None
 
     async def perform(self, state: State, action: Infer, outbox: Outbox) -> None:
         """Ask the model for its next message."""
@@ -51,22 +50,19 @@ class Inference:
         )
         await outbox.kept()
 
-        def on_failure(error: ProviderError, attempt: int, delay_seconds: float) -> None:
-            failure = describe_failure(error, step)
-            outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
-            if self.on_delta is not None:
-                self._telling = asyncio.ensure_future(outbox.kept())
-
+        failures = _Failures(step, outbox, is_heard=self.on_delta is not None)
         begin = self._clock.monotonic()
         try:
             request = answers.make_request(state, has_tools=action.has_tools)
             if state.has_parts:
                 await self._contents.load(digests_of_parts(messages))
                 request = replace(request, contents=self._contents)
-            completion = await self._model.infer(request, Watch(self.on_delta, on_failure))
+            completion = await self._model.infer(request, Watch(self.on_delta, failures))
         except Exception as error:
             outbox.put(describe_failure(error, step))
             return
+        finally:
+            failures.end()
         seconds = self._clock.monotonic() - begin
         if completion.message.tool_calls:
             if self._call_ids is None:
@@ -81,6 +77,34 @@ class Inference:
             completion = replace(completion, contents=None)
         done = e.InferenceCompleted(step=step, completion=completion, duration_seconds=seconds)
         outbox.put(done, blobs=blobs)
+
+
+class _Failures:
+    """Records the failed attempts of one inference.
+
+    The errors that a model keeps may refer to it for long, so it forgets the outbox when the inference ends.
+    """
+
+    __slots__ = ("_is_heard", "_outbox", "_step", "_telling")
+
+    def __init__(self, step: int, outbox: Outbox, *, is_heard: bool) -> None:
+        self._step = step
+        self._outbox: Outbox | None = outbox
+        self._is_heard = is_heard
+        self._telling: asyncio.Future[None] | None = None
+
+    def __call__(self, error: ProviderError, attempt: int, delay_seconds: float) -> None:
+        """See `Watch.on_failure`."""
+        if self._outbox is None:
+            return
+        failure = describe_failure(error, self._step)
+        self._outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
+        if self._is_heard:
+            self._telling = asyncio.ensure_future(self._outbox.kept())
+
+    def end(self) -> None:
+        """Record nothing from now on."""
+        self._outbox = None
 
 
 class _Contents(Mapping[str, bytes]):

@@ -1,15 +1,16 @@
 """Inner calls: calls of other tools that a running tool makes."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from treadle.core import events as e
-from treadle.core.inner import Doubt, InnerDecision, Recall, Run, Settle
+from treadle.core.errors import ToolError
+from treadle.core.inner import Doubt, InnerDecision, Recall, Run, Settle, refuse_after_doubt
 from treadle.core.types import Json, ToolCall, ToolResult
-from treadle.loop.outbox import Outbox
+from treadle.loop.outbox import DONE, Outbox
 from treadle.tools.protocol import ToolOutput
 
 if TYPE_CHECKING:
@@ -28,7 +29,17 @@ def run_all(parent_id: str, number: int, name: str, arguments: str) -> InnerDeci
 class InnerCalls:
     """The inner calls of one running call, made one after another."""
 
-    __slots__ = ("_bench", "_count", "_lock", "_outbox", "_parent_id", "_step", "is_in_doubt")
+    __slots__ = (
+        "_bench",
+        "_count",
+        "_is_over",
+        "_lock",
+        "_outbox",
+        "_parent_id",
+        "_running",
+        "_step",
+        "is_in_doubt",
+    )
 
     def __init__(self, bench: "Workbench", parent_id: str, step: int, outbox: Outbox) -> None:
         """Make an object for the inner calls of the running call `parent_id`."""
@@ -38,6 +49,9 @@ class InnerCalls:
         self._outbox = outbox
         self._count = 0
         self._lock: asyncio.Lock | None = None
+        self._running: asyncio.Task[Any] | None = None
+        """The task that waits for a call."""
+        self._is_over = False
         self.is_in_doubt = False
         """True if the tool made different inner calls than before it was interrupted."""
 
@@ -49,20 +63,48 @@ class InnerCalls:
         """Make an inner call; see `ToolContext.call_tool`."""
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:
+            if self._is_over:
+                raise ToolError(f"{name!r} was not called: the call that asks for it has ended")
             self._count += 1
-            result = await self._make(name, msgspec.json.encode(arguments).decode())
+            self._running = asyncio.current_task()
+            try:
+                result = await self._make(name, msgspec.json.encode(arguments).decode())
+            finally:
+                self._running = None
         return ToolOutput(result.content, result.is_error, result.is_simulated, result.structured)
 
+    def leaves_doubt(self, last_once: int) -> bool:
+        """Whether the outcome of the outer call is unknown, now that it has returned.
+
+        It is, if the call numbered `last_once`, which cannot be undone, was made before and not asked for again.
+        """
+        return self.is_in_doubt or self._count < last_once
+
+    def end(self) -> None:
+        """Make no calls from now on, and stop one that the outer call has left behind."""
+        self._is_over = True
+        if self._running is not None:
+            self._running.cancel()
+
+    def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
+        """Take events as `Outbox.put` does. What comes after the outer call's end belongs to no call."""
+        if not self._is_over:
+            self._outbox.put(*bodies, blobs=blobs)
+
+    def kept(self) -> Awaitable[None]:
+        """See `Outbox.kept`."""
+        return DONE if self._is_over else self._outbox.kept()
+
     async def _make(self, name: str, arguments: str) -> ToolResult:
+        if self.is_in_doubt:
+            return refuse_after_doubt(ToolCall(f"{self._parent_id}/{self._count}", name, arguments))
         decided = self._bench.decide_inner(self._parent_id, self._count, name, arguments)
         if isinstance(decided, Run):
-            return await self._bench.make_inner(decided, self._parent_id, self._step, self._outbox)
+            return await self._bench.make_inner(decided, self._parent_id, self._step, self)
         if isinstance(decided, Doubt):
             self.is_in_doubt = True
         elif isinstance(decided, Settle):
-            self._outbox.put(
-                e.ToolCompleted(step=self._step, result=decided.result, parent_call_id=self._parent_id)
-            )
+            self.put(e.ToolCompleted(step=self._step, result=decided.result, parent_call_id=self._parent_id))
         else:
             assert isinstance(decided, Recall)
         return decided.result

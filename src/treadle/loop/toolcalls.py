@@ -5,6 +5,7 @@ from collections.abc import Coroutine, Sequence
 
 from treadle.core import events as e
 from treadle.core.decide import Ask, RequestApprovals, RunCalls
+from treadle.core.inner import last_once
 from treadle.core.state import CallState, State
 from treadle.core.types import FinishReason, ToolResult
 from treadle.loop.outbox import Outbox
@@ -71,6 +72,7 @@ def _order(state: State, item: CallState) -> Order:
         item.attempt + 1,
         is_cut_off=state.finish_reason is FinishReason.LENGTH,
         edited=approval.arguments if isinstance(approval, e.ApprovalDecided) else None,
+        last_once=last_once(item) if item.inner else 0,
     )
 
 
@@ -91,6 +93,9 @@ async def _run_beside(orders: Sequence[Order], outbox: Outbox, bench: Workbench,
             # The tool's own limit comes first, so that a call that waits for it does not occupy a slot.
             async with narrow, slots:
                 await bench.make(order, outbox)
+        if bench.report is not None:
+            # A listener need not wait for the other calls of the step.
+            await outbox.kept()
 
     await _run_together([run_in_slot(order) for order in orders])
 
@@ -105,3 +110,6 @@ async def _run_together(coroutines: Sequence[Coroutine[None, None, None]]) -> No
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+    finally:
+        # The error of a task holds this frame, and the frame must not hold the task.
+        tasks.clear()

@@ -18,7 +18,25 @@ async def see_through(*steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """
     failure: BaseException | None = None
     cancelled: asyncio.CancelledError | None = None
-    for step in steps:
+    try:
+        for step in steps:
+            error, was_cancelled = await _do(step)
+            failure, cancelled = failure or error, was_cancelled or cancelled
+        if failure is not None:
+            raise failure
+        if cancelled is not None:
+            raise cancelled
+    finally:
+        # An error refers to this frame; a frame that refers to its error would keep the run alive.
+        failure = cancelled = error = was_cancelled = None
+
+
+async def _do(
+    step: Callable[[], Coroutine[Any, Any, None]],
+) -> tuple[BaseException | None, asyncio.CancelledError | None]:
+    """Do one step to its end; return how it failed, and how the caller was cancelled meanwhile."""
+    cancelled: asyncio.CancelledError | None = None
+    try:
         for _ in range(_TRIES):
             task = asyncio.ensure_future(step())
             while not task.done():
@@ -27,9 +45,7 @@ async def see_through(*steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
                 except asyncio.CancelledError as error:
                     cancelled = error
             if not task.cancelled():
-                failure = failure or task.exception()
-                break
-    if failure is not None:
-        raise failure
-    if cancelled is not None:
-        raise cancelled
+                return task.exception(), cancelled
+        return None, cancelled
+    finally:
+        cancelled = None

@@ -68,6 +68,8 @@ class Order(Struct, frozen=True, gc=False):
     edited: str | None = None
     """Arguments from the approver that replace the model's; the result tells the model about them. `None`: no
     change."""
+    last_once: int = 0
+    """The number of the last `once` call that an interrupted attempt at this call started; 0 if none did."""
 
 
 class Workbench:
@@ -108,8 +110,12 @@ class Workbench:
             else InnerCalls(self, call.call_id, order.step, outbox)
         )
         max_chars = self.toolbox.by_name[call.name].max_result_chars
-        result, blobs, seconds = await self._run(order, call, *ready, outbox, inner, max_chars)
-        if inner is not None and inner.is_in_doubt:
+        try:
+            result, blobs, seconds = await self._run(order, call, *ready, outbox, inner, max_chars)
+        finally:
+            if inner is not None:
+                inner.end()
+        if inner is not None and inner.leaves_doubt(order.last_once):
             result = unknown_outcome(call)
         return self._complete(order, result, outbox, seconds, blobs, has_files=True)
 
@@ -205,8 +211,7 @@ class Workbench:
                 text = f"{call.name} did not finish within {timeout_seconds} s and was stopped."
             result, blobs = failed(call, kind, text), None
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_cancelled():
                 raise
             # This call was not cancelled; something that the tool waited for was.
             result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
@@ -341,6 +346,12 @@ def _to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolRes
         artifacts=tuple(artifacts),
     )
     return result, blobs
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled the present task, which no frame of an error may refer to."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _describe_exception(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The protocol `Model`, and the functions by which other packages of Treadle use and make models."""
+"""The protocol of models, and functions that other rooms use with models."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
@@ -12,7 +12,7 @@ from treadle.core.types import Artifact, Completion, Json, OutputMode, Request
 
 
 class RateLimits(Struct, frozen=True, omit_defaults=True):
-    """The limits of a server, as its answers report them. `None`: it did not say."""
+    """The rate limits of a server, as its answers report them. `None`: not reported."""
 
     requests: int | None = None
     """How many requests a window allows."""
@@ -76,10 +76,10 @@ def identity_of(model: Model) -> str:
 def output_mode_of(
     model: Model, schema: dict[str, Json] | None = None, *, has_tools: bool = False
 ) -> OutputMode:
-    """Return the best way to make `model` give an answer that fits `schema`; `None` stands for any schema.
+    """Return how `model` is best made to answer in `schema`, or in any schema, with or without tools.
 
-    `has_tools` says whether the request also offers tools. The result is the model's attribute `output_mode`; a
-    model without that attribute is assumed to decode within a schema.
+    It is the model's attribute `output_mode`. A model without that attribute is assumed to decode within a
+    schema.
     """
     mode = OutputMode(getattr(model, "output_mode", OutputMode.NATIVE))
     if (
@@ -92,13 +92,14 @@ def output_mode_of(
 
 
 def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> bool:
-    """Return whether the server of `model` can decode within `schema`, by its method `takes_schema` if any."""
+    """Return whether the server of `model` can decode within `schema`: true unless a method `takes_schema` denies
+    it."""
     takes = getattr(model, "takes_schema", None)
     return True if takes is None else bool(takes(schema, has_tools=has_tools))
 
 
 def part_of(model: Model) -> PartSpec:
-    """Return the description of `model` for the agent spec: its attribute `part`, if it has one."""
+    """Return the description of `model` for the agent spec. It is the model's attribute `part`, if it has one."""
     part = getattr(model, "part", None)
     if isinstance(part, PartSpec):
         return part
@@ -106,9 +107,9 @@ def part_of(model: Model) -> PartSpec:
 
 
 def check_parts(model: Model, parts: Iterable[Artifact]) -> None:
-    """Check that `model` can be sent `parts` in a message, as far as its dialect tells.
+    """Check that `parts` can be sent to `model`, as far as its dialect knows.
 
-    Raises: `UnsupportedPartError` if a method `check_part` of the model refuses one of them.
+    Raises: `UnsupportedPartError` if the model has a method `check_part` that refuses one of them.
     """
     check = getattr(model, "check_part", None)
     if check is not None:

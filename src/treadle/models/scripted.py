@@ -21,10 +21,9 @@ def call(name: str, arguments: Json = None, *, call_id: str | None = None) -> To
 
 
 class ScriptedModel:
-    """A model that gives the n-th answer of a list to the n-th request, or the result of a function of the request.
+    """A model that answers from a list, the n-th request with the n-th item, or that calls a function.
 
-    After the last answer of a list it raises `IndexError`, since a script that is too short is a mistake of its
-    author and not an answer.
+    After the last item it raises `IndexError`, because a script that is too short is a mistake of its author.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class ScriptedModel:
         self._asked = 0
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """Return the next answer, streamed in pieces of `chunk_chars` if somebody listens."""
+        """Return the next answer, streamed in pieces of `chunk_chars` characters if the caller wants deltas."""
         position = self._asked
         self._asked += 1
         if self._keeps_requests:

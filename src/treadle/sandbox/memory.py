@@ -42,11 +42,11 @@ class MemorySandbox:
         self._folders: dict[str, int] = {}
         """The number of files in each folder, at any depth."""
         self._is_shared = False
-        """Whether another sandbox uses the same two mappings, so that they must be copied before a change."""
+        """True if another sandbox uses the same two mappings, so that they must be copied before a change."""
         self.has_changes = True
         """See `Sandbox.has_changes`. It is a plain attribute because it is read after every tool call."""
         self._is_reported = False
-        """Whether the first delta has been taken."""
+        """True if the first delta has been taken."""
         self._before: dict[str, _Content | None] = {}
         """The earlier contents of the files that changed since the last delta. `None`: the file did not exist."""
         self._snapshot_id: str | None = None

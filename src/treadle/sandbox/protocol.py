@@ -1,4 +1,4 @@
-"""What others may use of sandboxes: a run's files, and commands that run in a folder with these files."""
+"""The protocols of sandboxes: a run's files, and commands that run in a folder with these files."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -65,7 +65,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     seconds: float = 120.0
     memory_bytes: int = 2 * 1024**3
-    """Memory of all its processes together."""
+    """The memory of all its processes together."""
     processes: int = 128
     """Processes and threads together."""
     disk_bytes: int = 512 * 1024**2
@@ -75,7 +75,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     files: int = 50_000
     """Files and folders together."""
     output_bytes: int = 1024**2
-    """How much of the output is kept. Of a longer output the middle is left out."""
+    """How many bytes of the output are kept. If the output is longer, its middle is left out."""
 
 
 class Stop(StrEnum):
@@ -100,7 +100,7 @@ class Outcome(Struct, frozen=True):
     reason: str = ""
     """Why the command was stopped, in words."""
     removed: tuple[str, ...] = ()
-    """What the command made and a run's files cannot hold, each with the reason. It was removed."""
+    """Things that the command made but a run's files cannot hold, each with the reason. They were removed."""
     new_links: tuple[str, ...] = ()
     """The paths of symbolic links that the command made. Only later commands see them."""
 

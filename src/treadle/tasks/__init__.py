@@ -1,4 +1,4 @@
-"""The built-in task sets and their checks, in one folder each. Other packages can register further task sets."""
+"""The built-in task sets with their checks. Each task set is one folder."""
 
 from treadle.agent.task import TASK_SETS, Grade, Task, TaskSet, load_task, task_set
 

@@ -25,7 +25,7 @@ class Scope:
 
     def __init__(self) -> None:
         self.is_run_over = False
-        """Whether the run is finished and will not be driven again. It is set before the last `close`."""
+        """True if the run is finished and will not be driven again. It is set before the last `close`."""
         self._items: dict[Hashable, Any] = {}
         self._closers: list[AbstractAsyncContextManager[Any]] = []
         self._lock: asyncio.Lock | None = None
@@ -33,7 +33,7 @@ class Scope:
     async def get(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
         """Return the run's item under `key`. The first call makes and enters it.
 
-        It may be exited in another task than it was entered in. Raises: what entering it raises.
+        It may be exited in another task than it was entered in. Exceptions on entering are passed on.
         """
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:

@@ -37,7 +37,7 @@ def may_hold_secret(text: str) -> bool:
 
 
 def settings_of(factory: Callable[..., object], given: Mapping[str, Json]) -> dict[str, Json] | None:
-    """Return the values in `given` that differ from the defaults of `factory`, or `None` if there are none."""
+    """Return the settings in `given` that differ from the defaults of `factory`; `None` if there are none."""
     parameters = inspect.signature(factory).parameters
     defaults = {key: parameters[key].default for key in given}
     # Settings are JSON, which has lists and no tuples.

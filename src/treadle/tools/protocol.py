@@ -1,4 +1,4 @@
-"""The protocols `Tool` and `Toolset`, and the types of results and approvals."""
+"""The protocols of tools, toolsets and approvers, and the types of their results."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -18,7 +18,7 @@ class Attachment(Struct, frozen=True):
     kind: str
     """`image`, `audio`, `document`, `resource` or `link`."""
     content: bytes | None = None
-    """`None` for a link."""
+    """The content; `None` for a link."""
     mime_type: str | None = None
     uri: str | None = None
     name: str | None = None
@@ -64,8 +64,8 @@ class Tool(Protocol):
 class Toolset(Protocol):
     """Several tools that belong together.
 
-    A toolset with a method `close` or `aclose` is closed together with its agent. One that can be made again
-    from a name and settings has an attribute `part`, a `PartSpec`.
+    A toolset with a method `close` or `aclose` is closed together with its agent. If it can be made again from a
+    name and settings, it has an attribute `part`, a `PartSpec`.
     """
 
     def tools(self) -> Sequence[Tool]:
@@ -94,7 +94,8 @@ class ApprovalRequest(Struct, frozen=True):
 Approver: TypeAlias = Callable[
     [ApprovalRequest], "Awaitable[Decision | bool | None] | Decision | bool | None"
 ]
-"""Decides whether a call may run. `None` postpones the decision: the run is paused until somebody decides."""
+"""A function that decides whether a call may run. `None` postpones the decision: the run pauses until somebody
+decides."""
 
 
 ToolLike: TypeAlias = "Tool | Toolset | Callable[..., object] | PartSpec | str"

@@ -1,4 +1,5 @@
-"""Convert what a user writes (tools, toolsets, functions, names, files) to tools, and tools back to parts."""
+"""The conversion of everything that users can give as tools (objects, functions, names, files) to tools, and to
+parts."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -24,10 +24,10 @@ class Shell:
     """A toolset with one tool, `shell`.
 
     With `network`, commands share the host's network, including services on its loopback interface.
-    `read_only_binds` maps files and folders of the host to the absolute paths where commands find them.
-    With `unprotected`, commands are not isolated: they run as the current user, with limits and an environment of
-    their own, and can read and change whatever the user can; `network` and `read_only_binds` mean nothing then.
-    `network` or `unprotected` make the effect `once`.
+    `read_only_binds` maps files and folders of the host to the absolute paths where commands find them. With
+    `unprotected`, commands are not isolated: they run as the current user, with limits and a separate
+    environment, and can read and change everything that the user can; `network` and `read_only_binds` then have
+    no effect. `network` or `unprotected` make the effect `once`.
     """
 
     def __init__(

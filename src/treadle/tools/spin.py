@@ -136,7 +136,8 @@ class Spin:
         return _read_executed(answer)
 
     async def end(self, session_id: str) -> bool:
-        """Delete a session, at whichever of two addresses the service knows. Return whether it was deleted."""
+        """Delete a session. The two addresses that services use for this are tried. Return whether it was
+        deleted."""
         for path in (f"/session/{session_id}", f"/vfs/session/{session_id}"):
             with contextlib.suppress(ToolError):
                 answer = await self._http.request("DELETE", self.endpoint + path)
@@ -201,9 +202,10 @@ class SpinTool:
 
 
 def spin(text: str = "", **settings: Any) -> Spin:
-    """Return the toolset at `spin:http://host:port`, whose path is the component if that is not `vfs`.
+    """Return the toolset of a service, for names such as `spin:http://host:port/component`.
 
-    Without a text, `settings` are the arguments of `Spin`. Raises: `ConfigError`.
+    Without a path in the URL, the component is `vfs`. Without a text, `settings` are the arguments of `Spin`.
+    Raises: `ConfigError`.
     """
     if settings and not text:
         return Spin(**settings)

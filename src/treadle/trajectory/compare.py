@@ -1,4 +1,4 @@
-"""Compare two results of one tool call, except for the parts that may differ according to the tool."""
+"""The comparison of two results of one tool call, except for parts that may differ according to the tool."""
 
 import json
 import re

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.inner import InnerDecision, Recall, Run, Settle
+from treadle.core.spec import PartSpec
 from treadle.core.state import State, advance
 from treadle.core.types import (
     Effect,
@@ -103,13 +104,13 @@ class _Recorded:
 
 
 class _Inner(Struct, frozen=True):
-    """A recorded call that another tool made."""
+    """A recorded inner call."""
 
     seq: int
     """The number of the event that holds its result."""
     result: ToolResult
     started: e.ToolStarted | None
-    """`None` for a call that was not run."""
+    """The event with which the call was started; `None` if the call was not run."""
 
     def is_call(self, name: str, arguments: str) -> bool:
         """Return whether this call is a call of the tool `name` with these arguments."""
@@ -147,6 +148,9 @@ class _Verifier:
         self._run_id = run_id
         self._given = None if tools is None else resolve_tools(tools)
         self._is_trusted = is_trusted
+        self._found: Sequence[Tool] = ()
+        self._found_for: tuple[tuple[PartSpec, ...], set[str]] | None = None
+        """The agent's parts and the names of the tools that `_found` was looked up for."""
         self._toolbox = Toolbox({})
         self._sandbox = MemorySandbox()
         self._state = State()
@@ -177,6 +181,10 @@ class _Verifier:
         )
 
     async def _take(self, seq: int, body: e.DurableBody) -> None:
+        if isinstance(body, e.RunResumed):
+            # Calls before it were made with the tools before it.
+            self._running.clear()
+            await self._compare_group(is_whole=False)
         if isinstance(body, e.RunStarted) or (isinstance(body, e.RunResumed) and body.agent is not None):
             self._toolbox = Toolbox(self._implement(self._state.tools), self._state.policy)
         if isinstance(body, e.SnapshotTaken) and self._state.turn == 0:
@@ -199,25 +207,26 @@ class _Verifier:
             self._group.append((seq, body.result))
             if not self._running:
                 await self._compare_group(is_whole=True)
-        elif isinstance(body, e.RunResumed):
-            self._running.clear()
-            await self._compare_group(is_whole=False)
 
     def _implement(self, specs: tuple[ToolSpec, ...]) -> dict[str, Tool]:
-        if self._given is None:
-            parts = self._state.agent.tools if self._is_trusted and self._state.agent is not None else ()
-            named = resolve_tools([part for part in parts if part.missing is None])
-            self._given = (
-                *named,
-                *_built_in({spec.name for spec in specs} - {tool.spec.name for tool in named}),
-            )
-        given = {tool.spec.name: tool for tool in self._given}
+        given = {tool.spec.name: tool for tool in self._find_tools({spec.name for spec in specs})}
         return {
             spec.name: given[spec.name]
             if spec.name in given and given[spec.name].spec.parameters == spec.parameters
             else _Recorded(spec)
             for spec in specs
         }
+
+    def _find_tools(self, names: set[str]) -> Sequence[Tool]:
+        """Return the implementations at hand; those that were found for the same agent before stay as they are."""
+        if self._given is not None:
+            return self._given
+        parts = self._state.agent.tools if self._is_trusted and self._state.agent is not None else ()
+        if (parts, names) != self._found_for:
+            named = resolve_tools([part for part in parts if part.missing is None])
+            self._found = (*named, *_built_in(names - {tool.spec.name for tool in named}))
+            self._found_for = parts, names
+        return self._found
 
     def _adopt_snapshot(self) -> None:
         """Replace the sandbox by one with the recorded files, because the calls that made them do not run again."""

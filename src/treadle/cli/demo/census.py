@@ -1,4 +1,4 @@
-"""Counts the runs of a journal by their progress and outcome."""
+"""The counts of a journal's runs by their progress and outcome."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ class Census(Struct):
 
     finished: list[str]
     interrupted: list[str]
-    """Started and not finished."""
+    """The number of runs that were started and not finished."""
     not_begun: int = 0
     calls_in_doubt: int = 0
-    """Tool calls that were started and whose outcome is unknown."""
+    """The number of tool calls that were started and whose outcome is unknown."""
     doubtful: list[str] = []
-    """The runs with calls in doubt."""
+    """The ids of the runs with calls in doubt."""
     inferences_lost: int = 0
-    """Requests that were sent and have no answer."""
+    """The number of requests that were sent and have no answer."""
     steps: int = 0
     tokens: int = 0
     rewards: list[float] = []

@@ -24,7 +24,7 @@ MAX_EXCERPT_EVENTS = 45
 
 
 def show_findings(view: DemoView, journal: Journal, outcome: "Outcome", rows: Path) -> tuple[bool, str]:
-    """Print the results. Return whether all are as they should be, and the id of an example run."""
+    """Print the results. Return whether all results are as expected, and the id of an example run."""
     census = take_census(journal, outcome.run_ids)
     view.section("Results")
     goods = [

@@ -1,4 +1,4 @@
-"""The processes of the demonstration. They end when the demonstration ends, in whatever way."""
+"""The processes of the demonstration. They end when the demonstration ends, even if it is killed."""
 
 import subprocess
 import sys

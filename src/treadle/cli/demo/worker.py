@@ -1,7 +1,7 @@
-"""The worker process of the demonstration: reads jobs from standard input, and reports to standard output.
+"""The worker process of the demonstration, which reads jobs from standard input, and reports to standard output.
 
-It starts the runs that the journal does not have and resumes those that are not finished, so that the first worker
-and the one after the kill are the same program. It ends when standard input ends.
+It starts the runs that the journal does not have and resumes those that are not finished. Therefore the first
+worker and the one after the kill are the same program. It ends when standard input ends.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
 
 
 class Order(Struct, frozen=True):
-    """The work of a worker, which it reads from its standard input."""
+    """The order for a worker, which it reads from its standard input."""
 
     journal: str
     agent: AgentOptions
@@ -153,7 +153,7 @@ class Worker:
 
 
 async def _work(order: Order, journal: Journal) -> None:
-    # Without the process that gave the order, the work is of no use.
+    # Stop when the process that gave the order has ended.
     call_at_end_of_stdin(asyncio.get_running_loop(), lambda: os._exit(1))
     await Worker(order, journal).work()
 

@@ -1,6 +1,6 @@
 """`treadle models list`: the models of treadle.toml and the providers.
 
-Of API keys only the names of the variables are printed.
+It prints the names of variables with API keys, but never the keys.
 """
 
 import os

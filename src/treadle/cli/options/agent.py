@@ -159,10 +159,10 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PolicyOptions(Struct, frozen=True):
-    """The limits that were given on the command line."""
+    """The options for limits."""
 
     given: Mapping[str, Any] = {}
-    """Values of `Policy`, by field."""
+    """The fields of `Policy` that were given, with their values."""
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
@@ -175,5 +175,5 @@ class PolicyOptions(Struct, frozen=True):
         return cls(_POLICY.read(values))
 
     def over(self, policy: Policy) -> Policy:
-        """Return `policy`, changed by the limits that were given. Raises: `ConfigError` for one out of range."""
+        """Return `policy` with the given limits. Raises: `ConfigError` for a limit out of range."""
         return replace(policy, **self.given) if self.given else policy

@@ -1,4 +1,4 @@
-"""Turns a command's function into what typer reads: groups of options become single options.
+"""The conversion of a command's function to a form that typer reads: groups of options become single options.
 
 A parameter whose type is an `OptionGroup` stands for all options of that group; the function gets one value.
 """
@@ -34,7 +34,7 @@ class OptionGroup(Protocol):
 
 
 class Row(NamedTuple):
-    """The help of a field's option, and what does not follow from the field's name and type."""
+    """The help of a field's option, and properties that do not follow from the field's name and type."""
 
     help: str
     names: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     least: float | None = None
     most: float | None = None
     read: Callable[[Sequence[str]], Any] | None = None
-    """Converts the texts of an option that may be given several times. `None`: the field's type is enough."""
+    """A function that converts the texts of a repeatable option. `None`: the field's type says how."""
 
 
 class FieldOptions:

@@ -1,4 +1,4 @@
-"""Builds the agents of the commands: from the options, or from the agent spec in a run's journal."""
+"""The construction of agents for commands: from options, or from the agent spec in a run's journal."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ class RunAgents:
         self._agents: dict[bytes, Agent] = {}
 
     def agent_for_run(self, run_id: str) -> Agent:
-        """Return the agent of a run. Parts given on the command line replace those of the run.
+        """Return the agent of a run, with the given parts in place of its own.
 
         Raises: `ConfigError` that names the parts which the journal does not have and the options for them.
         """

@@ -1,4 +1,4 @@
-"""Asks the person at the terminal whether to run a tool call."""
+"""The approver that asks the person at the terminal whether to run a tool call."""
 
 import asyncio
 import sys

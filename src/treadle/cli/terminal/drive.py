@@ -1,4 +1,4 @@
-"""Drives a run for a command: shows it, prints how it ended, and prints how to continue it."""
+"""The way in which commands drive a run: they show it, print how it ended, and print how to continue it."""
 
 import time
 from collections.abc import Callable, Coroutine, Mapping

@@ -1,4 +1,4 @@
-"""Runs the coroutines of a command, and handles Ctrl-C.
+"""The execution of a command's coroutines, with the handling of Ctrl-C.
 
 The first Ctrl-C (or SIGTERM) cancels the work and waits until its journal is complete; a second one does not
 wait.

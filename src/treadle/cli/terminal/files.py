@@ -1,4 +1,4 @@
-"""Files of the commands: what a run changed in its sandbox, files written whole, and exported journals read."""
+"""Files of the commands: changes in a run's sandbox, complete files, and exported journals."""
 
 import os
 import sys
@@ -17,9 +17,9 @@ from treadle.journal.protocol import Journal
 
 
 def write_whole(lines: Iterable[bytes], out: Path) -> int:
-    """Write lines to a file that appears only when it is whole, and return their number.
+    """Write lines to a file that appears only when it is complete, and return their number.
 
-    Raises: `ConfigError` if no file can be made at `out`; `ExportError` if it cannot be written to its end.
+    Raises: `ConfigError` if no file can be made at `out`; `ExportError` if it cannot be written completely.
     """
     part = out.with_name(f"{out.name}.{os.getpid()}.part")
     count = 0

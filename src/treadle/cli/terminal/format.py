@@ -1,4 +1,4 @@
-"""Text for calls, results and outcomes, in the live view and in transcripts alike."""
+"""Texts for calls, results and outcomes, shared by the live view and by transcripts."""
 
 import time
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Opens journals, and finds the runs that a command line names."""
+"""Functions that open journals and find the runs that a command line names."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from treadle.journal.registry import open_journal
 _MAX_LISTED = 5
 """How many ids an error lists."""
 _BEYOND = 2**32
-"""A seq that no run reaches, to ask for a run without reading its events."""
+"""A number that no event reaches, used to ask for a run without reading its events."""
 
 
 def open_existing(address: str | None) -> Journal:

@@ -1,4 +1,4 @@
-"""The status of each run for a listing, and the runs that a command lists or resumes."""
+"""The statuses of runs, for the commands that list and resume runs, derived from the journal's facts."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -19,7 +19,7 @@ FILTERS = {
     "waiting": replace(_IDLE, is_waiting=True),
     "open": replace(_IDLE, is_waiting=False, is_session=True, is_turn_open=False),
 }
-"""The filter of the journal for each status. Some also match runs of another status; `status_of` sorts them out."""
+"""The journal's filter for each status. If `status_of` has to decide, it also lets other runs through."""
 
 
 def status_of(info: RunInfo) -> str:

@@ -43,7 +43,7 @@ def _console(*, is_error: bool) -> "Console":
             raise
 
     stream = sys.stderr if is_error else sys.stdout
-    # A pipe gets whole lines, whatever their length.
+    # In a pipe, lines are not wrapped, even if they are long.
     width = None if stream.isatty() else 1_000_000
     return Plain(stderr=is_error, width=width, markup=False, highlight=False, soft_wrap=width is not None)
 

@@ -47,7 +47,7 @@ def print_transcript(
 ) -> None:
     """Print the messages with calls, results and times, and the outcome.
 
-    Of each result, `result_lines` are shown; with `is_full`, nothing is shortened.
+    At most `result_lines` lines of each result are shown; with `is_full`, nothing is shortened.
     """
     events = journal.read(run_id)
     run = Run(run_id, fold([event.body for event in events]), journal)
@@ -175,7 +175,7 @@ class _Printer:
         self.say("  simulated" if result.is_simulated else "", "magenta", end="")
         self.say(f"  {write_seconds(seconds)}" if seconds >= 0.01 else "", "dim")
         lines = clean(result.content).rstrip("\n").split("\n")
-        # One more line takes no more room than the remark that it is left out.
+        # One more line needs no more space than the remark that it is left out.
         limit = self._result_lines
         shown = lines if limit is None or len(lines) <= limit + 1 else lines[:limit]
         for line in shown:

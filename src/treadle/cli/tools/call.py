@@ -74,7 +74,7 @@ def _read_stdin() -> str:
 async def _make_call(
     call: ToolCall, tools: dict[str, Tool], sandbox: MemorySandbox
 ) -> tuple[ToolResult, FileDelta]:
-    """Make the call, and the calls of other tools that it makes. Return its result and the changed files."""
+    """Make the call and its inner calls. Return its result and the changed files."""
     sandbox.take_delta()
     bench, outbox = Workbench(Toolbox(tools), run_id=make_run_id(), sandbox=sandbox), Collected()
     bench.report = lambda _, text: print_note(text)

@@ -93,7 +93,7 @@ class Reader:
         return end_of_json(self.text, start), UNREAD
 
     def add_call(self, wanted: Wanted, start: int, end: int) -> None:
-        """Add a call that stands between `start` and `end`."""
+        """Add a call whose text is between `start` and `end`."""
         self.content.end_piece()
         raw = self.text[start:end]
         call = ParsedCall(
@@ -155,18 +155,18 @@ def wait_for_all(reader: Reader) -> Steps:
 
 
 class Content:
-    """The content: the text beside calls, without the one newline on each side of a call."""
+    """The content: the text outside calls, without the one newline on each side of a call."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         self._pieces = pieces
         self._said: list[str] = []
         self._held = ""
-        """White space at the end of the present piece, which is dropped if a call follows."""
+        """White space at the end of the current piece, which is dropped if a call follows."""
         self._is_begun = False
-        """True if the present piece contains more than white space."""
+        """True if the current piece contains more than white space."""
         self._is_first = True
         self._skip = 0
-        """The number of newlines at the start of the present piece that are not content."""
+        """The number of newlines at the start of the current piece that are not content."""
 
     @property
     def is_at_start(self) -> bool:
@@ -178,7 +178,7 @@ class Content:
         self._skip = count
 
     def add(self, text: str) -> None:
-        """Add text to the present piece."""
+        """Add text to the current piece."""
         while self._skip and not self._is_begun and not self._held and text:
             if not text.startswith("\n"):
                 self._skip = 0
@@ -200,7 +200,7 @@ class Content:
         self._held = text[len(body) :]
 
     def end_piece(self, gap: int = 1) -> None:
-        """End the present piece, because a call follows. Remove up to `gap` newlines at its end."""
+        """End the current piece, because a call follows. Remove up to `gap` newlines at its end."""
         if self._is_begun:
             held = self._held
             for _ in range(gap):

@@ -28,7 +28,7 @@ def write_arguments(call: ToolCall) -> str:
 
 
 def write_value(value: Json) -> str:
-    """Return a string as it is, and any other value as JSON."""
+    """Return a string unchanged, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -1,5 +1,5 @@
-"""HTTP/1.1 without TLS, spoken on the caller's event loop: `client` is the module to import.
+"""HTTP/1.1 without TLS on the caller's event loop. The entry point is `client`.
 
-Why it exists: pyreqwest works in a thread of its own, which wakes the event loop and competes with it for the
-interpreter lock; for short requests to one's own engine that costs a third of a step.
+It exists because pyreqwest works in its own thread, which wakes the event loop and competes with it for the
+interpreter lock. For short requests to a local engine that costs a third of a step.
 """

@@ -1,4 +1,4 @@
-"""The headers of an answer, and the body of a streamed answer."""
+"""The parts of an answer that a caller gets: its headers, and the body of a streamed answer."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from treadle.http.plain.connection import Connection
 
 _UNREAD_BYTES = 256 * 1024
-"""How much of a streamed body waits for its reader before the socket is no longer read."""
+"""How many unread bytes of a streamed body are kept before reading from the socket is paused."""
 
 
 class Headers(Struct, gc=False):
-    """The headers of an answer. Call it with a name to get the first header of that name."""
+    """The headers of an answer. Calling the object with a name returns the first header with that name."""
 
     raw: dict[bytes, bytes]
-    """The headers as they arrived. If a name is repeated with the same spelling, the first value is kept."""
+    """The headers as received. If several names are spelt the same, the first one counts."""
     by_name: dict[str, str] | None = None
-    """The headers by name in lower case. Computed at the first call."""
+    """The headers by name in lower case; `None` until it is needed."""
 
     def __call__(self, name: str) -> str | None:
         """Return the first header called `name`, in any case; `None` if there is none."""
@@ -75,7 +75,7 @@ class Body:
         return self._unread_bytes > _UNREAD_BYTES
 
     def end(self, failure: Exception | None = None) -> None:
-        """Let the reader read what is unread, and then the end or the failure."""
+        """End the body: the reader gets the unread rest, and then the end or the failure."""
         self._connection = None
         self._is_ended = True
         self._failure = failure
@@ -84,6 +84,6 @@ class Body:
         self._waiter = None
 
     def close(self) -> None:
-        """Give up the rest of the body, if there is one, and its connection."""
+        """Give up the rest of the body, if any, and close its connection."""
         if self._connection is not None:
             self._connection.leave()

@@ -1,7 +1,8 @@
 """Requests to http:// URLs on the running event loop.
 
-What is the same in all requests to a URL is worked out once and kept as a `Route`: the bytes of the head, and the
-pool of the event loop that asked last. A request then costs one coroutine, one write and one future.
+Everything that is the same in all requests to a URL is computed once and kept as a `Route`: the bytes of the
+head, and the pool of the event loop that sent the last request. A request then costs one coroutine, one write and
+one future.
 """
 
 import asyncio
@@ -127,7 +128,7 @@ class PlainClient:
         return await self._redirected.post(route.url, route.headers, body)
 
     def follow(self, route: Route, body: bytes) -> AbstractAsyncContextManager[StreamedAnswer]:
-        """Return the stream of a request that was answered with a redirect."""
+        """Return the stream of a repeated request, after a redirect."""
         return self._redirected.stream(route.url, route.headers, body)
 
 
@@ -137,7 +138,7 @@ def is_redirect(answer: Answer | StreamedAnswer) -> bool:
 
 
 def _frame(route: Route, body: bytes | None) -> tuple[bytes, bytes]:
-    """Return what is written at once, and what is written as the server takes it."""
+    """Return the bytes to write at once, and the rest, which is written as fast as the server reads it."""
     if body is None:
         return route.head + b"\r\n", b""
     if len(body) <= _WHOLE_BYTES:

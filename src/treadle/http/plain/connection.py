@@ -1,12 +1,12 @@
-"""One connection: writes a request, parses the answer, and wakes whoever waits for it.
+"""One connection: it writes a request, parses the answer, and wakes the caller.
 
 What is fast here, and why:
 
 - a request is one write and one future, made by `ask` and resolved by the parser's callbacks: no task, no stream
   reader, no queue between the socket and the caller;
-- httptools parses in C and hands over each header by calling `dict.setdefault`, so that no Python runs per header;
-  names are decoded only if somebody asks for a header;
-- there is no timer per request: the pool watches all its connections with one.
+- httptools parses in C and passes each header to `dict.setdefault`, so that no Python code runs per header; names
+  are decoded only if a header is looked up;
+- there is no timer per request: the pool watches all its connections with one timer.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ Head: TypeAlias = asyncio.Future[Answer] | asyncio.Future[StreamedAnswer]
 
 
 class StaleConnectionError(Exception):
-    """The server had closed an idle connection, so that the request was lost before any of the answer came."""
+    """A request that was lost because the server had closed the idle connection, before any part of an answer
+    came."""
 
 
 class Connection(asyncio.Protocol):
@@ -74,11 +75,11 @@ class Connection(asyncio.Protocol):
         self._is_writable = True
         self._is_paused = False
         self.may_be_stale = False
-        """Whether the server may have closed the connection, as idle, before it read the request."""
+        """True if the server may have closed the idle connection before it read the request."""
         self.is_resting = False
-        """Whether the pool has seen the connection idle since its last request."""
+        """True if the pool has seen the connection idle since its last request."""
         self.due = 0.0
-        """When the request must be answered, by the clock of the loop."""
+        """The time, by the loop's clock, at which the request must be answered."""
         self._reset()
 
     def _reset(self) -> None:
@@ -89,21 +90,21 @@ class Connection(asyncio.Protocol):
         self._inflater: Inflater | None = None
         self._unsent: memoryview | None = None
         self._fault: Exception | None = None
-        """The error that a callback of the parser found. It is kept here because callbacks may not raise."""
+        """The error that the parser's callbacks found. They must not raise it themselves."""
         self._is_streamed = self._is_complete = self._is_keepable = False
 
     def ask(self, payload: bytes, unsent: bytes, due: float, *, is_streamed: bool) -> Any:
         """Send a request and return a future for the whole answer, or for its head if it is streamed.
 
-        `payload` is sent at once; `unsent`, the rest of a large request, as fast as the server takes it. The future
-        fails with an error of `treadle.http.failures`, or with `StaleConnectionError`.
+        `payload` is sent at once, and `unsent`, the rest of a large request, as fast as the server reads it. The
+        future fails with an error of `treadle.http.failures`, or with `StaleConnectionError`.
         """
         self.due = due
         self.is_resting = False
         self._is_streamed = is_streamed
         head = self._pool.loop.create_future()
         if self._parser is None:
-            # The server closed the connection as soon as it was made.
+            # The server closed the connection immediately after it was opened.
             head.set_exception(failures.broken(self._pool.origin, _CLOSED))
             return head
         self._head = head
@@ -114,7 +115,7 @@ class Connection(asyncio.Protocol):
         return head
 
     def write(self, payload: bytes) -> None:
-        """Write the beginning of the request, unless it was given up meanwhile."""
+        """Write the beginning of the request, unless the request was given up since."""
         if self._head is None:
             return
         self._transport.write(payload)
@@ -122,17 +123,17 @@ class Connection(asyncio.Protocol):
             self._write_on()
 
     def drop(self) -> None:
-        """Close the connection, whatever it is doing."""
+        """Close the connection, whether it is in use or not."""
         self._pool.forget(self)
         self._reset()
         self._transport.abort()
 
     def is_asked_by(self, head: object) -> bool:
-        """Return whether the request that `head` was returned for is still running."""
+        """Return whether the request whose future is `head` is still running."""
         return self._head is head
 
     def fail(self, failure: Exception) -> None:
-        """Close the connection and hand `failure` to whoever waits for the answer."""
+        """Close the connection, and raise `failure` in the caller that waits for the answer."""
         head, body = self._head, self._body
         self.drop()
         if body is not None:
@@ -150,7 +151,7 @@ class Connection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
 
-    # What the event loop calls.
+    # Methods that the event loop calls.
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -159,14 +160,14 @@ class Connection(asyncio.Protocol):
         self._raw: dict[bytes, bytes] = {}
         self.on_header: Callable[[bytes, bytes], Any] = self._raw.setdefault
         parser = HttpResponseParser(self)
-        # As lenient as pyreqwest: lines may end in a bare line feed, and a length may stand beside chunks.
+        # Like pyreqwest, accept lines that end in a bare line feed, and a length together with chunks.
         parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_chunked_length=True)
         self._parser: HttpResponseParser | None = parser
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         if self._head is None or self._parser is None:
-            # Nothing was asked, so this is no answer.
+            # No request is running, so this cannot be an answer.
             self.drop()
             return
         self._received_bytes += len(data)
@@ -214,10 +215,10 @@ class Connection(asyncio.Protocol):
         self._is_writable = True
         self._write_on()
 
-    # What the parser calls. Nothing may be raised here.
+    # Methods that the parser calls. They must not raise.
 
     def on_message_begin(self) -> None:
-        """Note a second answer to one request."""
+        """Record an error if the server sends a second answer to one request."""
         if self._is_complete:
             self._is_keepable = False
 
@@ -255,7 +256,7 @@ class Connection(asyncio.Protocol):
             self._fault = failures.bad_body(self._pool.origin, str(error).lower())
 
     def on_message_complete(self) -> None:
-        """Note the end of an answer."""
+        """Record the end of an answer."""
         if not self._status or self._is_complete or self._parser is None:
             return
         self._is_complete = True
@@ -272,7 +273,7 @@ class Connection(asyncio.Protocol):
             self._pieces.append(piece)
 
     def _finish(self) -> None:
-        """Hand over a complete answer, and give the connection back if it can be used again."""
+        """Pass a complete answer to the caller, and return the connection to the pool if it can be used again."""
         if self._inflater is not None:
             try:
                 self._inflater.close()
@@ -298,19 +299,19 @@ class Connection(asyncio.Protocol):
             head.set_result(answer)  # type: ignore[arg-type]
 
     def _size_is_known(self) -> bool:
-        """Return whether the end of the body can be told without the end of the connection."""
+        """Return whether the end of the body is known without the end of the connection."""
         headers = {name.lower(): value.lower() for name, value in self._headers.items()}
         return b"content-length" in headers or b"chunked" in headers.get(b"transfer-encoding", b"")
 
     def _write_on(self) -> None:
-        """Write as much of a large request as the server takes now."""
+        """Write as much of a large request as the server accepts now."""
         while self._unsent is not None and self._is_writable:
             piece, rest = self._unsent[:_WRITE_BYTES], self._unsent[_WRITE_BYTES:]
             self._unsent = rest if rest else None
             self._transport.write(piece)
 
     def _describe(self, error: Exception | None) -> str:
-        """Return why a connection was lost, in the words that pyreqwest has for it."""
+        """Return the reason why a connection was lost, with the same text as pyreqwest."""
         if isinstance(error, OSError) and error.errno is not None:
             return os.strerror(error.errno).lower()
         if error is not None:

@@ -1,7 +1,7 @@
 """Opening a TCP connection to a host that may have several addresses.
 
 The next address is tried when one has failed or has not answered for a moment, and the first connection wins (RFC
-8305, happy eyeballs). It is done here since uvloop's `create_connection` tries one address after the other.
+8305, happy eyeballs). uvloop's `create_connection` cannot be used, because it tries one address after the other.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ async def dial(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.
 async def _look_up(
     loop: asyncio.AbstractEventLoop, host: str, port: int
 ) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return family and address pairs, the families alternating."""
+    """Return pairs of family and address, with the families alternating."""
     try:
-        # A number needs no thread to look it up.
+        # A numeric address is looked up without a thread.
         family = socket.AF_INET if ipaddress.ip_address(host).version == 4 else socket.AF_INET6
         return [(family, (host, port))]
     except ValueError:

@@ -15,13 +15,13 @@ class Inflater:
     def __init__(self, encoding: bytes) -> None:
         self._is_gzip = encoding != b"deflate"
         self._engine = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        """Reads the headers of both gzip and zlib."""
+        """A decompressor that recognises the headers of gzip and zlib."""
         self._has_data = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield what `data` decompresses to, in pieces of limited size. Raises: `zlib.error`."""
+        """Decompress `data`, and yield the result in pieces of limited size. Raises: `zlib.error`."""
         if not self._has_data:
-            # What HTTP calls deflate has a zlib header, but some servers leave it out.
+            # In HTTP, deflate means data with a zlib header, but some servers leave the header out.
             if not self._is_gzip and data[0] & 0x0F != 8:
                 self._engine = zlib.decompressobj(-zlib.MAX_WBITS)
             self._has_data = True

@@ -1,4 +1,4 @@
-"""The connections of one event loop to one server: those at work, those that are idle, and their time-outs.
+"""The connections of one event loop to one server, both busy and idle, with their time-outs.
 
 A pool belongs to its event loop: only its timers and connections, which the loop holds, keep it alive. It closes
 its connections when `asyncio.run` shuts the loop's asynchronous generators down.
@@ -19,12 +19,10 @@ from treadle.http.plain.connection import Connection
 from treadle.http.plain.dial import dial
 
 _STALE_SECONDS = 2.0
-"""How long after its last request began a connection may be closed by the server as idle.
-
-A connection that breaks sooner has met a fault of the server, which the caller is told of.
-"""
+"""The age, from the start of its last request, at which the server may close a connection as idle. A connection
+that breaks earlier is a failure of the server, which is reported to the caller."""
 _SWEEP_SECONDS = 45.0
-"""How often idle connections are closed. One is closed after it was idle for one to two of these periods."""
+"""The interval of sweeps. A connection is closed after being idle for one to two intervals."""
 
 
 class Pool:
@@ -40,7 +38,7 @@ class Pool:
         self._port = port
         self._timeouts = timeouts
         self._idle: dict[Connection, None] = {}
-        """The idle connections, in the order in which they became idle. The last one is used first."""
+        """The idle connections. The one that was used last is used next."""
         self._busy: set[Connection] = set()
         self._unwritten: list[tuple[Connection, bytes]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -62,8 +60,8 @@ class Pool:
     def send(self, connection: Connection, payload: bytes) -> None:
         """Write a request at the end of this turn of the event loop, with those of other connections.
 
-        A system call between two tasks makes the second one slower than the call itself takes, because the
-        processor's caches are no longer warm. Written together, 64 requests cost a third less.
+        A system call between two tasks slows the second task down, because the processor's caches are cold
+        afterwards; this costs more than the call itself. Written together, 64 requests cost a third less.
         """
         if not self._unwritten:
             self.loop.call_soon(self._write_all)
@@ -144,20 +142,21 @@ class Pool:
         self._timer = self.loop.call_at(at, self._expire)
 
     def _expire(self) -> None:
-        """Fail the requests whose time is over, and set the timer for the next.
+        """Fail the requests whose time is over, and set the timer for the next one.
 
-        The timer is not moved when requests end, so that it rings about once in a time-out and not for each.
+        The timer is not moved when requests end, so that it fires about once per time-out and not for each
+        request.
         """
         now = self.loop.time()
         self._timer, self._rings_at = None, math.inf
         for connection in [item for item in self._busy if item.due <= now]:
             connection.fail(failures.total_timeout(self.origin, self._timeouts))
         if self._busy:
-            # uvloop's timers may ring a little early.
+            # uvloop's timers may fire a little early.
             self._set_timer(max(min(item.due for item in self._busy), now + 0.001))
 
     def sweep(self) -> None:
-        """Close what has been idle since the last sweep."""
+        """Close the connections that have been idle since the last sweep."""
         for connection in list(self._idle):
             if connection.is_resting:
                 connection.drop()
@@ -182,7 +181,7 @@ _pools: weakref.WeakKeyDictionary[
 def find_pool(
     loop: asyncio.AbstractEventLoop, host: str, port: int, origin: str, timeouts: failures.Timeouts
 ) -> Pool:
-    """Return the pool of the running `loop` for a server; `origin` is what errors call it."""
+    """Return the pool of the running `loop` for a server. `origin` is the server's name in errors."""
     pools = _pools.get(loop)
     if pools is None:
         pools = _pools[loop] = weakref.WeakValueDictionary()

@@ -1,13 +1,13 @@
-"""The second half of the hot path: commits the writes of many runs together, and wakes those who wait for them.
+"""The second half of the hot path: it commits the writes of many runs together, and wakes those who wait for them.
 
 What is fast here, and why. At level `process` a commit only hands bytes to the operating system, so it is made at
-the end of the event loop's turn, in the event loop's thread (`commit_now`): handing it to another thread and being
-woken by it costs more than the commit. A thread does everything that could keep the event loop waiting: commits
-at level `power` (they wait for the disk), commits while another process or thread holds the file, large ones,
-checkpoints, and transactions of their own such as taking a lease (`put`, `submit`).
+the end of the event loop's turn, in the event loop's thread (`commit_now`): handing it to another thread and
+waiting for that thread costs more than the commit. A thread does everything that could keep the event loop
+waiting: commits at level `power` (they wait for the disk), commits while another process or thread holds the
+file, large ones, checkpoints, and transactions of their own such as taking a lease (`put`, `submit`).
 
-Invariant: writes of one run are committed in the order in which they were handed over. So nothing is committed on
-the event loop while anything is queued for the thread.
+Invariant: writes of one run are committed in the order in which they were handed over. Therefore nothing is
+committed on the event loop while anything is queued for the thread.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _PAGE_BYTES = 4096
 
 
 class _BusyError(Exception):
-    """Another process holds the file's lock."""
+    """The signal that another process holds the file's lock."""
 
 
 class _Writes(NamedTuple):
@@ -97,7 +97,8 @@ class Committer:
         """Leases that the next successful transaction releases."""
         self._log_bytes = 0
         self._beat_at = 0.0
-        """Measured with the monotonic clock, so that setting the computer's clock delays no heartbeat."""
+        """The time of the last heartbeat, by the monotonic clock, so that setting the computer's clock delays no
+        heartbeat."""
         self.owner_id = 0
         """This journal's row in `owners`; 0 until it takes its first lease."""
         self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
@@ -193,7 +194,7 @@ class Committer:
                 self._checkpoint()
             elif isinstance(item, _Task):
                 self._run_task(item)
-            # These references would keep a journal alive that nobody else uses any more.
+            # These references would keep a journal alive that is not used any more.
             del item, groups
 
     def _commit_groups(self, groups: list[_Writes]) -> None:
@@ -258,10 +259,8 @@ class Committer:
     # The following methods run in any thread, while it holds `_db_lock`; `_fail` also runs without it.
 
     def _commit(self, writes: list[Write], size: int, *, can_wait: bool) -> None:
-        """Commit `writes`, or give each of them the error.
-
-        Raises: `_BusyError` if another process has the file's lock and `can_wait` is False.
-        """
+        """Commit `writes`. If that fails, store the error in each of them. Raises: `_BusyError` if another
+        process has the file's lock and `can_wait` is False."""
         new = [write.writer for write in writes if not write.writer.key]
         now = self._clock.time()
         try:
@@ -375,7 +374,7 @@ def _settle_in(loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
 
 
 def _settle(writes: list[Write]) -> None:
-    """Tell whoever waits for `writes` how they went."""
+    """Report the outcome of `writes` to those who wait for it."""
     for write in writes:
         write.is_done = True
         write.writer.forget(write)

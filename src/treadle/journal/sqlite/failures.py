@@ -1,4 +1,4 @@
-"""What SQLite's errors mean, by their codes."""
+"""Texts for SQLite's errors, by their codes."""
 
 import sqlite3
 from pathlib import Path
@@ -25,7 +25,7 @@ _MESSAGES = {
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
 }
-"""Maps SQLite's primary result code to the message for the user."""
+"""The texts for users, by SQLite's primary result code."""
 
 
 def explain(error: sqlite3.Error, path: Path) -> JournalError:

@@ -1,11 +1,12 @@
 """A journal in one SQLite file.
 
-What a run appends between two turns of an event loop becomes one row, a frame of consecutive events, one JSON
-object per line. The frames of all runs are committed together at the end of the turn. At level `process` a commit
-survives kill -9: it is in the operating system's hands. At `power` it is on the disk.
+The events that a run appends between two turns of an event loop become one row: a frame of consecutive events,
+one JSON object per line. The frames of all runs are committed together at the end of the turn. At level `process`
+a commit survives kill -9, because the operating system has the data. At `power` the data is on the disk.
 
 The hot path leads from `writer` (append, hand over) over `SqliteJournal._flush` (the end of the turn) and
-`committer` (on the event loop or in a thread) to `commit` (the statements). Each says at its top what is fast.
+`committer` (on the event loop or in a thread) to `commit` (the statements). The docstring of each module says
+what is fast there.
 """
 
 import asyncio
@@ -141,7 +142,7 @@ class SqliteJournal:
         if dirty is None:
             self._check_open()
             self._dirty[loop] = [writer]
-            # One turn later, more runs have got as far: fewer commits, each of more runs.
+            # One turn later more runs have appended something, so that there are fewer commits, each of more runs.
             loop.call_soon(loop.call_soon, self._flush, loop)
         else:
             dirty.append(writer)

@@ -21,7 +21,7 @@ from treadle.core.errors import JournalError
 from treadle.journal.sqlite.failures import explain, has_code
 
 APPLICATION_ID = 0x5452444C
-"""Marks a file as Treadle's, in SQLite's header."""
+"""The number in SQLite's header that marks a file as Treadle's."""
 
 MIGRATIONS = (
     """
@@ -77,7 +77,7 @@ them.
 """
 
 LEVELS = {"process": "NORMAL", "power": "FULL"}
-"""Maps a journal's level to SQLite's setting `synchronous`. In WAL mode NORMAL syncs at checkpoints alone."""
+"""The values of SQLite's `synchronous`, by the journal's level. In WAL mode, NORMAL syncs only at checkpoints."""
 
 LOCK_SECONDS = 30.0
 """How long another process may hold the file's lock."""
@@ -124,7 +124,7 @@ def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _use_wal(db: sqlite3.Connection) -> None:
-    """Switch to WAL mode. SQLite does not wait by itself where two connections change the mode at once."""
+    """Switch to WAL mode. SQLite does not wait by itself if two connections change the mode at the same time."""
     give_up_at = time.monotonic() + LOCK_SECONDS
     while True:
         try:

@@ -1,8 +1,8 @@
 """Who holds leases, and whether they are still alive.
 
-A lease belongs to a process's open journal. It lasts as long as its owner's heartbeat is fresh; on the same host
-the lease of a dead process ends at once. Every new lease of a run has a higher token, so that a process that was
-stopped and comes back finds out that it lost the run.
+A lease belongs to a process's open journal. It is valid as long as its owner's heartbeat is recent; on the same
+host the lease of a dead process ends at once. Every new lease of a run has a higher token, so that a process that
+was suspended notices that it lost the run.
 """
 
 import os
@@ -23,7 +23,8 @@ class Owner(Struct, frozen=True):
     """The host's name and, where there is one, the id of its boot."""
     pid: int
     started: str
-    """When the process started, to tell it from a later one with the same pid; empty where unknown."""
+    """The time at which the process started, to distinguish it from a later process with the same pid; empty if
+    unknown."""
 
 
 class Lease(NamedTuple):
@@ -74,7 +75,7 @@ def take_lease(db: sqlite3.Connection, run_id: str, owner_id: int, now: float, l
 
 
 def give_back(db: sqlite3.Connection, lease: Lease) -> None:
-    """Give a lease back within a transaction, unless somebody else has taken the run over."""
+    """Release a lease within a transaction, unless another owner has taken the run over."""
     db.execute("UPDATE runs SET owner=NULL WHERE id=? AND token=?", lease)
 
 
@@ -106,5 +107,5 @@ def _started(pid: int) -> str:
     except OSError:
         return ""
     fields = stat.rpartition(")")[2].split()
-    # A killed process that its parent has not reaped yet drives nothing.
+    # A killed process that its parent has not reaped yet no longer drives runs.
     return "" if fields[0] in ("Z", "X") else fields[19]

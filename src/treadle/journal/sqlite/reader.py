@@ -39,12 +39,12 @@ class Reader:
             raise explain(error, self._path) from error
 
     def check_open(self) -> None:
-        """Raise a `JournalError` if the journal is closed."""
+        """Check that the journal is open. Raises: `JournalError`."""
         if self._is_closed:
             raise JournalError(f"the journal {str(self._path)!r} is closed; open it again with open_journal")
 
     def close(self) -> None:
-        """Close the connection, once the query under way is done."""
+        """Wait for the running query to end, and close the connection."""
         with self._lock:
             self._is_closed = True
             self._db.close()

@@ -1,8 +1,8 @@
-"""The first half of the hot path: collects what a run appends, and hands it to the committer.
+"""The first half of the hot path: the events that a run appends, until they are handed to the committer.
 
-`append` adds bodies to the run's open `Write` and does nothing else. Facts are computed and bodies are encoded once
-per turn of the event loop, when the journal hands over the open writes of all runs, and not for each append. `sync`
-returns one future, which the committer settles; it needs no coroutine.
+`append` adds bodies to the run's open `Write` and does nothing else. Facts are computed and bodies are encoded
+once per turn of the event loop, when the journal hands over the open writes of all runs, and not for each append.
+`sync` returns one future, which the committer settles; it needs no coroutine.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Write:
         self.frame: bytes | None = None
         """The bodies as JSON lines; `None` until `encode`."""
         self.waiters: list[asyncio.Future[None]] = []
-        """The futures to settle. Only the event loop uses this field and `is_done`."""
+        """The futures of those who wait for the write. Only the event loop uses this and `is_done`."""
         self.is_done = False
         self.error: JournalError | None = None
 

@@ -1,1 +1,1 @@
-"""Makes models from names and from treadle.toml."""
+"""The construction of models from names and from treadle.toml."""

@@ -1,7 +1,8 @@
-"""Makes a model from its name and the user's settings.
+"""The construction of a model from its name and the user's settings.
 
-`provider:name` picks a preset, which is data, or a function of an entry point of the group `treadle.models`. Such
-a function takes a `ModelConfig` and returns a model, to which the wrappers of every model are added here.
+In `provider:name`, the provider is a preset, which is data, or a function from an entry point of the group
+`treadle.models`. Such a function takes a `ModelConfig` and returns a model. The wrappers that every model has are
+added here.
 """
 
 import os
@@ -41,7 +42,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     transport: Transport | None = None
     """The transport of requests. `None`: HTTP."""
     output_mode: OutputMode | None = None
-    """How the model is made to give an answer that fits a schema. `None`: in the way of the provider."""
+    """How the model is made to answer in a schema; `None` leaves it to the provider."""
     options: Mapping[str, Json] = {}
     """Options that only this provider's dialect has, such as `cache` of `anthropic`."""
 
@@ -84,14 +85,13 @@ def model(
 ) -> Model:
     """Return a model by its name: `"anthropic:claude-sonnet-4-5"`, or without a provider, which is then `openai`.
 
-    `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds`
-    limits one attempt, `total_timeout_seconds` all attempts and the waiting between them. A setting that is
-    `None` is left to the server. `extra` holds further fields of the request body and overrides the settings.
-    `output_mode` says how the model is made to give an answer that fits a schema: `native`, `tool` or `text`.
-    `format` is for models whose tool calls are text that the server does not parse: one of
-    `treadle.formats.FORMATS`, or `auto`. `limiter` limits the requests of all models that share it. Further
-    `options` are those of the provider's dialect. The cost is computed from `price`, or from genai-prices if
-    that is installed and the provider's own server is asked.
+    `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds` limits
+    one attempt, `total_timeout_seconds` all attempts and the waiting between them. A setting that is `None` is left
+    to the server. `extra` holds further fields of the request body and wins over the settings. `output_mode` says
+    how the model is made to answer in a schema: `native`, `tool` or `text`. `format` is for models whose tool
+    calls are text that the server does not parse: one of `treadle.formats.FORMATS`, or `auto`. `limiter` limits the
+    requests of all models that share it. Further `options` are those of the provider's dialect. The cost is
+    computed from `price`, or from genai-prices if that is installed and the provider's own server is asked.
 
     The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown
     provider or option, a missing key or a setting out of range.
@@ -184,7 +184,7 @@ def split_name(name: str) -> tuple[str, str]:
 def with_cost(
     inner: Model, name: str, *, base_url: str | None = None, price: Price | None = None, **_: Any
 ) -> Model:
-    """Return `inner`, wrapped to add costs if genai-prices is installed and knows this server."""
+    """Return `inner` in a wrapper that adds the cost, if genai-prices is installed and knows this server."""
     provider, rest = split_name(name)
     preset = find_preset(provider)
     if price is not None or preset is None or preset.price_provider is None:
@@ -197,7 +197,7 @@ def with_cost(
 
 
 def with_retries(inner: Model, max_attempts: int, total_timeout_seconds: float) -> "RetryModel":
-    """Return `inner`, wrapped to send requests again after temporary errors."""
+    """Return `inner` in a wrapper that tries again after errors that may be temporary."""
     from treadle.models.wrappers.retry import RetryModel
 
     return RetryModel(inner, max_attempts=max_attempts, total_timeout_seconds=total_timeout_seconds)
@@ -221,11 +221,11 @@ def _check(settings: Settings) -> None:
 
 
 _MAKERS: Registry[Maker] = Registry("provider", "treadle.models", {})
-"""Providers of other packages."""
+"""The functions of other packages that make models, by the name of the provider."""
 
 
 def providers() -> dict[str, str]:
-    """Return every provider that a name may begin with, and its dialect, or its package's entry point."""
+    """Return the name of every provider, with its dialect or the entry point of its package."""
     found = {point.name: point.value for point in entry_points(group=_MAKERS.group)}
     presets = {name: find_preset(name) for name in provider_names()}
     return found | {name: preset.dialect for name, preset in presets.items() if preset is not None}

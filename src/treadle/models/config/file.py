@@ -1,8 +1,7 @@
-"""`treadle.toml`: named models, and the wrappers of each.
+"""The file `treadle.toml`, which defines named models and their wrappers.
 
 The wrappers of a model are, from the inside out: cost, limit, retries, fallback to other models, cache. The file
-never holds keys, only names of environment variables. It is written in TOML 1.0, or in YAML if its name is
-`treadle.yaml` or `treadle.yml`.
+never contains keys, only names of environment variables. Source of the format: TOML 1.0, or YAML.
 """
 
 import difflib
@@ -57,7 +56,7 @@ class LimitTable(_Table):
     max_concurrency: _Count | None = None
     """The most requests in flight, for each process."""
     is_adaptive: bool = True
-    """Whether to find out how many requests in flight the server can take."""
+    """True to find out how many requests in flight the server can handle."""
     store: str | None = None
     """A path, such as that of a journal: several processes share requests and tokens through `<store>.limits`."""
 
@@ -77,16 +76,16 @@ class ModelTable(_Table):
     stop: str | list[str] | None = None
     logprobs: bool | None = None
     return_token_ids: bool | None = None
-    """Whether to ask engines that can (vLLM, SGLang) for the token ids."""
+    """True to ask engines that support it (vLLM, SGLang) for the token ids."""
     extra: dict[str, Any] | None = None
-    """Further fields of the request body."""
+    """Additional fields of the request body."""
     headers: dict[str, str] | None = None
-    """Further headers; `${NAME}` in a value is replaced by the environment variable."""
+    """Additional headers; `${NAME}` in a value is replaced by the environment variable."""
     output_mode: Literal["native", "tool", "text"] | None = None
-    """How the model is made to give an answer that fits a schema; `treadle models check` shows what works."""
+    """How the model is made to answer in a schema; `treadle models check` shows what works."""
     format: str | None = None
-    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` goes by the model's
-    name."""
+    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
+    model's name."""
     options: dict[str, Any] = {}
     """Options that only this provider's dialect has."""
     timeout_seconds: _Positive = 600.0
@@ -96,11 +95,11 @@ class ModelTable(_Table):
     max_attempts: _Count = 6
     price: PriceTable | None = None
     limit: str | None = None
-    """The name of a table of `limits` that its requests are held to."""
+    """The name of the table in `limits` that its requests obey."""
     fallback: list[str] = []
     """Other named models, which are asked in this order if the model fails."""
     cooldown_seconds: Annotated[float, Field(ge=0)] = 30.0
-    """How long a model that failed is not asked again while others of its fallback can be."""
+    """How long a model that failed is not asked again, as long as other models of its fallback can be asked."""
     cache: str | None = None
     """A folder in which answers are kept, so that equal requests cost nothing."""
 
@@ -115,7 +114,7 @@ class ConfigFile(_Table):
 
 
 class Config:
-    """Named models. `load_config` makes it."""
+    """The configuration: named models, as `load_config` reads them."""
 
     def __init__(self, file: ConfigFile, path: Path | None = None) -> None:
         """Check and keep the content of a file.
@@ -348,7 +347,7 @@ def _read_variable(name: str, what: str) -> str:
 
 
 def _explain(error: ValidationError) -> str:
-    """Return the first fault and its place, and for an unknown key the keys that are known there."""
+    """Return a text with the first fault and its place, and with the known keys if a key is unknown."""
     faults = error.errors(include_url=False, include_input=False)
     # An unknown key may be the misspelling of a missing one, so it goes first.
     first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])

@@ -1,4 +1,4 @@
-"""The agent spec's description of a model made by name: what was asked for, without secrets."""
+"""The description of a model in the agent spec: its name and its options, without secrets."""
 
 import re
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ _DEFAULTS = {
     "total_timeout_seconds": 1800.0,
     "max_attempts": 6,
 }
-"""Settings that are left out if they have these values."""
+"""The default values of settings; a setting with its default is left out."""
 _UNSAID = frozenset(("api_key", "headers", "transport"))
-"""Options that are never stored in a part."""
+"""Options that are never part of the description."""
 _SECRET = re.compile(
     r"(?:.*[_-])?(?:secret|password|api[_-]?key|access[_-]token|auth[_-]token)|authorization|headers|cookie|token",
     re.IGNORECASE,
@@ -67,7 +67,7 @@ def _to_json(value: object) -> Json:
 
 
 def _holds_secret(value: Json) -> bool:
-    """Return whether a field in `value`, at any depth, has a name that secrets have."""
+    """Return whether a field in `value`, at any depth, has a name that is typical of secrets."""
     if isinstance(value, dict):
         return any(_SECRET.fullmatch(key) or _holds_secret(item) for key, item in value.items())
     return isinstance(value, list) and any(_holds_secret(item) for item in value)

@@ -1,7 +1,7 @@
 """The providers that a model's name may begin with, and the dialects that they speak.
 
-A dialect is one line in `DIALECTS`; its own provider is the `PRESET` of its class. A further provider is an entry
-in `_PRESETS`.
+A dialect is one line in `DIALECTS`; its own provider is the `PRESET` of its class. Another provider of a dialect
+is an entry in `_PRESETS`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ DIALECTS: "Registry[type[HttpModel]]" = Registry(
 """The classes of models, by dialect."""
 
 _PROVIDERS = {"openai_chat": "openai"}
-"""The name of a dialect's own provider, where it is not the name of the dialect."""
+"""The names of dialects' own providers, if they differ from the names of the dialects."""
 
 
 def _chat(base_url: str, key_variable: str, price_provider: str, **more: Any) -> Preset:
@@ -80,7 +80,7 @@ def provider_names() -> list[str]:
 
 
 def find_preset(provider: str) -> Preset | None:
-    """Return what is known of a provider; `None` if its name is not a built-in one."""
+    """Return the preset of a provider; `None` if there is no built-in provider of this name."""
     if provider in _PRESETS:
         return _PRESETS[provider]
     dialect = next((name for name, known in _PROVIDERS.items() if known == provider), provider)

@@ -1,4 +1,4 @@
-"""Finds out what a live endpoint can do by asking it, and which grade of data its runs will carry."""
+"""The examination of a live endpoint: what it supports, and how exact the data of its runs will be."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,7 @@ from treadle.core.types import Completion, Json, Message, Request, Role, ToolSpe
 from treadle.models.protocol import Model, Watch
 
 MakeModel = Callable[..., Model]
-"""A function that makes the model with further settings, such as `logprobs=True`."""
+"""A function that makes the model with additional settings, such as `logprobs=True`."""
 
 
 class Grade(StrEnum):
@@ -22,9 +22,9 @@ class Grade(StrEnum):
     TOKENS = "tokens"
     """Token ids of prompt and answer, and logprobs, which is all that RL needs."""
     LOGPROBS = "logprobs"
-    """Texts with logprobs but without ids, which a tokenizer has to guess."""
+    """Texts and logprobs but no token ids, which a tokenizer has to guess."""
     TEXT = "text"
-    """Texts alone, which are enough for fine-tuning but not for RL."""
+    """Only texts, which are enough for fine-tuning but not for RL."""
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
@@ -32,7 +32,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 
     name: str
     is_there: bool | None
-    """Whether the endpoint has the ability; `None`: it could not be found out."""
+    """True if the endpoint has the ability; `None` if that could not be determined."""
     seen: str
     advice: str | None = None
 
@@ -43,11 +43,11 @@ class Probed(Struct, frozen=True):
     findings: tuple[Finding, ...]
     grade: Grade
     output_mode: str
-    """The best way to make the model give an answer that fits a schema."""
+    """How the model is best made to answer in a schema."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether the endpoint answers at all."""
+        """True if the endpoint answers."""
         return self.findings[0].is_there is True
 
 

@@ -7,15 +7,16 @@ import msgspec
 from treadle.core.types import Json
 
 INVALID_KEY = "INVALID_JSON"
-"""The key under which arguments that are not an object are sent where the wire takes only objects.
+"""The key for arguments that are not an object, if the wire format requires an object.
 
-Source: Anthropic's documentation of fine-grained tool streaming."""
+Source: Anthropic's documentation of fine-grained tool streaming.
+"""
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def object_of(arguments: str) -> msgspec.Raw:
-    """Return `arguments` unchanged if they are an object, else an object that holds their text."""
+    """Return `arguments` unchanged if they are an object, else an object that contains their text."""
     encoded = arguments.encode(errors="replace")
     try:
         _decode_object(encoded)
@@ -25,7 +26,7 @@ def object_of(arguments: str) -> msgspec.Raw:
 
 
 def text_of(arguments: msgspec.Raw) -> str:
-    """Return the exact text of arguments that came as a value; a string is taken as the text itself."""
+    """Return arguments as JSON text, given their raw value. A string already is that text."""
     encoded = bytes(arguments)
     if encoded.startswith(b'"'):
         return str(msgspec.json.decode(encoded))
@@ -33,7 +34,7 @@ def text_of(arguments: msgspec.Raw) -> str:
 
 
 def text_of_value(value: Json) -> str:
-    """Return a decoded value as the JSON text that it stands for; a string is taken as it is, `None` is empty."""
+    """Return a decoded value as JSON text. A string is returned unchanged, `None` as an empty text."""
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()

@@ -1,8 +1,8 @@
-"""The base class of models behind a server: it sends requests and reads the answers.
+"""The base of all models behind a server: sending a request, and reading the answer.
 
-A dialect is a subclass: it says where to post, how a request is written, and how an answer is read. An
-answer, whole or streamed, becomes one raw object that one function reads; a plain answer is decoded straight into
-typed structs instead.
+A dialect is a subclass: it says where to post, how a request is written, and how an answer is read. An answer,
+whole or streamed, becomes one raw object that one function reads. A plain answer is instead decoded directly into
+typed structs.
 """
 
 from abc import ABC, abstractmethod
@@ -31,22 +31,22 @@ _MAX_PREFIXES = 1024
 OnDelta: TypeAlias = Callable[[Delta], None]
 
 _Prefix: TypeAlias = tuple[Request, tuple[bool, ...], bytes]
-"""A request without messages, the flags, and the beginning of the body that belongs to both."""
+"""The beginning of request bodies, with the tools, schema and flags that it was made for."""
 
 _decode = msgspec.json.Decoder().decode
 
 
 class HttpModel(ABC):
-    """A model behind a server. It streams exactly when somebody listens."""
+    """A model behind a server. It streams if and only if the caller wants deltas."""
 
     DIALECT: ClassVar[str]
     PRESET: ClassVar[Preset]
-    """The provider whose dialect this is."""
+    """The provider that defined the dialect."""
     BASE_URL: ClassVar[str]
     PATH: ClassVar[str]
-    """The path of inferences below the base URL."""
+    """The path of the API for inferences, below the base URL."""
     READER: ClassVar[type[PlainReader]]
-    """How plain answers are read."""
+    """The reader of plain answers."""
     COLLECTOR: ClassVar[type[Collector]]
     """The class that joins the pieces of a streamed answer."""
     PARTS: ClassVar[AcceptedParts] = {}
@@ -137,9 +137,9 @@ class HttpModel(ABC):
             return await read_stream(streamed, collector, self.server, self._reader(), self._decode_event)
 
     def read(self, raw: Json) -> Completion:
-        """Return the completion that a whole answer's raw object stands for.
+        """Return the completion for the raw object of a whole answer.
 
-        Raises: `ProviderError` if it holds an error, `ServerError` if it makes no sense.
+        Raises: `ProviderError` if it contains an error, `ServerError` if it cannot be read.
         """
         try:
             return self._read(raw)
@@ -214,15 +214,15 @@ class HttpModel(ABC):
         return _decode(event)
 
     def _reader(self) -> SseReader | LineReader:
-        """Return a new reader that splits a stream into events."""
+        """Return a reader that splits a stream into events."""
         return SseReader()
 
     def _find_error(self, raw: Json) -> Json | None:
-        """Return the error that an answer or a chunk holds; `None` if it holds none."""
+        """Return the error in an answer or a chunk; `None` if there is none."""
         return find_error(raw)
 
     def _nonsense(self, raw: Json) -> ProviderError:
-        """Return the error for an answer that holds one, or that makes no sense."""
+        """Return the error in an answer, or an error that says that the answer cannot be read."""
         if (error := self._find_error(raw)) is not None:
             return explain_error(self.server, 200, error)
         return nonsense(raw, self.server)
@@ -244,7 +244,7 @@ class HttpModel(ABC):
             ) from None
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
-        """Return the typed error for an answer with a status other than 200."""
+        """Return the typed error for an answer whose status is not 200."""
         try:
             raw = self._find_error(_decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -304,14 +304,15 @@ def check_base_url(base_url: str, example: str) -> str:
 
 
 def join_url(base_url: str, path: str, query: str = "") -> str:
-    """Return the URL of `path` below `base_url`. A query, which some gateways want, stays at the end."""
+    """Return the URL of `path` below `base_url`. A query in the base URL, which some gateways need, stays at the
+    end."""
     parts = urlsplit(base_url)
     queries = "&".join([item for item in (parts.query, query) if item])
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, query=queries))
 
 
 def merge_headers(made: Mapping[str, str], given: Mapping[str, str] | None) -> dict[str, str]:
-    """Return all headers of a request, with names in lower case.
+    """Return the headers `made` by the dialect and those `given` by the user, with names in lower case.
 
     Raises: `ConfigError`, without the value, for a header that HTTP does not allow.
     """

@@ -1,4 +1,5 @@
-"""What servers in OpenAI's style agree on: tools, token counts, token ids, log probabilities, and plain answers."""
+"""Wire formats that all servers in OpenAI's style share: tools, token counts, token ids, logprobs, plain
+answers."""
 
 from msgspec import Struct
 
@@ -12,7 +13,7 @@ OPENAI = Preset(
     header_variables={"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"},
     price_provider="openai",
 )
-"""OpenAI itself."""
+"""The preset of OpenAI."""
 
 
 def read_usage(raw: Json) -> Usage | None:
@@ -93,7 +94,7 @@ class PlainUsage(Struct, gc=False):
 
 
 class PlainAnswer(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
-    """The fields beside `choices` of a plain answer."""
+    """The fields of a plain answer except `choices`."""
 
     id: str | None = None
     object: str | None = None

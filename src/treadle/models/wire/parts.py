@@ -1,4 +1,4 @@
-"""How messages with parts are written, as far as dialects agree: text files, base64, and what is refused."""
+"""The encoding of messages with parts, as far as dialects share it: text files, base64, and refused parts."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -10,11 +10,10 @@ from treadle.core.parts import base64_of, content_of, describe, make_part
 from treadle.core.types import Artifact, Message, Role
 
 Contents: TypeAlias = Mapping[str, bytes]
-"""`Request.contents`."""
+"""The type of `Request.contents`."""
 AcceptedParts: TypeAlias = Mapping[str, frozenset[str] | None]
-"""Maps a kind of part to the MIME types that a dialect accepts; `None` means all. Text files are accepted by
-every dialect.
-"""
+"""The MIME types that a dialect accepts, by the kind of the part; `None` for all types. Text files are always
+accepted."""
 Encode: TypeAlias = Callable[[Message, Contents], bytes]
 
 AUDIO_FORMATS = {
@@ -24,7 +23,7 @@ AUDIO_FORMATS = {
     "audio/mpeg": "mp3",
     "audio/mp3": "mp3",
 }
-"""Maps a MIME type to the name of the format in OpenAI's APIs."""
+"""The names of audio formats in OpenAI's APIs, by MIME type."""
 
 
 def check_part(part: Artifact, dialect: str, accepted: AcceptedParts) -> None:
@@ -48,7 +47,7 @@ def check_part(part: Artifact, dialect: str, accepted: AcceptedParts) -> None:
 
 
 def is_link(part: Artifact) -> bool:
-    """Return whether `part` has no content but a URL, which the server is to fetch."""
+    """Return whether `part` has a URL instead of content, so that the server has to fetch it."""
     return part.uri is not None and part.digest is None and part.data is None
 
 
@@ -60,18 +59,19 @@ def data_url(part: Artifact, contents: Contents) -> str:
 
 
 def text_of_part(part: Artifact, contents: Contents) -> str:
-    """Return the text of a text file, after a line with its name."""
+    """Return the text of a text file, preceded by a line with its name."""
     text = content_of(part, contents).decode(errors="replace")
     return f"[{part.name}]\n{text}" if part.name else text
 
 
 def file_name(part: Artifact) -> str:
-    """Return the name of a document; APIs tell its type by the ending."""
+    """Return a file name for a document. APIs derive its type from the name's ending."""
     return part.name or f"document.{(part.mime_type or '').rpartition('/')[2] or 'bin'}"
 
 
 def attached(message: Message, parts: tuple[Artifact, ...]) -> Message:
-    """Return a user message with parts of a tool or assistant message, which says where they come from."""
+    """Return a user message with the parts of a tool or assistant message, and a text that says where they come
+    from."""
     kinds = ", ".join(describe(part) for part in parts)
     if message.role is Role.TOOL:
         said = f"[attached to the result of {message.name or 'the tool'}, call {message.call_id}: {kinds}]"
@@ -81,7 +81,8 @@ def attached(message: Message, parts: tuple[Artifact, ...]) -> Message:
 
 
 def parts_apart(message: Message) -> tuple[Artifact, ...]:
-    """Return the parts that must be sent in a user message instead, if an API accepts parts only from users."""
+    """Return the parts that cannot be in the message itself, because the API accepts parts only in user
+    messages."""
     return () if message.role is Role.USER or message.role is Role.SYSTEM else message.parts
 
 
@@ -89,11 +90,11 @@ def parts_apart(message: Message) -> tuple[Artifact, ...]:
 def with_attached(
     encode: Encode, find_parts: Callable[[Message], tuple[Artifact, ...]] = parts_apart
 ) -> "Callable[[bytes, Message, Contents], tuple[bytes, bytes]]":
-    """Return a function for `Log.scan` that encodes messages for an API that accepts parts only from users.
+    """Return a function for `Log.scan` that encodes messages for an API which accepts parts only in user messages.
 
     The parts that `find_parts` returns are sent in a user message after all results of the step, because the API
-    wants results directly after their calls. The state holds the encoded user message until then. Equal arguments
-    give the same function, so that a `Log` does not encode its messages again.
+    requires the results to follow their calls. The state of the scan is the parts that are still to be sent. The
+    function is the same for the same `encode`, so that encoded messages can be reused.
     """
 
     def step(waiting: bytes, message: Message, contents: Contents) -> tuple[bytes, bytes]:
@@ -111,10 +112,8 @@ def with_attached(
 def part_of_base64(
     data: str, mime_type: str, contents: dict[str, bytes], *, name: str | None = None
 ) -> Artifact:
-    """Return the part with content that came as base64; a large content is added to `contents`.
-
-    Raises: `ValueError` if `data` is not base64.
-    """
+    """Return a part for content in base64. A large content is added to `contents`. Raises: `ValueError` if `data`
+    is not base64."""
     part, kept = make_part(base64.b64decode(data, validate=True), mime_type, name=name)
     contents.update(kept)
     return part

@@ -1,7 +1,7 @@
-"""Reads plain answers, which are nearly all, with a typed decoder.
+"""The fast reader for plain answers, which most answers are, with a typed decoder.
 
-The decoder refuses every field that it does not know, so that an answer with fields that Treadle does not model is
-read in full by the dialect's `read_completion`, which keeps them. Both give the same completion for a plain answer.
+The decoder refuses unknown fields. An answer with fields that Treadle has no type for is therefore read by the
+dialect's `read_completion`, which keeps these fields. For a plain answer both give the same completion.
 """
 
 from abc import ABC, abstractmethod
@@ -17,11 +17,11 @@ _ASSISTANT = Role.ASSISTANT
 _CALLS = FinishReason.TOOL_CALLS
 _STOP = FinishReason.STOP
 _MAX_MISSES = 16
-"""After so many answers in a row that are not plain, the fast decoder is no longer tried."""
+"""After this many consecutive answers that are not plain, the fast decoder is no longer tried."""
 
 
 class PlainReader(ABC):
-    """The fast reader of one server's answers. A subclass says what a plain answer looks like."""
+    """The fast reader for one server's answers. A subclass defines what a plain answer is."""
 
     ANSWER: ClassVar[Any]
     """The type of a plain answer, which refuses unknown fields."""
@@ -47,7 +47,7 @@ class PlainReader(ABC):
 
     @abstractmethod
     def _read(self, answer: Any) -> Completion | None:
-        """Return the completion of an `ANSWER`; `None` if it is not plain after all."""
+        """Return the completion for an `ANSWER`; `None` if it is not plain because of its values."""
 
     def _complete(
         self,
@@ -59,7 +59,7 @@ class PlainReader(ABC):
         reasoning: str | None = None,
         opaque: dict[str, Json] | None = None,
     ) -> Completion:
-        """Return the completion with these values."""
+        """Return a completion with these values and the reader's settings."""
         return Completion(
             Message(_ASSISTANT, content, calls, None, None, False, reasoning, opaque),
             _CALLS if calls else _STOP,

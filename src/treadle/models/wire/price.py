@@ -1,4 +1,4 @@
-"""The price of tokens, where the server does not say what an answer cost."""
+"""The price of tokens, for servers that do not report what an answer cost."""
 
 from msgspec import Struct
 
@@ -12,9 +12,9 @@ class Price(Struct, frozen=True):
     input_usd_per_million: float
     output_usd_per_million: float
     cached_input_usd_per_million: float | None = None
-    """`None`: cached input costs what other input costs."""
+    """`None`: cached input costs the same as other input."""
     cache_write_usd_per_million: float | None = None
-    """`None`: writing to the cache costs what other input costs."""
+    """`None`: writing to the cache costs the same as other input."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -1,4 +1,4 @@
-"""How a transcript is written as one prompt: the text around each message, as data.
+"""Templates that turn a transcript into one prompt: the texts around each message.
 
 Source: ChatML as Qwen 2.5 and Hermes 3 use it; Llama 3's prompt format, 2024.
 """
@@ -15,15 +15,15 @@ class PromptTemplate(Struct, frozen=True):
     """The texts around messages."""
 
     around: Mapping[Role, tuple[str, str]]
-    """Maps a role to the texts before and after a message."""
+    """The texts before and after a message, by its role."""
     answer: str
     """The text after which the model's answer begins."""
     begin: str = ""
     stop: tuple[str, ...] = ()
-    """Texts that end an answer, where the engine does not stop by itself."""
+    """Texts that end an answer, for engines that do not stop there by themselves."""
 
     def write(self, message: Message) -> str:
-        """Return a message as it stands in the prompt."""
+        """Return the text of a message in the prompt."""
         before, after = self.around[message.role]
         return f"{before}{message.content}{after}"
 
@@ -55,7 +55,7 @@ TEMPLATES: dict[str, PromptTemplate] = {
     ),
     "none": PromptTemplate(dict.fromkeys(Role, ("", "")), ""),
 }
-"""The templates by name. `plain` is for base models; `none` sends the contents alone."""
+"""The templates by name. `plain` is for base models; `none` sends only the contents."""
 
 
 def find_template(name: str) -> PromptTemplate:

@@ -1,4 +1,4 @@
-"""JSON Schemas as providers want them."""
+"""Checks of JSON Schemas against the requirements of providers."""
 
 from collections.abc import Iterator
 

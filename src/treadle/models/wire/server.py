@@ -1,4 +1,4 @@
-"""The server that a model asks, and its errors: typed, with what to do next, and without keys."""
+"""The server of a model, and its errors: typed, with advice what to do next, and without keys."""
 
 import re
 import time
@@ -65,11 +65,11 @@ _STATUS_OF_KIND = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
-"""Maps the kind of an error to its HTTP status, for errors within a stream that began with status 200."""
+"""HTTP statuses by the kind that an error names, for errors within a stream, whose own status was 200."""
 
 
 class Server(Struct, frozen=True, repr_omit_defaults=True):
-    """The server that a model asks, as error messages describe it."""
+    """The server of a model, with the data that error messages need."""
 
     model: str
     base_url: str
@@ -91,7 +91,7 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
         return origin_of(self.base_url) + urlsplit(self.base_url).path
 
     def mask(self, text: str) -> str:
-        """Return `text` without the keys that were sent, which some servers repeat."""
+        """Return `text` with all keys that were sent replaced, because some servers repeat them."""
         for name, value in self.headers:
             if _SECRET_HEADER.search(name):
                 for secret in (value, value.removeprefix("Bearer ")):
@@ -102,13 +102,13 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
     def excerpt(self, body: bytes | str) -> str:
         """Return the beginning of an answer, for an error message."""
         text = body if isinstance(body, str) else body[: 4 * _MAX_CHARS].decode(errors="replace")
-        # Masked before it is cut, so that no half of a key is left.
+        # Mask the keys before cutting the text, so that no part of a key remains.
         text = " ".join(self.mask(text).split())
         return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "…"
 
 
 def find_error(raw: Json) -> Json | None:
-    """Return the error that an answer or a chunk holds; `None` if it holds none.
+    """Return the error in an answer or a chunk; `None` if there is none.
 
     Source: `{"error": {...}}` of OpenAI, `{"error": "text"}` of Ollama, `{"object": "error", ...}` of
     vLLM up to 0.9, `{"detail": ...}` of FastAPI.
@@ -124,7 +124,7 @@ def find_error(raw: Json) -> Json | None:
 
 
 def nonsense(raw: Json, server: Server) -> ServerError:
-    """Return the error for an answer that makes no sense."""
+    """Return the error for an answer that cannot be read."""
     excerpt = server.excerpt(msgspec.json.encode(raw))
     return ServerError(f"the answer of {server.origin} makes no sense: {excerpt}", status=200)
 
@@ -197,7 +197,7 @@ def _find_retry_delay(details: Json) -> float | None:
 
 
 def _status_of(error: dict[str, Json], kind: str) -> int:
-    """Return the HTTP status that an error in a good answer stands for."""
+    """Return the HTTP status for an error inside an answer with status 200."""
     for name in ("type", "status", "code"):
         if (status := _STATUS_OF_KIND.get(str(error.get(name)))) is not None:
             return status
@@ -215,7 +215,7 @@ def _status_of(error: dict[str, Json], kind: str) -> int:
 
 
 def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:
-    """Return how long the headers ask to wait; `None` if they do not say, or are not understood."""
+    """Return how long the headers ask to wait, in seconds; `None` if they do not say it or cannot be understood."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = header(name)
         if text is None:
@@ -266,7 +266,7 @@ def _read_count(text: str | None) -> int | None:
 
 
 def _read_reset(text: str | None) -> float | None:
-    """Return the seconds from now that `1m2.5s`, `250ms`, `12`, a date, or a time since the epoch stand for."""
+    """Return the seconds until a reset, given as `1m2.5s`, `250ms`, `12`, a date, or a time since the epoch."""
     if text is None:
         return None
     text = text.strip()

@@ -50,7 +50,7 @@ class Collector(ABC):
         self.add(raw)
 
     def end(self) -> None:
-        """Note that the server sent the end mark `[DONE]`."""
+        """Record that the server sent the end mark `[DONE]`."""
         self.is_done = True
 
     @abstractmethod
@@ -85,7 +85,7 @@ async def read_stream(
             if is_whole:
                 _add(b"".join(unread), collector, server, decode, is_whole=True)
             for event in reader.close():
-                # Half an event at the end is not an error of its own: the answer is cut off.
+                # An incomplete event at the end is not a separate error: the answer is incomplete.
                 if event == b"[DONE]" or _is_json(event):
                     _add(event, collector, server, decode)
     except TransportError:

@@ -1,4 +1,4 @@
-"""Messages as turns that alternate between user and model, for APIs that want them so."""
+"""The encoding of messages as turns that alternate between user and model, for APIs that require it."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -9,15 +9,16 @@ from treadle.models.wire.parts import Contents, Encode
 Turns: TypeAlias = tuple[Role | None, tuple[str, ...], bytes]
 """The state between two messages of a transcript.
 
-Its items are the role of the open turn, `None` before the first one; the system messages so far, which these APIs
-take in a field of their own; and the encoded parts that follow in a user turn after the results of the step.
+It consists of the role of the open turn (`None` before the first turn), the system messages so far, which these
+APIs take in a separate field, and the elements that still have to be added to a user's turn after the results of
+the step.
 """
 NO_TURNS: Turns = (None, (), b"")
 """The state before the first message."""
 
 
 class TurnWriter:
-    """A writer of messages as turns; an instance is a function for `Log.scan`."""
+    """A writer of messages as turns. An instance is a function for `Log.scan`."""
 
     def __init__(
         self,
@@ -29,10 +30,10 @@ class TurnWriter:
     ) -> None:
         """Make a writer.
 
-        `openers` says how the turn of each role begins, up to its first element; roles with the same object share
-        turns; `encode` gives the elements of a message, joined by commas; `merges` says whether consecutive
-        messages of a role share a turn; `attach` gives the elements of a user's turn that hold those parts of a
-        message which `encode` leaves out.
+        `openers` maps each role to the text that begins its turn; roles with the same object share turns.
+        `encode` returns the elements of a message, joined by commas. `merges` says whether consecutive messages
+        of a role share a turn. `attach` returns the elements of a user's turn for the parts that `encode` leaves
+        out of a message.
         """
         self._openers = openers
         self._next = {role: b"]}," + opener for role, opener in openers.items()}
@@ -62,14 +63,14 @@ class TurnWriter:
         return (last, instructions, waiting), written
 
     def close(self, state: Turns) -> bytes:
-        """Return the text that closes the list of turns, and before it the parts that still have to be sent."""
+        """Return the text that ends the list of turns after the last message."""
         last, _, waiting = state
         if waiting:
             return self._join(last, Role.USER, waiting) + b"]}]"
         return b"]" if last is None else b"]}]"
 
     def _join(self, last: Role | None, role: Role, elements: bytes) -> bytes:
-        """Return `elements` after the text that joins them to the last turn or begins a new one."""
+        """Return `elements` with the separators that must come before them."""
         if last is None:
             return self._openers[role] + elements
         if self._openers[role] is self._openers[last] and self._merges(role) and self._merges(last):

@@ -1,4 +1,4 @@
-"""A model that answers an equal request with the answer that it gave before."""
+"""A model that answers a repeated request from a cache."""
 
 import contextlib
 import hashlib
@@ -21,11 +21,11 @@ _encode_message = msgspec.json.Encoder(order="deterministic").encode
 
 
 class CacheModel(Wrapper):
-    """A model that keeps whole answers in a folder, by request, model and settings.
+    """A model that keeps answers in a folder, by request, model and settings.
 
-    An answer from the cache is marked, costs nothing and counts no tokens. Samples that should differ need
-    different seeds. Processes may share a folder: the first answer is kept, and damaged or cut-off ones are never
-    used.
+    An answer from the cache is marked, costs nothing and counts no tokens. For different samples of the same
+    request, use different seeds. Processes may share a folder: the first answer to a request is kept, and damaged
+    or incomplete files are never used.
     """
 
     CHANGES_ANSWERS = False
@@ -48,7 +48,7 @@ class CacheModel(Wrapper):
             return replace(kept, is_cached=True, cost_usd=0.0, usage=Usage())
         completion = await self.inner.infer(request, watch)
         if completion.finish_reason in _WHOLE:
-            # If the disk is full, only an answer is lost that can be asked for again.
+            # If the disk is full, only this copy of the answer is lost.
             with contextlib.suppress(OSError):
                 _write(path, completion)
         return completion

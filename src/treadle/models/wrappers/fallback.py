@@ -25,14 +25,15 @@ DEFAULT_ERRORS = (
     ContextOverflowError,
     UnsupportedPartError,
 )
-"""Errors after which another model may answer; a request that is wrong is wrong elsewhere too."""
+"""Errors after which another model is asked. A wrong request would be wrong for every model."""
 
 
 class FallbackModel:
-    """A model that asks several in order until one answers. The journal holds the others as failed attempts.
+    """A model that asks several models in order until one answers.
 
-    A model that failed is left out for `cooldown_seconds`, unless all have failed; then all are asked again in
-    order. A prompt that is too long, or that has a part which a model cannot be sent, leaves no model out.
+    In the journal, the other models are failed attempts. A model that failed is not asked for `cooldown_seconds`,
+    unless all have failed; then all are asked again in order. A prompt that is too long, or that has a part which
+    a model cannot be sent, does not start this pause.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class FallbackModel:
 
     @property
     def output_mode(self) -> OutputMode:
-        """The mode that all models can do: text works with any model, and a tool with more than native decoding."""
+        """The mode that all models support: text is supported by every model, and a tool by more models than
+        native decoding."""
         modes = {output_mode_of(model) for model in self.models}
         order = (OutputMode.TEXT, OutputMode.TOOL, OutputMode.NATIVE)
         return next(mode for mode in order if mode in modes)

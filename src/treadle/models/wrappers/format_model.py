@@ -2,7 +2,7 @@
 
 It wraps any model that handles only text: a completions server, or a chat endpoint used as plain text. Tools are
 described in the system message, results are sent as text, and the model's own text is sent back unchanged. A call
-that cannot be parsed goes to the loop as it is, so that the model is told what is wrong with it.
+that cannot be parsed is passed to the loop unchanged, so that the model is told what is wrong with it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +47,7 @@ UNREADABLE = "unreadable_call"
 _MAX_TOOLSETS = 64
 _MAX_BAD_CALLS = 16
 _EXCERPT = 200
-"""How many characters of a bad call are kept if it stands for several."""
+"""How many characters of a text an error message quotes."""
 _Write: TypeAlias = Callable[[list[Message], bool], Iterable[Message]]
 
 
@@ -127,7 +127,7 @@ class FormatModel(Wrapper):
         return replace(completion, message=read, finish_reason=reason)
 
     def _writer(self, tools: Sequence[ToolSpec]) -> "_Write":
-        """Return what writes transcripts with these tools; the same object for the same tools."""
+        """Return the writer of transcripts with these tools; the same object for the same tools."""
         known = self._writers.get(id(tools))
         if known is None:
             if len(self._writers) >= _MAX_TOOLSETS:
@@ -148,7 +148,7 @@ class _Writer:
         self._merges_results = merges_results
 
     def __call__(self, messages: list[Message], is_first: bool) -> Iterable[Message]:
-        """Yield the messages as the model is sent them."""
+        """Yield the messages in the form that is sent to the model."""
         results: list[Message] = []
         if is_first and self._told and messages[0].role is not Role.SYSTEM:
             yield Message(Role.SYSTEM, self._told)
@@ -187,15 +187,16 @@ class _Writer:
 
 
 def _merge(results: list[Message]) -> Message:
-    """Return one user message that holds all results of a step."""
+    """Return one user message with the results of a step."""
     parts = tuple([part for result in results for part in result.parts])
     return Message(Role.USER, "\n".join([result.content for result in results]), parts=parts)
 
 
 def _calls_of(parsed: Parsed, *, is_cut: bool) -> list[ToolCall]:
-    """Return the calls, good and bad, in the order of the text. The arguments of a bad call are its text.
+    """Return the calls in the order of the text, including those that cannot be parsed.
 
-    If the answer was cut off by its limit, a call without an end is a bad one.
+    The arguments of such a call are its text. If the answer was cut off by its limit, a call without an end
+    cannot be parsed either.
     """
     calls = [
         ToolCall(
@@ -206,13 +207,13 @@ def _calls_of(parsed: Parsed, *, is_cut: bool) -> list[ToolCall]:
     if not parsed.errors:
         return calls
     found = [(call.position, made) for call, made in zip(parsed.tool_calls, calls, strict=True)]
-    # An error that may be meant as text stays text.
+    # Text that only looks like a wrong call stays text.
     bad = [error for error in parsed.errors if not error.is_text]
     found += [
         (error.position, ToolCall("", error.name or UNREADABLE, error.raw)) for error in bad[:_MAX_BAD_CALLS]
     ]
     if more := bad[_MAX_BAD_CALLS:]:
-        # A model that repeats itself is told of the rest only once.
+        # Tell a model that repeats itself about the rest only once.
         text = f"{more[0].raw[:_EXCERPT]}: this and {len(more) - 1} more"
         found.append((more[0].position, ToolCall("", more[0].name or UNREADABLE, text)))
     return [call for _, call in sorted(found, key=lambda item: item[0])]
@@ -239,7 +240,7 @@ class _Reader:
         return self._parser.text
 
     def close(self) -> Parsed:
-        """Return what the whole text parses to."""
+        """Return the result of parsing the whole text."""
         parsed = self._parser.close()
         self._tell(self._parser.pieces)
         return parsed
@@ -249,7 +250,7 @@ class _Reader:
         on_failure: "Callable[..., None] | None",
         make: Callable[[], IncrementalParser],
     ) -> "Callable[..., None] | None":
-        """Return a function that drops what the failed attempt streamed and then calls `on_failure`."""
+        """Return a function that drops what a failed attempt streamed, and then calls `on_failure`."""
         if on_failure is None:
             return None
 

@@ -1,7 +1,8 @@
-"""The rules of a limiter: how fast to send, and how much at a time. Pure: the time is an argument, in seconds.
+"""The rules of a limiter: how fast to send, and how many requests at a time.
 
-A server that limits requests is modelled as a bucket that fills at a steady rate. Each refusal means that the
-bucket is empty, so the rate is the number of requests that passed between two refusals, over the time between them.
+The rules are pure: the time is an argument, in seconds. A server that limits requests is modelled as a bucket
+that fills at a constant rate. A refusal means that the bucket is empty. The rate is therefore the number of
+requests that were accepted between two refusals, divided by the time between them.
 """
 
 import math
@@ -41,16 +42,17 @@ class Bucket:
 
     @classmethod
     def per_minute(cls, count: float, now: float) -> "Bucket":
-        """Return a bucket that gives at most `count` in any minute: one second's share at once, the rest steadily.
+        """Return a bucket that gives at most `count` in any minute.
 
-        If a second's share is less than one, one is given at a time.
+        It gives the share of one second at once, and the rest at a constant rate. If the share of a second is
+        less than one, one is given at a time.
         """
         if count < 60:
             return cls(count / 60, 1.0, now)
         return cls((count - count / 60) / 60, count / 60, now)
 
     def fill(self, now: float) -> None:
-        """Add what has flowed in until `now`."""
+        """Raise the level by the amount that has flowed in until `now`."""
         if now > self.at:
             self.level = min(self.capacity, self.level + (now - self.at) * self.rate)
             self.at = now
@@ -115,7 +117,7 @@ class Pace:
         """The rate that was accepted before a higher one was tried."""
         self._doubling_seconds = _DOUBLING_SECONDS
         self._unlucky = 0
-        """How many refusals in a row came without a success between them."""
+        """How many consecutive requests were refused."""
         self._told_at: float | None = None
 
     def wait(self, now: float) -> float:
@@ -147,7 +149,7 @@ class Pace:
         """Record that a request was refused. `retry_after` is the delay that the server asked for, in seconds."""
         is_known = self.refusals > 0 and sent_at < self._empty_at
         if is_known:
-            # It was already on its way when the first refusal came.
+            # This request was already sent when the first refusal came.
             if self._before is not None:
                 accepted, seconds, waited = self._before
                 self._before = (accepted - 1, seconds, waited)
@@ -178,7 +180,7 @@ class Pace:
         self.rate, self._told_at = self._bucket.rate, now
 
     def _judge(self, now: float) -> None:
-        """Learn from the period up to the last refusal, now that all its requests are known."""
+        """Learn from the period before the last refusal, when all its requests have been answered."""
         assert self._before is not None
         accepted, seconds, waited = (new + old for new, old in zip(self._before, self._carried, strict=True))
         self._before = None
@@ -239,9 +241,10 @@ class Pace:
         return min(max(rate, low), high), float(counted)
 
     def _refine(self, accepted: float, seconds: float, waited: float) -> None:
-        """Estimate the capacity of the bucket from two periods that began with a full one.
+        """Estimate the capacity of the bucket from two periods that began with a full bucket.
 
-        What passed in each is the capacity, and the rate over its time: two points of a line.
+        The number of accepted requests in a period is the capacity plus the rate times its length: two periods
+        are two points of a line.
         """
         active = seconds - waited
         before, self._line = self._line, (accepted, active)
@@ -258,7 +261,7 @@ class Pace:
         self._bucket.level = min(capacity, level if level is not None else 1.0)
 
     def _raise(self, now: float) -> None:
-        """Raise the rate if nothing was refused for a long time."""
+        """Raise the rate if nothing was refused for some time."""
         bucket = self._bucket
         assert bucket is not None
         if self._told_at is not None:
@@ -300,7 +303,8 @@ class Concurrency:
         self._direction = 1
 
     def answer(self, now: float, in_flight: int, *, is_full: bool) -> None:
-        """Record an answer to one of `in_flight` requests; `is_full`: others wait only for this limit."""
+        """Record an answer to one of `in_flight` requests. `is_full` is true if other requests wait only for this
+        limit."""
         if self._begin is None:
             self._begin = now
             return
@@ -312,7 +316,7 @@ class Concurrency:
         seconds = now - self._begin
         rate = self._count / seconds if seconds > 0 else math.inf
         tried = float(self.limit) if self._is_full else min(self._in_flight / self._count, self.limit)
-        # With fewer in flight than allowed the callers set the pace, unless there are more of them than before.
+        # If fewer requests are in flight than allowed, the callers set the rate, unless there are more than before.
         if self._is_full or (self._best is not None and tried > self._best[0] * 1.05):
             self._decide(rate, tried)
         self._forget()

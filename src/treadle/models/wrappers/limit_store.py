@@ -31,9 +31,9 @@ class Lease(Struct, frozen=True):
     """The requests and tokens that a process took for the next moments."""
 
     counts: dict[str, float]
-    """Maps the kind, `requests` or `tokens`, to the number that was taken."""
+    """The amounts that were taken, of `requests` and `tokens`."""
     wait: float
-    """The seconds until the missing amount can be there; 0 if nothing is missing."""
+    """The seconds until the missing amount is available; 0 if nothing is missing."""
     not_before_seconds: float
     """The seconds until anything may be sent."""
 
@@ -78,7 +78,7 @@ class SharedBuckets:
         return Lease(counts, wait, max(0.0, not_before - now))
 
     def hold(self, seconds: float) -> None:
-        """Keep all processes from sending for `seconds`. Raises: `ConfigError` if the file cannot be used."""
+        """Stop all processes from sending for `seconds`. Raises: `ConfigError` if the file cannot be used."""
         until = time.time() + seconds
         with self._transaction() as connection:
             connection.execute(
@@ -87,7 +87,7 @@ class SharedBuckets:
             )
 
     def settle(self, kind: str, count: float) -> None:
-        """Take `count` more than before; a negative count gives back. Raises: `ConfigError`."""
+        """Take an additional `count`; a negative count puts back. Raises: `ConfigError`."""
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE treadle_limits SET level = level - ? WHERE name = ? AND kind = ?",
@@ -105,7 +105,7 @@ class SharedBuckets:
 
 
 class _Transaction:
-    """A transaction on a connection of its own, so that threads and forks never share one."""
+    """A transaction on a separate connection, because threads and forks must not share one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

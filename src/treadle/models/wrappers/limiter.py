@@ -1,7 +1,7 @@
-"""Sends requests as fast as the server can take them.
+"""The limiter, which sends requests as fast as the server can handle them.
 
 A `Limiter` is shared by all models and runs that have a limit in common; a `LimitModel` asks it before each
-request. Retries go around it: `RetryModel(LimitModel(model, limiter=limiter))`.
+request. A retry wrapper must be outside: `RetryModel(LimitModel(model, limiter=limiter))`.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ START_CONCURRENCY = 8
 MOST_CONCURRENCY = 4096
 _OVERLOADED = frozenset((502, 503, 504, 529))
 _FIRST_OUTPUT_TOKENS = 500
-"""The length that is expected of an answer before the first one has come."""
+"""The expected tokens of an answer, as long as there was no answer."""
 
 
 class LimiterStats(Struct, frozen=True):
-    """The counts of a limiter, and its present limits."""
+    """The counts of a limiter, and its current limits."""
 
     admitted: int
     waiting: int
@@ -44,7 +44,7 @@ class LimiterStats(Struct, frozen=True):
     concurrency: int | None
     """How many requests may be in flight now; `None`: any number."""
     requests_per_minute: float | None
-    """The rate as configured, or as learned from the server; `None`: it is not limited so far."""
+    """The rate as configured, or as learned from the server; `None`: no limit is known yet."""
     held_seconds: float
     """How long nothing is sent because the server asked for a pause."""
 
@@ -121,9 +121,9 @@ class Limiter:
 
     @classmethod
     def shared(cls, name: str, **options: Any) -> "Limiter":
-        """Return the limiter of this name; the process has only one.
+        """Return the limiter with this name; a process has only one of each name.
 
-        Raises: `ConfigError` if it was made with other options.
+        Raises: `ConfigError` if the limiter exists with other options.
         """
         with cls._shared_lock:
             known = cls._shared.get(name)
@@ -161,7 +161,7 @@ class Limiter:
         most = self._max_concurrency or MOST_CONCURRENCY
         self._concurrency = Concurrency(limit=START_CONCURRENCY, maximum=most) if self._is_adaptive else None
         self._is_full = False
-        """Whether the first request in the queue waits only for another to finish."""
+        """True if the first request in the queue waits only for another request to finish."""
         self._admitted = self._refused = 0
         self._waited_seconds = 0.0
         self._fault: ConfigError | None = None
@@ -173,7 +173,7 @@ class Limiter:
         return "tokens" in self._per_minute or self._told_tokens is not None
 
     def stats(self) -> LimiterStats:
-        """Return the counts so far and the present limits."""
+        """Return the counts so far and the current limits."""
         with self._lock:
             rate = self._pace.rate
             told = None if rate is None else rate * 60
@@ -192,7 +192,8 @@ class Limiter:
             )
 
     async def admit(self, input_tokens: int = 0) -> Permit:
-        """Wait until a request of so many tokens may be sent. `finish` must be called for each permit."""
+        """Wait until a request with `tokens` tokens may be sent, and return a permit, for which `finish` must be
+        called."""
         if self._pid != os.getpid():
             self._begin()
         tokens = input_tokens + self._mean_output if self.counts_tokens else 0.0
@@ -224,7 +225,7 @@ class Limiter:
         error: BaseException | None = None,
         is_answered: bool = False,
     ) -> None:
-        """Record the end of a request: answered, refused, failed, or given up."""
+        """Record the end of a request, whether it was answered, refused or given up, or failed."""
         with self._lock:
             now = time.monotonic()
             self._in_flight -= 1
@@ -335,7 +336,7 @@ class Limiter:
         now = time.monotonic()
         for kind, count in lease.counts.items():
             self._leased[kind] += count
-        # A little later than possible, or else a process that is slightly faster would always be first.
+        # A little later than necessary; otherwise a process that is slightly faster would always be first.
         self._lease_at = now + lease.wait * (1 + random.random())
         self._pace.not_before = max(self._pace.not_before, now + lease.not_before_seconds)
 

@@ -120,7 +120,7 @@ class RetryModel(Wrapper):
             ) from None
 
     def _explain(self, state: "RetryCallState", *, is_late: bool) -> ProviderError:
-        """Return the last error, with the number of attempts and why there was not one more."""
+        """Return the last error, with the number of attempts and the reason why there are no more."""
         error = _error_of(state)
         said = f"{error} (gave up after {state.attempt_number} attempt{'s' * (state.attempt_number > 1)}"
         if is_late:

@@ -1,4 +1,4 @@
-"""The base class of models that wrap another model."""
+"""The base of all models that wrap another model."""
 
 from typing import ClassVar
 
@@ -8,10 +8,11 @@ from treadle.models.protocol import Model, check_parts, identity_of, output_mode
 
 
 class Wrapper:
-    """A model that wraps another model, and behaves like that inner model unless a subclass overrides a method."""
+    """A model that wraps another model. It behaves like the inner model unless a subclass says otherwise."""
 
     CHANGES_ANSWERS: ClassVar[bool] = True
-    """Whether answers may differ from the inner model's. If not, the wrapper has the inner model's `part`."""
+    """True if answers may differ from the inner model's. If not, the wrapper has the same `part` as the inner
+    model."""
 
     def __init__(self, inner: Model) -> None:
         self.inner = inner
@@ -33,7 +34,7 @@ class Wrapper:
 
     @property
     def output_mode(self) -> OutputMode:
-        """How the inner model is made to give an answer that fits a schema."""
+        """How the inner model is made to answer in a schema."""
         return output_mode_of(self.inner)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:

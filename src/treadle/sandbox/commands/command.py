@@ -1,4 +1,4 @@
-"""Running one command to its end, with limits on the command and everything that it starts.
+"""The execution of one command, with limits on the command and everything that it starts.
 
 With bubblewrap the command's processes form a tree that the kernel ends together with the first process. Without
 it, processes that detach themselves are searched for and may be missed.
@@ -60,10 +60,8 @@ class Command:
                 self._family.kill()
 
     def run(self) -> Outcome:
-        """Run the command. None of its processes is left when this returns or raises.
-
-        Raises: `SandboxError` if the command cannot be started.
-        """
+        """Run the command. All of its processes have ended when this returns or raises. Raises: `SandboxError` if
+        the command cannot be started."""
         out, out_end = os.pipe()
         try:
             os.set_blocking(out, False)
@@ -144,7 +142,7 @@ class Command:
                 measure(self._folders, limits.files, limits.disk_bytes)
             except TooMuchError as error:
                 self.stop(Stop.DISK, str(error))
-            # However many files there are, most of the time is left for other work.
+            # Even with many files, most of the time remains for other work.
             self._measure_after = now + 5 * (time.monotonic() - now)
         if self._report is not None and self._output.total_bytes > self._reported_bytes:
             self._reported_bytes = self._output.total_bytes
@@ -162,7 +160,7 @@ class Output:
         self.total_bytes = 0
 
     def add(self, data: bytes) -> None:
-        """Add `data`. What falls into the middle of a long output is dropped."""
+        """Add `data`. If the output is too long, its middle is dropped."""
         self.total_bytes += len(data)
         room = self._head_bytes - len(self._head)
         if room > 0:

@@ -1,4 +1,4 @@
-"""Finding out whether commands can be isolated on this machine, by isolating one."""
+"""The check whether commands can be isolated on this machine, by isolating one."""
 
 import shutil
 import sys

@@ -1,8 +1,8 @@
 """The processes of a command: starting them, ending them together, and limits for each.
 
-The first process is a shell that waits for the command instead of replacing itself with it: it collects
-orphans, and no signal from inside ends it. It waits for a byte from a pipe before it runs the command. Until
-then the starter prepares to end it, and makes sure that it also ends when the starter does.
+The first process is a shell that waits for the command instead of replacing itself with it: it collects orphans,
+and no signal from inside ends it. It waits for a byte before it runs the command. Until then, the process that
+started it prepares to end it, and makes sure that it also ends together with that process.
 """
 
 import json
@@ -117,7 +117,7 @@ class IsolatedFamily:
             text = file.read()
         with suppress(ValueError, KeyError, ProcessLookupError):
             self.pid = json.loads(text)["child-pid"]
-            # While its parent lives, nobody has collected the process, so the id is still its own.
+            # While its parent lives, the process has not been reaped, so no other process can have its id.
             self.end_fd = os.pidfd_open(self.pid)
         if self.end_fd is None:
             os.close(self._go)

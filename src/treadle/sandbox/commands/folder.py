@@ -80,7 +80,7 @@ class Folder:
         clear_folder(self.path)
 
     def push(self, sandbox: Sandbox) -> None:
-        """Write to the folder what the sandbox holds. Raises: `SandboxError`, `OSError`."""
+        """Write the sandbox's files to the folder. Raises: `SandboxError`, `OSError`."""
         state = sandbox.read_state(STATE)
         if not self._is_fresh and state != self._state:
             self.clear()
@@ -116,10 +116,10 @@ class Folder:
         self._is_fresh = False
 
     def pull(self, sandbox: Sandbox, max_files: int, max_bytes: int) -> list[str]:
-        """Write to the sandbox what changed in the folder. Return what it cannot hold, which is removed, with
-        reasons.
+        """Write the folder's changes to the sandbox.
 
-        Raises: `TooMuchError` if the folder holds more than allowed, before the sandbox is changed; `OSError`.
+        Return the things that the sandbox cannot hold, which are removed, each with the reason. Raises:
+        `TooMuchError` if the folder holds more than allowed, before the sandbox is changed; `OSError`.
         """
         change = _Change(self._held, time.time_ns() - RACY_NS)
         size_bytes = 0
@@ -208,7 +208,8 @@ class _Change:
 
 
 class _Writer:
-    """A writer of files, folders and links below a root. It removes whatever is in the way, such as a link."""
+    """A writer of files, folders and links below a root. It removes everything that is in the way, such as a
+    link."""
 
     def __init__(self, root: Path, owner: int | None) -> None:
         self._root = open_folder(str(root))
@@ -223,7 +224,7 @@ class _Writer:
         os.close(self._root)
 
     def write(self, path: str, content: bytes, can_run: bool) -> None:
-        """Write a new file in place of whatever was there. Raises: `OSError`."""
+        """Write a new file, and replace anything at its path. Raises: `OSError`."""
         folder, _, name = path.rpartition("/")
         fd = self._enter(folder)
         self._make_room(path, name, fd)
@@ -252,7 +253,7 @@ class _Writer:
             os.chown(name, self._owner, self._owner, dir_fd=fd, follow_symlinks=False)
 
     def remove(self, path: str) -> None:
-        """Remove whatever is at `path`, if anything. Raises: `OSError`."""
+        """Remove the file, link or folder at `path`, if there is one. Raises: `OSError`."""
         folder, _, name = path.rpartition("/")
         try:
             fd = self._enter(folder, may_make=False)

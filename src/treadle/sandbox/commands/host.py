@@ -1,6 +1,6 @@
 """Commands of runs: a folder for each run, which lasts as long as the run is driven, and threads that run them.
 
-A command's changes come back into the run's files after it, and so into the next snapshot.
+After a command, its changes are copied to the run's files, and so to the next snapshot.
 """
 
 import asyncio
@@ -153,7 +153,7 @@ async def _stop_if_cancelled(command: Command, perform: Callable[[], Outcome]) -
 
 
 def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:
-    """Return `binds` with normal paths. Raises: `ConfigError`."""
+    """Return `binds` with normalised paths. Raises: `ConfigError`."""
     checked = {}
     for outer, inner in binds.items():
         if not os.path.exists(outer):

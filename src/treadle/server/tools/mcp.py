@@ -1,7 +1,7 @@
-"""Serves Treadle's tools over MCP, with the official SDK. Each session has its own files.
+"""The server of Treadle's tools over MCP, with the official SDK. Each session has its own files.
 
-Over HTTP, the protocol revisions without sessions (2026-07-28 and later) are refused, and clients fall back to the
-handshake: only a session tells one caller's files from another's.
+Over HTTP, the protocol revisions without sessions (2026-07-28 and later) are refused, so that clients fall back
+to the handshake: without sessions, the files of different callers could not be told apart.
 """
 
 import uuid

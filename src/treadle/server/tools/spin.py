@@ -1,8 +1,7 @@
-"""Serves Treadle's tools over the Spin tool protocol of DeepFabric.
+"""The server of Treadle's tools over the Spin tool protocol of DeepFabric.
 
 Every component has the tools of the server. The component `vfs` also has DeepFabric's four file tools, with the
-answers that DeepFabric expects.
-Source: DeepFabric 4.13, Spin tools protocol.
+answers that DeepFabric expects. Source: DeepFabric 4.13, Spin tools protocol.
 """
 
 import uuid

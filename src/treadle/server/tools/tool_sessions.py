@@ -1,6 +1,6 @@
 """The sessions of clients that call Treadle's tools from outside. Each session has its own files.
 
-The calls of one session run one after another; the calls of different sessions run side by side.
+The calls of one session run one after another; calls of different sessions run at the same time.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from treadle.tools.toolbox import Toolbox
 
 
 class ToolSession:
-    """The files of one client, and what tools hold for it."""
+    """The files of one client, and the resources that tools hold for it."""
 
     def __init__(self, session_id: str, sandbox: MemorySandbox, toolbox: Toolbox) -> None:
         self.session_id = session_id
@@ -40,10 +40,8 @@ class ToolSessions:
         idle_seconds: float = 3600.0,
         max_sessions: int = 1000,
     ) -> None:
-        """Make no sessions yet. Each session begins with a copy of `files`.
-
-        Raises: `ConfigError` for limits that are too small.
-        """
+        """Make an object without sessions. Each session begins with a copy of `files`. Raises: `ConfigError` for
+        limits that are too small."""
         if idle_seconds <= 0 or max_sessions < 1:
             raise ConfigError("a server needs an idle time above 0 seconds and at least one session")
         self._toolbox = Toolbox({tool.spec.name: tool for tool in tools})

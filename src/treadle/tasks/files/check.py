@@ -1,6 +1,6 @@
-"""Grade the answer of a run and the files that it left.
+"""Functions that grade a run by its answer and its files.
 
-The value is found in the answer whatever text surrounds it.
+The expected value is found in the answer even if other text surrounds it.
 """
 
 import json
@@ -153,7 +153,7 @@ def _to_decimal(text: str) -> Decimal | None:
 
 
 def _cut_out(text: str, item: str) -> str:
-    """Return `text` without `item` where it stands as a whole word or path."""
+    """Return `text` with every `item` removed that is a whole word or path."""
     parts = []
     begin = 0
     start = text.find(item)

@@ -1,4 +1,4 @@
-"""Tasks: change a key in configuration files of several formats, where it has a certain value."""
+"""Tasks: change the value of a key in configuration files of several formats, if it has a certain old value."""
 
 import re
 from collections.abc import Mapping

@@ -16,7 +16,7 @@ _ITEM = re.compile(r"(\d+) x (\w+)")
 
 
 def generate(draw: Draw) -> Case:
-    """Draw a price list, discounts by sum, and several orders. Some customers have a discount of their own."""
+    """Draw a price list, discounts for large sums, and several orders. Some customers have their own discount."""
     prices = {product: draw.between(120, 19_900) for product in draw.sample(PRODUCTS, draw.between(6, 12))}
     steps = [
         (draw.between(50, 300) * 100, draw.between(2, 5)),

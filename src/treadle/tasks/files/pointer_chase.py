@@ -1,4 +1,4 @@
-"""Tasks: follow notes from file to file, where each names the next, and collect what they say."""
+"""Tasks: follow notes from file to file, each of which names the next one, and collect their contents."""
 
 import re
 from collections.abc import Mapping

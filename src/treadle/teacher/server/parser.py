@@ -56,7 +56,7 @@ class Parser:
         self._head: Head | None = None
         self._body = bytearray()
         self._chunk_left: int | None = None
-        """The number of bytes left of the present chunk and its line end, or `None` before a chunk's first line."""
+        """The number of bytes left of the current chunk and its line end, or `None` before a chunk's first line."""
         self._is_in_trailer = False
         self._scanned = 0
 

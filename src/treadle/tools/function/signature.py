@@ -1,7 +1,7 @@
 """A function's signature as the JSON Schema of its arguments, and the conversion of arguments to its types.
 
-Arguments are converted only if an annotation needs more than JSON has. A function of texts, numbers and lists
-receives them unchanged.
+Arguments are converted only if an annotation needs more than JSON has. A function whose parameters are texts,
+numbers and lists receives them unchanged.
 """
 
 import inspect
@@ -76,7 +76,7 @@ class Signature:
 
     @property
     def takes_json(self) -> bool:
-        """Whether `convert` never changes anything."""
+        """True if `convert` never changes anything."""
         return self._model is None and not self._numbers
 
     def convert(self, arguments: dict[str, Json]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class ToolOptions(TypedDict, total=False):
     """The time limit of one call. A function that runs in a thread continues after it; only its result is
     dropped."""
     concurrent: bool
-    """Whether a call may run at the same time as other calls of its step. Default: true."""
+    """True if a call may run at the same time as other calls of its step. Default: true."""
     max_result_chars: int
     max_calls: int | None
     """The number of calls in one turn."""
@@ -90,10 +90,10 @@ class FunctionTool(Generic[P, R_co]):
         self._attribute: str | None = None
         self._contexts = signature.contexts
         self.takes_context = bool(signature.contexts)
-        """Whether `call` uses its context. See `Tool`."""
+        """True if `call` uses its context. See `Tool`."""
         self._convert = None if signature.takes_json else signature.convert
         self._start: Callable[..., Awaitable[Any]] | None = None
-        """The function itself if it is a coroutine function. `None`: it runs in a thread."""
+        """The function if it is a coroutine function; `None` if it runs in a thread."""
         if _is_async(function):
             self._start = cast("Any", function)
         self._odd_numbers = signature.odd_numbers
@@ -123,14 +123,15 @@ class FunctionTool(Generic[P, R_co]):
             else:
                 value = await _run_in_thread(self._function, arguments)
         except SystemExit as error:
-            # Otherwise it would end the process with every run in it.
+            # Without this, the exception would end the process and all of its runs.
             raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
         kind = type(value)
         return value if kind is str or kind is ToolOutput else _to_text(self.spec.name, value)
 
     @property
     def part(self) -> PartSpec:
-        """The reference `package.module:name`, if it leads to this tool."""
+        """The description for the agent spec: `package.module:name`, or why the tool cannot be loaded by such a
+        name."""
         part = reference_of(self)
         # A reference to a function without options makes a tool like this one.
         return part if part.missing is None or self._options else reference_of(self._function)
@@ -308,7 +309,7 @@ def _call(function: Callable[..., object], arguments: dict[str, Any]) -> object:
     try:
         return function(**arguments)
     except StopIteration as error:
-        # A future cannot hold it, so whoever waits for the result would wait for ever.
+        # A future cannot hold this exception, so the caller would wait forever.
         raise RuntimeError("StopIteration was raised") from error
 
 

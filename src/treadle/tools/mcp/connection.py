@@ -30,7 +30,7 @@ Progress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None
 
 
 class Connection:
-    """A session with a server. `mode` is the SDK's option for choosing the protocol version."""
+    """A session with a server. `mode` is an argument of the SDK that says how the protocol version is chosen."""
 
     def __init__(self, target: Target, mode: str, on_tools_changed: Callable[[], None]) -> None:
         self._target = target
@@ -47,13 +47,13 @@ class Connection:
         self._failure: BaseException | None = None
         """The error that ended the session."""
         self.is_over = False
-        """Whether the session has ended, by the server or by `close`."""
+        """True if the session has ended, by the server or by `close`."""
         self.is_closed = False
-        """Whether the session was closed on purpose."""
+        """True if the session was closed on purpose."""
         self.is_suspect = False
-        """Whether a call was abandoned, so that the server may hang."""
+        """True if a call was abandoned, so that the server may hang."""
         self.is_leaving = False
-        """Whether to close the session when no call uses it any more."""
+        """True if the session is to be closed when no call uses it any more."""
         self._calls: set[asyncio.Task[Any] | None] = set()
 
     @property
@@ -117,8 +117,8 @@ class Connection:
     ) -> Any:
         """Return the SDK's result of a call. It may break the tool's output schema.
 
-        Raises: what the SDK raises, for `judge_failure`; `ToolError` if the server asks for something that nobody
-        can give.
+        Raises: what the SDK raises, for `judge_failure`; `ToolError` if the server asks for something that
+        Treadle cannot give.
         """
         types, state = require("mcp_types", "mcp"), None
         is_listed_again = False
@@ -150,7 +150,7 @@ class Connection:
 
     @contextlib.contextmanager
     def counted(self, key: str) -> Iterator[None]:
-        """Count the current task as a call on this session within the `with` block."""
+        """Count the current task as a call on this session while the `with` block runs."""
         task = asyncio.current_task()
         self._calls.add(task)
         try:

@@ -24,7 +24,7 @@ class Trip(Struct, frozen=True):
     """The status of the response, if it is an error."""
     error: Exception | None = None
     is_unsent: bool = False
-    """Whether no connection was made, so that the server has not seen the request."""
+    """True if no connection was made, so that the server has not seen the request."""
 
 
 def make_client(headers: Mapping[str, str], note: Callable[[Trip], None]) -> Any:

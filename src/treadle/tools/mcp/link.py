@@ -24,11 +24,11 @@ class Link:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.listing: list[Any] = []
-        """The server's tools as it listed them last."""
+        """The server's tools as it last listed them."""
         self._names: frozenset[str] = frozenset()
         self._is_listing_old = False
         self._is_legacy = False
-        """Whether the server knows only older protocol versions, so that newer ones need not be tried."""
+        """True if the server knows only older protocol versions, so that newer ones need not be tried."""
         self._connection: Connection | None = None
         self._renewing: asyncio.Task[Connection] | None = None
 
@@ -89,7 +89,7 @@ class Link:
             return result
 
     def suspect(self) -> None:
-        """Note that a call was abandoned: before the next call the server must prove that it is alive."""
+        """Record that a call was abandoned: before the next call the server must prove that it is alive."""
         if self._connection is not None:
             self._connection.is_suspect = True
 
@@ -123,8 +123,8 @@ class Link:
             await found.close()
 
     def _has_doubts(self, connection: Connection) -> bool:
-        """Return whether to ask the server for a sign of life before a call. A server with other calls is not
-        asked."""
+        """Return whether the server must prove that it is alive before a call. It need not if it serves other
+        calls."""
         return self._is_listing_old or (connection.is_suspect and not connection.is_busy)
 
     async def _renew(self, found: Connection | None) -> Connection:

@@ -34,7 +34,8 @@ def safe_name(name: str) -> str:
 
 
 def name_of_command(words: Sequence[str]) -> str:
-    """Return the first word that names a program or package, after programs that start others, such as `npx`."""
+    """Return the first word of a command that names a program or package, without words such as `npx` that only
+    start it."""
     plain = [word for word in words if not word.startswith("-") and "=" not in word]
     for word in plain:
         last = Path(word).name

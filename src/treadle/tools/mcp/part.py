@@ -15,7 +15,8 @@ _REFERENCE = re.compile(r"(?:[A-Za-z]{1,16} )?\$\{(?:env:)?\w+\}")
 
 
 def make_part(entries: Mapping[str, dict[str, Json] | str]) -> PartSpec:
-    """Return the part of servers by name, each given as its entry or as the reason why it has none."""
+    """Return the part that describes servers. Each is given by name, with its entry or with the reason why it has
+    none."""
     for name, entry in entries.items():
         missing = entry if isinstance(entry, str) else _find_secret(entry)
         if missing is not None:

@@ -1,4 +1,4 @@
-"""Converting a server's definitions and results.
+"""The conversion of a server's definitions and results.
 
 Source: Model Context Protocol, revisions 2025-11-25 and 2026-07-28: tool definitions and results.
 """

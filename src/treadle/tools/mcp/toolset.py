@@ -58,12 +58,11 @@ class MCPServer:
     ) -> None:
         """Describe a server. `where` is a command, a URL or a server object, as are `command`, `url` and `server`.
 
-        A URL uses Streamable HTTP, or the older transport with `transport="sse"`. A command's environment is `env`
-        and a few variables of this process, such as PATH and HOME. `timeout_seconds` limits one call. `effects` and
-        `may_differ` map the server's names of tools to the values for `ToolSpec`, where the server declares none or
-        a wrong one. `secrets` are further texts that no message may contain, besides the values of `env` and
-        `headers`.
-        Raises: `ConfigError`.
+        A URL uses Streamable HTTP, or the older transport with `transport="sse"`. A command's environment is
+        `env` and a few variables of this process, such as PATH and HOME. `timeout_seconds` limits one call.
+        `effects` and `may_differ` (see `ToolSpec.may_differ`) map the server's names of tools to values that the
+        server does not give, or gives wrongly. `secrets` are further texts that no message may contain, besides
+        the values of `env` and `headers`. Raises: `ConfigError`.
         """
         if isinstance(where, str):
             command, url = (command, where) if re.match("https?://", where) else (where, url)

@@ -32,7 +32,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def hop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the thread and return its result. A cancellation is passed on and not waited for."""
+    """Run a coroutine on the thread and return its result. A cancellation is passed on without waiting for its
+    end."""
     here, there = asyncio.get_running_loop(), _running_loop()
     if here is there:
         return await coroutine
@@ -97,7 +98,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     while True:
-        # A tool of a server in this process may raise what would end the loop, which others use too.
+        # A tool of a server in this process may raise an exception that would end the loop, which is shared.
         with contextlib.suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
 

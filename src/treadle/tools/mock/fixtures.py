@@ -51,7 +51,7 @@ class Rule:
         self.weight = len(fixture.match) + len(fixture.when)
         criteria = msgspec.json.encode([fixture.match, fixture.when], order="sorted")
         self.key = hashlib.sha256(criteria).hexdigest()[:16]
-        """An id of the criteria. Of several fixtures with the same id only one can ever answer."""
+        """An id of the criteria. If several fixtures have the same id, only one of them can ever answer."""
         self.is_counting = b"call_count" in msgspec.json.encode(fixture)
         """True if an answer contains the number of calls."""
 
@@ -100,16 +100,17 @@ def read_fixtures(
 
 
 def rank_fixtures(fixtures: Sequence[Fixture]) -> list[Rule]:
-    """Return rules by priority: most criteria first, and of equals the later one first."""
+    """Return rules by priority: most criteria first, and among equals the later one first."""
     rules = [Rule(fixture) for fixture in reversed(fixtures)]
     rules.sort(key=lambda rule: rule.weight, reverse=True)
     return rules
 
 
 def fill(template: Json, known: Mapping[str, Json]) -> Json:
-    """Return `template` with its placeholders filled in. One that is a whole text keeps the type of its value.
+    """Return `template` with its placeholders filled in.
 
-    A value that is known to be missing is null. A placeholder with an unknown name is left as it is written.
+    If a text consists of one placeholder, it becomes the value with its type. A value that is known to be missing
+    becomes null. A placeholder with an unknown name is not changed.
     """
     if isinstance(template, dict):
         return {key: fill(value, known) for key, value in template.items()}

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 STATE = "mock"
 MAX_HISTORY = 50
-"""How many earlier calls a simulator is told of."""
+"""How many earlier calls a simulator is told about."""
 MAX_HISTORY_CHARS = 4_000
 """The length to which an earlier result is shortened for a simulator."""
 _ECHO = "echo"
@@ -85,7 +85,7 @@ class _World:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        """Calls are answered one at a time, even if code makes several at once."""
+        """A lock that makes calls wait for each other, even if code makes several at once."""
         self.state: bytes | None = None
         """The state of a run without a sandbox."""
 
@@ -265,7 +265,7 @@ def _part_of(
     given: Mapping[str, Json],
     simulator: "Simulator | None",
 ) -> PartSpec:
-    """Return the part of a mock; `given` holds the arguments of `Mock` that are JSON."""
+    """Return the part that describes a mock; `given` holds the arguments of `Mock` that are JSON."""
     settings: dict[str, Json] = {}
     if isinstance(definitions, Definitions):
         settings["definitions"] = {**definitions.rest, "tools": list(definitions.raw)}
@@ -314,7 +314,7 @@ def _add(answers: dict[str, list[FixtureLike]], more: Mapping[str, Sequence[Fixt
 
 
 def _add_written(read: Definitions, answers: dict[str, list[FixtureLike]]) -> None:
-    """Add the answers of a file: first those within its tools, then those beside them."""
+    """Add the answers of a file: first those inside its tools, then those outside."""
     _check_fields(read.rest, _FILE_FIELDS, "the file")
     for tool, item in zip(read.tools, read.raw, strict=True):
         _check_fields(item, tuple(MOCK_FIELDS), repr(tool.name))

@@ -1,4 +1,4 @@
-"""Converting an HTTP response to a tool's result."""
+"""The conversion of an HTTP response to a tool's result."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reading the operations of an OpenAPI document.
+"""The reader for operations of an OpenAPI document.
 
 Source: OpenAPI 3.0.4 and 3.1.1.
 """
@@ -47,7 +47,7 @@ _OURS = frozenset(
         *("idempotency-key", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
-"""Headers that are never arguments, even if a document lists them: the request sets them itself."""
+"""Headers that are never arguments, even if a document lists them, because the request sets them itself."""
 _BODY_KINDS = (
     ("json", re.compile(r"application/json|[^/]+/[^/]+\+json")),
     ("form", re.compile(r"application/x-www-form-urlencoded")),
@@ -67,7 +67,7 @@ _BASE64: dict[str, Json] = {
 
 
 class Parameter(Struct, frozen=True):
-    """The place of one argument in a request."""
+    """A parameter of an operation: where one argument belongs in a request, and how it is written."""
 
     name: str
     """The name in the request."""
@@ -76,10 +76,10 @@ class Parameter(Struct, frozen=True):
     place: str
     """`path`, `query`, `header` or `cookie`."""
     style: str
-    """The style by OpenAPI's name, or `json`."""
+    """The way in which the value is written: one of OpenAPI's styles, or `json`."""
     is_exploded: bool
     has_reserved: bool = False
-    """Whether characters with a meaning in URLs are sent unescaped."""
+    """True if characters with a meaning in URLs are sent unescaped."""
 
 
 class Body(Struct, frozen=True):

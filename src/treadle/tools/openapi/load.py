@@ -1,4 +1,4 @@
-"""Loading an OpenAPI document."""
+"""The loading of OpenAPI documents."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Making an HTTP request from a tool's arguments.
+"""The conversion of a tool's arguments to an HTTP request.
 
 Source: OpenAPI 3.1.1, Parameter Object and its styles; RFC 6570.
 """

@@ -43,7 +43,7 @@ class Secrets:
         self._hidden = _forms([*given.values(), *_sensitive(headers)])
 
     def sign(self, alternatives: Sequence[Sequence[str]], url: str, headers: dict[str, str]) -> str:
-        """Add the credentials of the first alternative that has all of them. Return the URL, which may hold some.
+        """Add the credentials of the first alternative that has all of them, and return the URL, perhaps changed.
 
         Raises: `ToolError` that names the environment variables to set, if no alternative has all of them.
         """

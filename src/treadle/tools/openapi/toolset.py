@@ -62,7 +62,7 @@ class OpenAPI:
         named = {host_of(url) for url in (base_url, loaded.url) if url is not None}
         self._http = GuardedHttp(
             hosts,
-            # Whoever gave the document's URL also named its host.
+            # A user who gave the document's URL thereby named its host.
             named_by_user=[*allowed_hosts, *(hosts & named)],
             allow_private=allow_private,
             max_response_bytes=max_response_bytes,
@@ -164,7 +164,7 @@ class OpenAPITool:
         self._find_output_fault = _output_checker(operation.output_schema or {}).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
-        """See `Tool.call`. Of a response that breaks the document's own schema, only the text is returned.
+        """See `Tool.call`. If a response breaks the document's own schema, only its text is returned.
 
         Raises: `ToolError`.
         """

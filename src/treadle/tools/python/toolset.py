@@ -1,8 +1,8 @@
 """The tool `python`.
 
 Code runs in Monty, an interpreter in a process of its own without files, network or environment. The operations
-that it asks for are performed here, with the run's files and the run's other tools. Variables are kept from one
-call of a run to the next, as part of the snapshot.
+that the code asks for are performed here, with the run's files and the run's other tools. Variables are kept from
+one call of a run to the next, as part of the snapshot.
 """
 
 import ast
@@ -174,7 +174,7 @@ class _Run:
         self._calls = 0
         self._futures: dict[int, dict[str, Any]] = {}
         self.is_whole = True
-        """Whether the session is intact, so that its state can be stored."""
+        """True if the session is intact, so that its state can be stored."""
 
     async def run(self, code: str) -> ToolOutput:
         monty = self._monty

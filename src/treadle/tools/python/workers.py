@@ -34,7 +34,8 @@ class _Warm:
 
 
 def pack(dump: bytes) -> bytes:
-    """Return a session's dump as it is stored: compressed if it is large, because every call stores one."""
+    """Return a session's dump in the form that is stored: compressed if it is large, because every call stores
+    one."""
     return b"\0" + dump if len(dump) < MIN_COMPRESSED_BYTES else b"\1" + zlib.compress(dump, 1)
 
 
@@ -104,7 +105,7 @@ async def _running_pool() -> Any:
 
 
 def _start_anew() -> None:
-    # The workers and Monty's own threads belong to the parent. Its objects are kept: when a child let go of them,
+    # The workers and Monty's own threads belong to the parent. Its objects are kept: when a child released them,
     # even a child that only lived until it executed another program, the parent's pool could hang.
     global _pool, _is_of_parent
     _is_of_parent = _is_of_parent or _pool is not None

@@ -1,8 +1,8 @@
 """Tool definitions in the formats of other systems, read and written.
 
 A file is a list of tools, an object with such a list under `tools`, or one tool. Each tool's format is recognised
-by its fields. Whatever cannot be represented is reported and never silently dropped.
-Source: OpenAI function tools; Model Context Protocol 2025-11-25; DeepFabric 4.13 tool files.
+by its fields. Everything that cannot be represented is reported and never silently dropped. Source: OpenAI
+function tools; Model Context Protocol 2025-11-25; DeepFabric 4.13 tool files.
 """
 
 import ast
@@ -55,7 +55,7 @@ class Definitions(Struct, frozen=True):
     """The format of most tools; if several are equally frequent, the one that occurs first."""
     tools: tuple[ToolSpec, ...]
     raw: tuple[dict[str, Json], ...]
-    """Each tool as it was written."""
+    """The definition of each tool, unchanged."""
     rest: dict[str, Json]
     """The other fields of the document, outside the list of tools."""
     lost: tuple[Loss, ...]
@@ -105,7 +105,7 @@ def write_definitions(tools: Sequence[ToolSpec], shape: Shape) -> tuple[Json, tu
     for tool in tools:
         item = _WRITERS[shape](tool)
         written.append(item)
-        # A loss is what does not come back when the result is read. So no format needs a list of its losses.
+        # The losses are found by reading the result back, so that no format needs a list of them.
         lost += [Loss(tool.name, what) for what in find_losses(tool, _READERS[shape](item, tool.name, []))]
     return (written if shape is Shape.OPENAI else {"tools": written}), tuple(lost)
 

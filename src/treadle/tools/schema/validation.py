@@ -22,7 +22,7 @@ class ArgumentChecker:
         self._schema = schema
         self._validator: Any = None
         self.is_valid: Callable[[Json], bool] | None = None
-        """Whether arguments fit the schema; `None` until the schema is compiled."""
+        """True if arguments fit the schema; `None` until the schema is compiled."""
 
     def find_fault(self, arguments: Json) -> str | None:
         """See `Tool.find_fault`. Raises: `ConfigError` if the schema itself is not valid."""

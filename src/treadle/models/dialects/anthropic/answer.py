@@ -1,7 +1,7 @@
-"""Converts an answer of the Messages API to a `Completion`: from its raw object or, if plain, from its bytes.
+"""The reader of answers of the Messages API: a raw object, or the bytes of a plain answer, becomes a `Completion`.
 
-In a raw object the `input` of a call is its exact text. Blocks that have no field in a message,
-such as signed thinking and tool calls of the server, are kept unread in `Message.opaque`, in their order.
+In a raw object the `input` of a call is its exact text. Blocks that the fields of a message cannot hold, such as
+signed thinking and the results of server tools, are kept opaque, in their order.
 """
 
 from typing import Literal
@@ -26,7 +26,7 @@ from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price
 
 KEY = "anthropic"
-"""The key under which a message keeps what is opaque to Treadle."""
+"""The key under which a message keeps data that Treadle has no field for."""
 _KNOWN = frozenset(("id", "type", "role", "content", "model", "stop_reason", "usage"))
 _CALL_FIELDS = frozenset(("type", "id", "name", "input"))
 _REASONS = {
@@ -38,7 +38,7 @@ _REASONS = {
     "refusal": FinishReason.CONTENT_FILTER,
 }
 _SAID = frozenset(("end_turn", "tool_use", "max_tokens", "refusal", None))
-"""Stop reasons that lose nothing when they are converted to a `FinishReason`."""
+"""The API's reasons that `FinishReason` expresses without loss."""
 _SERVER_USES = frozenset(("server_tool_use", "mcp_tool_use"))
 
 _encode = msgspec.json.Encoder().encode
@@ -71,9 +71,9 @@ def keep_inputs(raw: Json, body: bytes) -> Json:
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
-    """Return the completion of `raw`, a whole answer or one put together from a stream.
+    """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
-    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it holds an error or makes no sense.
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
     if raw.get("type") == "error":
         raise ValueError("an error")
@@ -103,7 +103,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
 
 
 def message_of(blocks: list[Json]) -> Message:
-    """Return the message for content blocks. Blocks that have no field in it are kept in `opaque`, in order."""
+    """Return the message that content blocks form. Blocks that its fields cannot hold are kept in their order."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
@@ -149,7 +149,8 @@ def message_of(blocks: list[Json]) -> Message:
 
 
 def _opaque(shape: list[str], kept: list[Json]) -> dict[str, Json] | None:
-    """Return the data that has no field in a message: often none, or only the signature of a single thought."""
+    """Return the blocks that the fields of a message cannot hold: often none, or the signature of a single
+    thought."""
     at = 1 if shape[:1] == ["thinking"] else 0
     rest = shape[at + 1 :] if shape[at : at + 1] == ["text"] else shape[at:]
     if any(kind != "tool_use" for kind in rest):
@@ -160,7 +161,7 @@ def _opaque(shape: list[str], kept: list[Json]) -> dict[str, Json] | None:
 
 
 def _answered(call: ServerCall, block: dict[str, Json]) -> ServerCall:
-    """Return the call with the result that `block` holds."""
+    """Return the server's call with the result that `block` contains."""
     content = block.get("content")
     is_error = bool(block.get("is_error")) or (
         isinstance(content, dict) and str(content.get("type", "")).endswith("_error")
@@ -190,7 +191,7 @@ def _read_usage(raw: Json) -> Usage | None:
         return None
 
 
-# Plain answers.
+# Plain answers
 
 
 class _Text(Struct, tag="text", tag_field="type", forbid_unknown_fields=True, gc=False):

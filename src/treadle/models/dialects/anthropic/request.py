@@ -1,7 +1,6 @@
-"""The dialect `anthropic`: Anthropic's Messages API, as Anthropic and compatible servers speak it.
+"""The dialect `anthropic`: Anthropic's Messages API, as implemented by Anthropic and compatible servers.
 
-Writes the request. A message is converted to content blocks only once, not for each request; the body is joined
-from them.
+This module writes requests: each message is encoded once as content blocks, and a body is joined from them.
 Source: Anthropic API reference, Messages, version 2023-06-01, 2026.
 """
 
@@ -120,7 +119,7 @@ class AnthropicModel(HttpModel):
         return super().identity + msgspec.json.encode(self._server_tools, order="sorted").decode()
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
-        """Return whether the server decodes within `schema`: objects must be closed, and the model Claude 4.1 or
+        """Return whether the server can decode within `schema`: its objects must be closed, and the model 4.1 or
         newer."""
         version = _version_of(self.model)
         is_new = version is None or version >= (4, 1)
@@ -152,7 +151,7 @@ class AnthropicModel(HttpModel):
         turns, state = messages.scan(_WRITER, NO_TURNS, request.contents)
         if not request.tools and any(_USED in turn for turn in turns):
             request = replace(request, tools=_tools_used(messages))
-        # A run of one step would pay for a cache that nobody reads.
+        # A run of one step would pay for a cache that is never used.
         is_kept = self._cache and (bool(request.tools) or len(messages) > 2)
         prefix = self._kept_prefix(request, is_stream, is_kept)
         instructions = state[1]
@@ -169,7 +168,7 @@ class AnthropicModel(HttpModel):
             fields["stream"] = True
         tools = [*self._server_tools, *[_encode_tool(tool) for tool in request.tools]]
         if is_kept:
-            # The first mark is for what all runs share, the second moves along with the last message.
+            # The first cache mark covers what all runs share; the second one is always at the last message.
             if tools:
                 tools[-1] = {**tools[-1], "cache_control": _EPHEMERAL}
             fields.setdefault("cache_control", _EPHEMERAL)
@@ -192,12 +191,13 @@ class AnthropicModel(HttpModel):
 
 
 _USED = b'"type":"tool_use"'
-"""The bytes that mark a call in an encoded turn. Texts never contain them, because their quotes are escaped."""
+"""The bytes that show that a turn contains a call. They cannot occur in a text, whose quotes are escaped."""
 _PAST = "Was called before, and can no longer be called."
 
 
 def _tools_used(messages: Log[Message]) -> tuple[ToolSpec, ...]:
-    """Return the tools that were called; the API requires them even where nothing may be called any more."""
+    """Return the tools that were called. The API requires their definitions even if no tool may be called any
+    more."""
     return _past_tools(
         tuple(dict.fromkeys([call.name for message in messages for call in message.tool_calls]))
     )
@@ -205,7 +205,7 @@ def _tools_used(messages: Log[Message]) -> tuple[ToolSpec, ...]:
 
 @lru_cache(maxsize=256)
 def _past_tools(names: tuple[str, ...]) -> tuple[ToolSpec, ...]:
-    """Return tools of these names; always the same tuple, so that the encoded prefix is kept."""
+    """Return tools with these names; for equal names the same tuple, so that the encoded prefix can be reused."""
     return tuple([ToolSpec(name, _PAST, {"type": "object"}, max_calls=0) for name in names])
 
 
@@ -265,7 +265,8 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 
 def _attach(message: Message, contents: Contents) -> bytes:
-    """Return the blocks with the parts of an answer, which the API takes from users alone."""
+    """Return content blocks with the parts of an answer, as part of a user message: the API accepts parts only
+    from users."""
     if message.role is not Role.ASSISTANT:
         return b""
     return _encode_blocks(attached(message, message.parts), contents)
@@ -281,7 +282,7 @@ _WRITER = TurnWriter(
 
 
 def _blocks_of(message: Message) -> list[Json]:
-    """Return the blocks of an assistant message: those that the API sent, if it sent them."""
+    """Return the blocks of an assistant message, unchanged if the API sent them."""
     opaque = (message.opaque or {}).get(KEY)
     opaque = opaque if isinstance(opaque, dict) else {}
     calls = [_encode_call(call) for call in message.tool_calls]
@@ -291,7 +292,7 @@ def _blocks_of(message: Message) -> list[Json]:
         return [next(remaining) if block["type"] == "tool_use" else block for block in kept]
     blocks: list[Json] = []
     if signature := opaque.get("signature"):
-        # The API refuses thoughts without a signature, which other servers give.
+        # The API refuses thoughts without a signature, such as those of other servers.
         blocks.append({"type": "thinking", "thinking": message.reasoning or "", "signature": signature})
     if message.content.strip():
         blocks.append(_Text(message.content))
@@ -299,7 +300,7 @@ def _blocks_of(message: Message) -> list[Json]:
 
 
 def _fits(kept: list[Json], message: Message) -> bool:
-    """Return whether the blocks still match the message, which may have been edited."""
+    """Return whether kept blocks still match the message. They do not if the message was edited."""
     calls = sum(block["type"] == "tool_use" for block in kept)
     text = "".join([block["text"] for block in kept if block["type"] == "text"])
     return calls == len(message.tool_calls) and text == message.content
@@ -314,7 +315,7 @@ def _encode_call(call: ToolCall) -> Json:
 
 
 def _join_completions(first: Completion, second: Completion) -> Completion:
-    """Return one completion of an answer that the server paused and of its continuation."""
+    """Return one completion for an answer that the server paused and its continuation."""
     blocks = [*_blocks_of(first.message), *_blocks_of(second.message)]
     message = message_of([_with_text(block) for block in blocks])
     usage = None if first.usage is None or second.usage is None else first.usage + second.usage

@@ -1,4 +1,5 @@
-"""Joins the events of a streamed answer of the Messages API into the raw object of a whole answer."""
+"""The collector of streamed answers of the Messages API: it joins the events to the raw object of a whole
+answer."""
 
 from collections.abc import Callable
 
@@ -11,11 +12,11 @@ from treadle.models.wire.server import Server, explain_error
 from treadle.models.wire.stream import Collector
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
-"""Maps the type of a delta to the field of the block that it extends. The delta's own field has the same name."""
+"""The types of deltas and the field that each extends. The delta has a field of the same name."""
 
 
 class MessageCollector(Collector):
-    """A streamed message so far."""
+    """A collector for one streamed message."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
@@ -25,7 +26,7 @@ class MessageCollector(Collector):
         self._pieces: dict[tuple[int, str], list[str]] = {}
         self._inputs: dict[int, list[str]] = {}
         self._calls: dict[int, int] = {}
-        """Maps the index of a block to the position of its call among the calls."""
+        """The position of each call among the calls, by the index of its block."""
 
     @property
     def is_complete(self) -> bool:
@@ -110,7 +111,7 @@ def _encode(value: Json) -> str:
 
 
 def _decode(text: str) -> Json:
-    """Return the input of a tool that the server called itself; its text if the answer was cut off within it."""
+    """Return the decoded input of a server tool's call, or its text if the answer was cut off within it."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

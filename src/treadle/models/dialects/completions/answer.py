@@ -1,4 +1,4 @@
-"""Converts an answer to a `Completion`: from its raw object or, if plain, from its bytes."""
+"""The reader of text completions: a raw object, or the bytes of a plain answer, becomes a `Completion`."""
 
 from typing import Literal
 
@@ -17,9 +17,9 @@ _CHOICE_FIELDS = frozenset(
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
-    """Return the completion of `raw`, a whole answer or one put together from a stream.
+    """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
-    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it holds an error or makes no sense.
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
     choice = raw["choices"][0]
     text = choice["text"]
@@ -71,7 +71,7 @@ def _read_tokens(choice: dict[str, Json], raw: dict[str, Json]) -> TokenRecord |
     return None if record == TokenRecord() else record
 
 
-# Plain answers.
+# Plain answers
 
 
 class _Choice(Struct, forbid_unknown_fields=True, gc=False):

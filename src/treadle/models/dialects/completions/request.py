@@ -1,8 +1,8 @@
-"""The dialect `completions`: plain text completions, as OpenAI's old endpoint and all open engines offer them.
+"""The dialect `completions`: a prompt in, text out. OpenAI's old endpoint and every open engine have it.
 
-It is for base models, and for models whose tool calls are text. It has no tools: `FormatModel` writes them into the
-transcript, and reads calls out of the text.
-Source: OpenAI API reference, completions, 2025; vLLM 0.11 and SGLang 0.5 for token ids.
+It is for base models, and for models whose tool calls are text. It has no tools: `FormatModel` writes them into
+the transcript, and reads calls out of the text. Source: OpenAI API reference, completions, 2025; vLLM 0.11 and
+SGLang 0.5 for token ids.
 """
 
 from functools import lru_cache
@@ -86,7 +86,7 @@ class CompletionsModel(HttpModel):
             )
         pieces = request.messages.map(self._encode_message, request.contents)
         schema = request.output_schema
-        # Open engines decode within a schema here too.
+        # Open engines can decode within a schema at this endpoint too.
         end = b'"}' if schema is None else b'","response_format":%b}' % _encode_schema(schema)
         return b"".join((self._heads[is_stream], self._begin, *pieces, self._answer, end))
 
@@ -100,7 +100,7 @@ class CompletionsModel(HttpModel):
 
 
 def _encode_inner(text: str) -> bytes:
-    """Return `text` as it stands within a JSON string."""
+    """Return `text` encoded as the inside of a JSON string."""
     return _encode(text)[1:-1]
 
 

@@ -1,4 +1,4 @@
-"""Joins the chunks of a streamed completion into the raw object of a whole answer."""
+"""The collector of streamed completions: it joins the chunks to the raw object of a whole answer."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from treadle.models.wire.stream import Collector
 
 
 class TextCollector(Collector):
-    """A streamed completion so far."""
+    """A collector for one streamed completion."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)

@@ -1,7 +1,7 @@
-"""Converts an answer of the Gemini API to a `Completion`: from its raw object or, if plain, from its bytes.
+"""The reader of answers of the Gemini API: a raw object, or the bytes of a plain answer, becomes a `Completion`.
 
-In a raw object the `args` of a call are their exact text. Parts that have no field in a message are
-kept in `Message.opaque` in their order, with the signatures of thoughts.
+In a raw object the `args` of a call are their exact text. Parts that the fields of a message cannot hold are kept
+opaque, in their order, together with the signatures of thoughts.
 """
 
 from typing import Literal
@@ -30,7 +30,7 @@ from treadle.models.wire.price import Price
 from treadle.models.wire.server import Server
 
 KEY = "gemini"
-"""The key under which a message keeps what is opaque to Treadle."""
+"""The key under which a message keeps data that Treadle has no field for."""
 _PART_FIELDS = frozenset(("functionCall",))
 _FUNCTION_FIELDS = frozenset(("id", "name", "args"))
 _CANDIDATE_FIELDS = frozenset(("content", "finishReason", "index", "logprobsResult", "avgLogprobs"))
@@ -52,7 +52,7 @@ _REASONS = {
     "MODEL_ARMOR": FinishReason.CONTENT_FILTER,
 }
 _SAID = frozenset(("STOP", "MAX_TOKENS", None))
-"""Reasons that `FinishReason` expresses fully."""
+"""The API's reasons that `FinishReason` expresses without loss."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -97,7 +97,7 @@ def keep_arguments(raw: Json, body: bytes) -> Json:
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
-    """Return the completion of `raw`, a whole answer or one put together from a stream.
+    """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
     Raises: `RefusedError` for a prompt that was blocked, `ServerError` for a call that came out damaged, and
     `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it makes no sense.
@@ -144,9 +144,9 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
 
 
 def _message_of(parts: list[Json], contents: dict[str, bytes]) -> Message:
-    """Return the message for the parts of an answer. Parts that have no field in it are kept in `opaque`, in order.
+    """Return the message that parts form. Parts that its fields cannot hold are kept in their order.
 
-    Large contents of its own parts are added to `contents`.
+    Large contents, such as images in the answer, are added to `contents` by hash.
     """
     texts: list[str] = []
     thoughts: list[str] = []
@@ -195,7 +195,7 @@ def _message_of(parts: list[Json], contents: dict[str, bytes]) -> Message:
 
 
 def read_call(part: dict[str, Json], function: dict[str, Json]) -> ToolCall:
-    """Return the call that a part holds. Raises: `ValueError` for arguments in pieces."""
+    """Return the call in a part. Raises: `ValueError` if its arguments are split over several pieces."""
     if "partialArgs" in function or function.get("willContinue"):
         raise ValueError("arguments in pieces were not asked for")
     arguments = text_of_value(function.get("args")) or "{}"
@@ -208,7 +208,7 @@ def read_call(part: dict[str, Json], function: dict[str, Json]) -> ToolCall:
 
 
 def _look(part: dict[str, Json], lookups: list[ServerCall]) -> None:
-    """Add what the server did itself to `lookups`: code that it ran, and its own tools."""
+    """Add code that the server ran, and calls of its own tools, to `lookups`."""
     if (code := part.get("executableCode")) is not None:
         arguments = {"language": code.get("language"), "code": code.get("code")}
         lookups.append(ServerCall(code.get("id") or "", "code_execution", _encode(arguments).decode()))
@@ -228,7 +228,7 @@ def _look(part: dict[str, Json], lookups: list[ServerCall]) -> None:
 
 
 def _read_usage(raw: Json) -> Usage | None:
-    """Return the token counts of an answer. The API's output tokens exclude those of thoughts."""
+    """Return the token counts of an answer. In the API, output tokens do not include those of thoughts."""
     try:
         thoughts = raw.get("thoughtsTokenCount") or 0
         prompt = raw["promptTokenCount"] + (raw.get("toolUsePromptTokenCount") or 0)
@@ -249,7 +249,7 @@ def _read_tokens(candidate: dict[str, Json]) -> TokenRecord | None:
         return None
 
 
-# Plain answers.
+# Plain answers
 
 
 class _Call(Struct, forbid_unknown_fields=True):

@@ -1,8 +1,7 @@
 """The dialect `gemini`: Google's Gemini API, `generateContent`.
 
-Writes the request. A message is converted to parts only once, not for each request; the body is joined
-from them.
-Source: Gemini API reference, v1beta, 2026.
+This module writes requests: each message is encoded once as parts, and a body is joined from them. Source: Gemini
+API reference, v1beta, 2026.
 """
 
 import re
@@ -34,9 +33,8 @@ from treadle.models.wire.preset import Preset
 from treadle.models.wire.turns import NO_TURNS, TurnWriter
 
 _NO_SIGNATURE = "skip_thought_signature_validator"
-"""The mark in place of a signature, for calls that another model made.
-
-Source: Gemini API documentation of thought signatures."""
+"""The value to send instead of a signature for calls that another model made. Source: Gemini API documentation of
+thought signatures."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,9 +42,9 @@ _encode = msgspec.json.Encoder().encode
 class GeminiModel(HttpModel):
     """A model behind the Gemini API.
 
-    The API returns the model's thoughts only if asked for them: `extra={"generationConfig": {"thinkingConfig":
-    {"includeThoughts": True}}}`. Fields of `generationConfig` and `toolConfig` in `Settings.extra` are merged with
-    those made here, and override them.
+    The API sends the model's thoughts only on request: `extra={"generationConfig": {"thinkingConfig":
+    {"includeThoughts": True}}}`. Fields of `generationConfig` and `toolConfig` in `Settings.extra` are merged
+    with those made here, and win.
     """
 
     DIALECT = "gemini"
@@ -81,7 +79,7 @@ class GeminiModel(HttpModel):
         self._generation = _generation(self.settings) | extra.pop("generationConfig", {})
         self._extra = extra
         version = re.search(r"gemini-(\d+)", model)
-        # From Gemini 3 on, calls need a signature or a mark in its place, and results may hold images.
+        # From Gemini 3 on, calls need a signature or a replacement for it, and results may contain images.
         self._writer = _STRICT if version is not None and int(version[1]) >= 3 else _WRITER
 
     @property
@@ -159,7 +157,7 @@ class _Result(Struct, rename="camel"):
 def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> bytes:
     """Return the parts of a message, joined by commas.
 
-    With `is_strict` calls get a signature, and the images of a result are in the result itself.
+    If `is_strict`, calls have signatures, and a result contains its images itself.
     """
     role = message.role
     if role is Role.TOOL:
@@ -179,13 +177,13 @@ def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> b
     if isinstance(kept, list) and _fits(kept, message):
         return _encode(_restore(kept, calls, message, contents))[1:-1]
     told: list[Json] = [_Text(message.content)] if message.content else []
-    # Unlike other APIs, this one takes the images of an answer in the answer.
+    # Unlike other APIs, this one accepts images in an assistant's message.
     told += [_encode_part(part, contents) for part in message.parts]
     return _encode([*told, *calls])[1:-1]
 
 
 def _restore(kept: list[Json], calls: list[Json], message: Message, contents: Contents) -> list[Json]:
-    """Return the parts of an answer as the API sent them, with its calls and its images in their places."""
+    """Return the parts of an answer as the API sent them, including its calls and images, in their order."""
     remaining, images = iter(calls), iter(message.parts)
     parts: list[Json] = []
     for part in kept:
@@ -199,7 +197,8 @@ def _restore(kept: list[Json], calls: list[Json], message: Message, contents: Co
 
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
-    """Return a part of the API. Raises: `UnsupportedPartError` if the API has none for it."""
+    """Return an artifact as a part in the API's form. Raises: `UnsupportedPartError` if the API has no form for
+    it."""
     check_part(part, GeminiModel.DIALECT, GeminiModel.PARTS)
     if part.kind == "text":
         return {"text": text_of_part(part, contents)}
@@ -210,14 +209,15 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 
 def _attach(message: Message, contents: Contents) -> bytes:
-    """Return the parts of a tool result for models whose results hold text alone."""
+    """Return the images of a tool result as parts of a user message, for models whose results can hold only
+    text."""
     if message.role is not Role.TOOL:
         return b""
     return _encode_parts(attached(message, message.parts), contents, is_strict=False)
 
 
 def _fits(kept: list[Json], message: Message) -> bool:
-    """Return whether the kept parts still match the message, which may have been edited."""
+    """Return whether kept parts still match the message. They do not if the message was edited."""
     calls = sum("functionCall" in part for part in kept)
     images = sum("inlineData" in part and not part.get("thought") for part in kept)
     text = "".join([part["text"] for part in kept if "text" in part and not part.get("thought")])

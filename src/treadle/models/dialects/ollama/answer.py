@@ -1,4 +1,4 @@
-"""Converts an answer of Ollama to a `Completion`: from its raw object or, if plain, from its bytes.
+"""The reader of answers of Ollama: a raw object, or the bytes of a plain answer, becomes a `Completion`.
 
 In a raw object the `arguments` of a call are their exact text.
 """
@@ -15,7 +15,7 @@ from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price
 
 KEY = "ollama"
-"""The key under which a message keeps what is opaque to Treadle."""
+"""The key under which a message keeps data that Treadle has no field for."""
 MESSAGE_FIELDS = frozenset(("role", "content", "thinking", "tool_calls"))
 _KNOWN = frozenset(
     ("model", "message", "done", "done_reason", "prompt_eval_count", "eval_count", "created_at", "logprobs")
@@ -57,9 +57,9 @@ def keep_arguments(raw: Json, body: bytes) -> Json:
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
-    """Return the completion of `raw`, a whole answer or one put together from a stream.
+    """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
-    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it holds an error or makes no sense.
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
     if "error" in raw or not raw.get("done", True):
         raise ValueError("not an answer")
@@ -95,7 +95,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
 
 
 def read_call(raw: dict[str, Json]) -> ToolCall:
-    """Return a call of an answer."""
+    """Return the tool call for an element of an answer's `tool_calls`."""
     function = raw["function"]
     arguments = text_of_value(function.get("arguments")) or "{}"
     rest = {key: value for key, value in raw.items() if key not in _CALL_FIELDS and value is not None}
@@ -103,12 +103,12 @@ def read_call(raw: dict[str, Json]) -> ToolCall:
 
 
 def _read_usage(raw: dict[str, Json]) -> Usage | None:
-    """Return the token counts. A prompt that is still in the server's memory is not counted: `None`."""
+    """Return the token counts; `None` if the server did not count the prompt because it was still in its memory."""
     before, after = raw.get("prompt_eval_count"), raw.get("eval_count")
     return Usage(before, after) if type(before) is int and type(after) is int else None
 
 
-# Plain answers.
+# Plain answers
 
 
 class _Function(Struct, forbid_unknown_fields=True):

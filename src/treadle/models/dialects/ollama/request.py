@@ -1,7 +1,7 @@
 """The dialect `ollama`: Ollama's own API, `/api/chat`.
 
-Writes the request. A message is encoded only once, not for each request; the body is joined from the pieces.
-Source: Ollama API documentation and client 0.6, 2026.
+This module writes requests: each message is encoded once, and a body is joined from the pieces. Source: Ollama
+API documentation and client 0.6, 2026.
 """
 
 from typing import Any, ClassVar
@@ -33,9 +33,10 @@ _encode = msgspec.json.Encoder().encode
 class OllamaModel(HttpModel):
     """A model behind an Ollama server.
 
-    Ollama cuts off the beginning of a prompt that is longer than its context, and does not say so: set `num_ctx` to
-    what the runs need. With it, an answer to a prompt that filled the context has `prompt_may_be_cut` in
-    `Completion.opaque`. A tool cannot be forced: if one is required, it is the only one that is offered.
+    If a prompt is longer than the context, Ollama cuts off its beginning without reporting that; set `num_ctx` to
+    the length that the runs need. If it is set and a prompt filled the context, the answer has
+    `prompt_may_be_cut` in `Completion.opaque`. Ollama cannot force a tool call: if a tool is required, no other
+    tool is offered.
     """
 
     DIALECT = "ollama"
@@ -45,7 +46,7 @@ class OllamaModel(HttpModel):
         key_variable="OLLAMA_API_KEY",
         needs_key=False,
         base_url_variable="OLLAMA_HOST",
-        # With a format, Ollama's models call no tools.
+        # If a format is set, Ollama's models do not call tools.
         decodes_beside_tools=False,
     )
     PATH = "/api/chat"
@@ -85,7 +86,8 @@ class OllamaModel(HttpModel):
         return super().identity + _encode(self._fields).decode()
 
     async def find_context_tokens(self) -> int | None:
-        """Return `num_ctx` if it was set. Ollama reports what a model supports at most, not what it uses."""
+        """Return `num_ctx`; `None` if it was not set. Ollama reports only the context that a model supports, not
+        the one in use."""
         return self._num_ctx
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
@@ -140,7 +142,7 @@ class OllamaModel(HttpModel):
 
 
 def read_host(host: str) -> str:
-    """Return the base URL that OLLAMA_HOST stands for, as Ollama's own client reads it."""
+    """Return the base URL for a value of OLLAMA_HOST, by the same rules as Ollama's own client."""
     host = host.strip()
     has_scheme = "://" in host
     parts = urlsplit(host if has_scheme else f"http://{host}")
@@ -205,7 +207,7 @@ class _Asked(Struct, omit_defaults=True, gc=False):
 
 
 def encode_message(message: Message, contents: Contents) -> bytes:
-    """Return one element of `messages`."""
+    """Return a message as an element of `messages`."""
     role = message.role
     encoded: Json
     if role is Role.TOOL:
@@ -223,7 +225,7 @@ def encode_message(message: Message, contents: Contents) -> bytes:
 
 
 def _encode_asked(message: Message, contents: Contents) -> _Asked:
-    """Return a message with its images, and with text files as part of its content."""
+    """Return a message as an element of `messages`, with its images, and with text files as part of its content."""
     texts = [message.content] if message.content else []
     images: list[str] = []
     for part in message.parts:

@@ -1,4 +1,4 @@
-"""Joins the chunks of a streamed answer of Ollama into the raw object of a whole answer."""
+"""The collector of streamed answers of Ollama: it joins the chunks to the raw object of a whole answer."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from treadle.models.wire.stream import Collector
 
 
 class OllamaCollector(Collector):
-    """A streamed answer so far."""
+    """A collector for one streamed answer."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)

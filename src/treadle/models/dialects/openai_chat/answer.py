@@ -1,7 +1,7 @@
-"""Converts a chat-completions answer to a `Completion`: from its raw object or, if plain, from its bytes.
+"""The reader of chat completions: a raw object, or the bytes of a plain answer, becomes a `Completion`.
 
-Data that Treadle has a field for goes to that field. Nulls and empty lists are dropped. Everything else is kept in
-`opaque` of the message, call or completion where it stood. An answer that makes no sense is a `ServerError`.
+What Treadle has a field for goes to that field, nulls and empty lists are dropped, and everything else is kept
+opaque at the level where it was. An answer that cannot be read is a `ServerError`.
 """
 
 from typing import Literal
@@ -56,17 +56,17 @@ _FINISH_REASONS = {
     "safety": FinishReason.CONTENT_FILTER,
 }
 _CUT_SHORT = frozenset((FinishReason.LENGTH, FinishReason.CONTENT_FILTER))
-"""Finish reasons that are kept even if the message has tool calls."""
+"""Finish reasons that count even if the message contains calls."""
 _FAILED_REASONS = frozenset(("error", "abort", "insufficient_system_resource"))
-"""Finish reasons for a failure of the engine. The same request may succeed if it is sent again."""
+"""Finish reasons of engines that failed; the same request may succeed later."""
 _AUDIO_TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
-"""Maps an audio format to its MIME type. Other formats have the type `audio/` with the format's name."""
+"""The MIME types of audio formats, if they are not `audio/` and the format's name."""
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
-    """Return the completion of `raw`, a whole answer or one put together from a stream.
+    """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
-    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it holds an error or makes no sense.
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
     choice = raw["choices"][0]
     if raw.get("error") or choice.get("error"):
@@ -107,7 +107,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
 
 
 def _rest_of(raw: dict[str, Json], known: frozenset[str]) -> dict[str, Json] | None:
-    """Return the fields that are not `known`, without nulls and empty lists; `None` if there are none."""
+    """Return the fields that are not `known` and not empty; `None` if there are none."""
     if raw.keys() <= known:
         return None
     return {k: v for k, v in raw.items() if k not in known and v is not None and v != []} or None
@@ -182,7 +182,7 @@ def _read_image(image: dict[str, Json], contents: dict[str, bytes]) -> Artifact:
 
 
 def read_parts(parts: list[Json]) -> tuple[str, str | None, bool]:
-    """Return the text of content that comes as parts, the thinking in it, and whether there is only text.
+    """Return the text and the thinking of content that is a list of parts, and whether it has only text parts.
 
     Source: Mistral API 2025, `{"type": "thinking", "thinking": [{"type": "text", …}]}`.
     """
@@ -214,7 +214,7 @@ def _read_call(raw: dict[str, Json]) -> ToolCall:
 
 
 def _cost(raw_usage: Json, usage: Usage | None, price: Price | None) -> float | None:
-    """Return the cost that the server gives (OpenRouter), or else the cost by the user's price."""
+    """Return the cost that the server reports (OpenRouter), or else the cost by the user's price."""
     if usage is None:
         return None
     told = raw_usage.get("cost")
@@ -245,7 +245,7 @@ def _read_tokens(raw: dict[str, Json], choice: dict[str, Json]) -> TokenRecord |
     return None if record == TokenRecord() else record
 
 
-# Plain answers.
+# Plain answers
 
 
 class _Function(Struct, forbid_unknown_fields=True, gc=False):

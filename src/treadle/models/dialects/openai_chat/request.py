@@ -1,7 +1,7 @@
-"""The dialect `openai_chat`: OpenAI's chat completions, as OpenAI and nearly every other server speak it.
+"""The dialect `openai_chat`: OpenAI's chat completions, as implemented by OpenAI and nearly every other server.
 
-Writes the request. A message is encoded only once, not for each request; the body is joined from the pieces.
-Source: OpenAI API reference, chat completions, 2026; vLLM 0.11 for token ids.
+This module writes requests: each message is encoded once, and a body is joined from the pieces. Source: OpenAI
+API reference, chat completions, 2026; vLLM 0.11 for token ids.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from treadle.models.wire.preset import Quirks
 from treadle.models.wire.schema import is_strict
 
 _FOREIGN_KEYS = frozenset(("anthropic", "completions", "gemini", "ollama", "openai_responses"))
-"""Keys under which other dialects keep what is opaque to Treadle; they are not sent."""
+"""Keys under which other dialects keep data that Treadle has no field for. They are not sent."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -111,7 +111,7 @@ class _Asked(Struct, gc=False):
 
 
 def encode_message(message: Message, contents: Contents) -> bytes:
-    """Return one element of `messages`."""
+    """Return a message as an element of `messages`."""
     if message.opaque is not None or message.parts:
         return _encode_odd(message, contents)
     role = message.role
@@ -124,12 +124,12 @@ def encode_message(message: Message, contents: Contents) -> bytes:
         if call.opaque is not None:
             return _encode_odd(message, contents)
         calls.append(_Call(call.call_id, _Function(call.name, call.arguments)))
-    # Servers whose models think between calls want their reasoning back, and only then.
+    # Servers whose models think between calls need the reasoning sent back, but only between calls.
     return _encode(_Said(message.content or None, calls, message.reasoning or None))
 
 
 def _encode_odd(message: Message, contents: Contents) -> bytes:
-    """Return the message as `encode_message` does, with its parts and with what is opaque to Treadle."""
+    """Return a message as an element of `messages`, with its parts and with data that Treadle has no field for."""
     role = message.role
     raw: dict[str, Json] = {"role": role, "content": message.content}
     if role is Role.TOOL:
@@ -162,7 +162,8 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 
 def _parts_apart(message: Message) -> tuple[Artifact, ...]:
-    """Return the parts to send in a user message instead, without audio that the server knows by its id."""
+    """Return the parts to send in a following user message. Audio that the server made is sent by its id
+    instead."""
     parts = parts_apart(message)
     if parts and "audio" in (message.opaque or {}):
         return tuple([part for part in parts if part.kind != "audio"])
@@ -172,7 +173,7 @@ def _parts_apart(message: Message) -> tuple[Artifact, ...]:
 def encoder_for(quirks: Quirks) -> Encode:
     """Return the function that encodes messages for a server.
 
-    The same quirks give the same function, so that a `Log` does not encode its messages again.
+    It is the same function for the same quirks, so that encoded messages can be reused.
     """
     if quirks.has_reasoning and not quirks.has_short_ids:
         return encode_message
@@ -195,7 +196,7 @@ def _odd_encoder(has_reasoning: bool, has_short_ids: bool) -> Encode:
 
 
 def _shorten_id(call_id: str) -> str:
-    """Return the id if it is nine letters and digits, else one of that form derived from it."""
+    """Return the id if it consists of nine letters and digits, else such an id derived from it."""
     if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
         return call_id
     return hashlib.sha256(call_id.encode()).hexdigest()[:9]
@@ -212,7 +213,7 @@ def _encode_call(call: ToolCall) -> dict[str, Json]:
 
 
 def _of_this_dialect(opaque: dict[str, Json]) -> dict[str, Json]:
-    """Return a copy without what other dialects keep for themselves."""
+    """Return a copy of the opaque data without the keys of other dialects."""
     return {key: value for key, value in opaque.items() if key not in _FOREIGN_KEYS}
 
 

@@ -1,4 +1,4 @@
-"""Joins the chunks of a streamed chat-completions answer into the raw object of a whole answer."""
+"""The collector of streamed chat completions: it joins the chunks to the raw object of a whole answer."""
 
 import base64
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _GROWING_PARTS = frozenset(("text", "summary", "data", "thinking"))
 
 
 class ChatCollector(Collector):
-    """A streamed chat completion so far."""
+    """A collector for one streamed chat completion."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
@@ -103,7 +103,7 @@ class ChatCollector(Collector):
             self._on_delta(ReasoningDelta(value))
 
     def _add_audio(self, value: dict[str, Json]) -> None:
-        """Add a piece of spoken audio. Each piece of its data is base64 of its own."""
+        """Add a piece of spoken audio. Each piece is encoded in base64 separately."""
         for name, piece in value.items():
             if name == "data":
                 self._sound += base64.b64decode(piece, validate=True)
@@ -128,7 +128,8 @@ class ChatCollector(Collector):
 
 
 class _Calls:
-    """Tool calls whose pieces may come interleaved, told apart by index, by id, or by neither."""
+    """Streamed tool calls. Their pieces may be interleaved; they are told apart by index, by id, or by order
+    alone."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         self.raw: list[dict[str, Json]] = []
@@ -159,7 +160,7 @@ class _Calls:
             self._on_delta(ToolCallDelta(position, call.get("id"), known.get("name"), arguments))
 
     def _position(self, index: Json, call_id: str | None, name: str | None) -> int:
-        """Return the position of the call that a piece belongs to; begin a new call if it belongs to none."""
+        """Return the position of the call that a piece belongs to, and begin a new call if there is none."""
         if isinstance(index, int):
             position = self._position_of_index.get(index)
             # Some servers number all calls 0; some give every piece of one call a new id, but no name.
@@ -181,7 +182,7 @@ class _Calls:
         return self.raw[position].get("id") not in (None, call_id)
 
     def whole(self) -> list[dict[str, Json]]:
-        """Return the calls as a whole answer has them."""
+        """Return the calls in the form of a whole answer."""
         for call, pieces in zip(self.raw, self._arguments, strict=True):
             call["function"]["arguments"] = "".join(pieces)
         return self.raw

@@ -1,6 +1,6 @@
-"""Converts an answer of the Responses API to a `Completion`: from its raw object or, if plain, from its bytes.
+"""The reader of answers of the Responses API: a raw object, or the bytes of a plain answer, becomes a `Completion`.
 
-The items of an answer are kept in their order, without what the fields of a message hold already.
+The items of an answer are kept in their order, except for data that the fields of a message hold already.
 """
 
 from typing import Literal
@@ -30,7 +30,7 @@ from treadle.models.wire.price import Price
 from treadle.models.wire.server import Server
 
 KEY = "openai_responses"
-"""The key under which a message keeps what is opaque to Treadle."""
+"""The key under which a message keeps data that Treadle has no field for."""
 _TOLD = ("service_tier", "moderation", "input_transformations")
 """Fields of a response that do not repeat the request."""
 _REASONS = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
@@ -39,10 +39,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
-    """Return the completion of `raw`, a whole answer or the one at a stream's end.
+    """Return the completion for `raw`, a whole answer or the one at a stream's end.
 
-    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it holds an error or makes no sense;
-    `RequestError` if the server waits for an approval.
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be
+    read; `RequestError` if the server waits for an approval.
     """
     if raw.get("error") or raw.get("status") in ("failed", "cancelled", "queued", "in_progress"):
         raise ValueError("not an answer")
@@ -198,7 +198,7 @@ def _read_tokens(output: list[Json]) -> TokenRecord | None:
     return read_logprobs(found)
 
 
-# Plain answers.
+# Plain answers
 
 
 class _Text(Struct, tag="output_text", tag_field="type", forbid_unknown_fields=True, gc=False):
@@ -242,7 +242,7 @@ class _Usage(Struct, gc=False):
 
 
 class _Answer(Struct, gc=False):
-    """A response; the fields that are not here repeat the request."""
+    """A response. The fields of the API that are missing here repeat the request."""
 
     output: list[_Message | _Call]
     status: Literal["completed"]

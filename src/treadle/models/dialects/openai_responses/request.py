@@ -1,8 +1,7 @@
 """The dialect `openai_responses`: OpenAI's Responses API.
 
-Writes the request. A message is converted to input items only once, not for each request; the body is joined
-from them.
-Source: OpenAI API reference, Responses, 2026.
+This module writes requests: each message is encoded once as input items, and a body is joined from them. Source:
+OpenAI API reference, Responses, 2026.
 """
 
 import hashlib
@@ -58,26 +57,26 @@ _CALLERS_TOOLS = frozenset(
         "computer_use_preview",
     )
 )
-"""Types of tools that the caller runs."""
+"""Types of tools that the caller has to run, which cannot be server tools."""
 _MAX_ID_CHARS = 64
 _GONE = re.compile(rb"previous[_ ]response|response with id", re.IGNORECASE)
-"""What servers say of a response that they no longer have. Source: OpenAI 2026, vLLM 0.11."""
+"""Texts in the errors of servers that no longer have a response. Source: OpenAI 2026, vLLM 0.11."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class ResponseGoneError(RequestError):
-    """The server no longer has the response that a request referred to."""
+    """A request that referred to a response which the server no longer has."""
 
 
 class OpenAIResponsesModel(HttpModel):
     """A model behind a Responses server.
 
-    `state` says who keeps the transcript. `none`: each request holds all of it, encrypted reasoning included, and
-    the server stores nothing. `previous_response_id`: the server stores each response, and a request holds what is
-    new since the last one; if the transcript before it was changed, or the server no longer has it, all of it is
-    sent. `conversation`: the server keeps a conversation, whose id is given; runs cannot share it, and such a run
-    cannot be forked.
+    `state` says who keeps the transcript. With `none`, each request contains all of it, encrypted reasoning
+    included, and the server stores nothing. With `previous_response_id`, the server stores each response, and a
+    request contains only what is new since the last one; the whole transcript is sent if its earlier part was
+    changed or the server no longer has it. With `conversation`, the server keeps the conversation with the given
+    id; only one run can use it, and the run cannot be forked.
     """
 
     DIALECT = "openai_responses"
@@ -165,7 +164,7 @@ class OpenAIResponsesModel(HttpModel):
         return b"".join((prefix, b",".join(items), b"]}"))
 
     def _items(self, request: Request) -> tuple[list[bytes], bytes]:
-        """Return the items of each message, and those that follow after the last one."""
+        """Return the input items of each message, and those that follow after the last message."""
         return request.messages.scan(_STEP, b"", request.contents)
 
     def _known(self, request: Request) -> tuple[int, str] | None:
@@ -214,12 +213,12 @@ class OpenAIResponsesModel(HttpModel):
 
 
 def _digest(items: list[bytes]) -> str:
-    """Return a hash by which a transcript is recognised."""
+    """Return a hash that identifies a transcript."""
     return hashlib.blake2b(b",".join(items), digest_size=12).hexdigest()
 
 
 def _encode_tool(tool: ToolSpec) -> dict[str, Json]:
-    # Strict decoding, which is the API's default, takes only some schemas, and a tool's is not known to be one.
+    # The API decodes strictly by default, but it cannot do that for every schema of a tool.
     return {
         "type": "function",
         "name": tool.name,
@@ -307,12 +306,12 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 
 def _parts_apart(message: Message) -> tuple[Artifact, ...]:
-    """Return the parts of another dialect's answer, which follow in a message of the user."""
+    """Return the parts of an answer of another dialect, which are sent in a following user message."""
     return message.parts if message.role is Role.ASSISTANT and not _made_here(message) else ()
 
 
 def _made_here(message: Message) -> bool:
-    """Return whether the items of the message, its images among them, are restored from what was kept."""
+    """Return whether the kept items of the message, its images included, can be sent again."""
     return KEY in (message.opaque or {})
 
 
@@ -329,7 +328,7 @@ def _plain_items(message: Message) -> list[Json]:
 
 
 def _restore(message: Message, contents: Contents) -> list[Json] | None:
-    """Return the items as the server sent them; `None` if they were not kept or the message was edited since."""
+    """Return the items as the server sent them; `None` if they were not kept or the message was edited later."""
     kept = ((message.opaque or {}).get(KEY) or {}).get("output")
     if not isinstance(kept, list):
         return None

@@ -1,4 +1,4 @@
-"""Follows a streamed answer of the Responses API, whose last event holds all of it."""
+"""The collector of streamed answers of the Responses API, whose last event contains the whole answer."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ _THOUGHTS = frozenset(("response.reasoning_summary_text.delta", "response.reason
 
 
 class ResponseCollector(Collector):
-    """A streamed response so far."""
+    """A collector for one streamed response."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
@@ -21,11 +21,11 @@ class ResponseCollector(Collector):
         """The finished items, by their index."""
         self._raw: Json = None
         self._calls: dict[int, tuple[int, str, str]] = {}
-        """Maps the index of an item to the position, id and name of its call."""
+        """The position, id and name of each call, by the index of its item."""
         self._told: set[int] = set()
-        """Positions of calls whose arguments came in pieces."""
+        """The positions of calls whose arguments arrived in pieces."""
         self._thought_at: tuple[str, int, int] | None = None
-        """The part of reasoning that is being written: its event, item and part."""
+        """The part of the reasoning that is being streamed: its event, item and part."""
 
     @property
     def is_complete(self) -> bool:
