@@ -1,4 +1,4 @@
-"""The protocol of models, and functions that other rooms use with models."""
+"""The protocol `Model`, and the functions by which other packages of Treadle use and make models."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias

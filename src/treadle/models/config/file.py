@@ -82,7 +82,7 @@ class ModelTable(_Table):
     headers: dict[str, str] | None = None
     """Additional headers; `${NAME}` in a value is replaced by the environment variable."""
     output_mode: Literal["native", "tool", "text"] | None = None
-    """How the model is made to answer in a schema; `treadle models check` shows what works."""
+    """How the model is made to give answers that fit a schema; `treadle models check` shows what works."""
     format: str | None = None
     """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
     model's name."""
@@ -259,7 +259,7 @@ def find_config(folder: Path | None = None) -> Path | None:
 def load_config(path: str | Path | None = None) -> Config:
     """Return the configuration in a file, or in the one that `find_config` finds; an empty one if there is none.
 
-    The environment overrides the file: `TREADLE_MODELS__FAST__BASE_URL` over `base_url` of the model `fast`.
+    The environment overrides the file: `TREADLE_MODELS__FAST__BASE_URL` sets `base_url` of the model `fast`.
     Raises: `ConfigError` that names the file, the place in it and the names that are known there.
     """
     found = find_config() if path is None else Path(path).expanduser()

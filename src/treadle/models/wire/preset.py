@@ -33,7 +33,7 @@ class Preset(Struct, frozen=True, kw_only=True):
     header_variables: Mapping[str, str] = {}
     """Headers that are read from environment variables, if these are set."""
     output_mode: OutputMode = OutputMode.NATIVE
-    """How the provider's models are made to answer in a schema."""
+    """How the provider's models are made to give answers that fit a schema."""
     decodes_beside_tools: bool = True
     """True if the server accepts a schema for the answer in a request that has tools."""
     quirks: Quirks = Quirks()
