@@ -76,7 +76,7 @@ def identity_of(model: Model) -> str:
 def output_mode_of(
     model: Model, schema: dict[str, Json] | None = None, *, has_tools: bool = False
 ) -> OutputMode:
-    """Return how `model` is best made to answer in `schema`, or in any schema, with or without tools.
+    """Return how `model` is best made to give answers that fit `schema`, or any schema, with or without tools.
 
     It is the model's attribute `output_mode`. A model without that attribute is assumed to decode within a
     schema.

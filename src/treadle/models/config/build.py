@@ -87,7 +87,7 @@ def model(
 
     `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds`
     limits one attempt, `total_timeout_seconds` all attempts and the waiting between them. A setting that is
-    `None` is left to the server. `extra` holds further fields of the request body and wins over the settings.
+    `None` is left to the server. `extra` holds further fields of the request body and overrides the settings.
     `output_mode` says how the model is made to give answers that fit a schema: `native`, `tool` or `text`.
     `format` is for models whose tool calls are text that the server does not parse: one of
     `treadle.formats.FORMATS`, or `auto`. `limiter` limits the requests of all models that share it. Further
