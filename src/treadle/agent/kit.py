@@ -35,7 +35,7 @@ class Kit:
         return self._keep(key, lambda: self._with_answer(task, output))
 
     def output(self, schema: dict[str, Json] | None, task: Task | None) -> OutputSpec | None:
-        """Return how the agent's model is made to answer in `schema`; `None` if there is no schema."""
+        """Return how the agent's model is made to give answers that fit `schema`; `None` if there is no schema."""
         if schema is None:
             return None
         from treadle.tools.schema.output import choose_output

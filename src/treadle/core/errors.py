@@ -30,11 +30,11 @@ class TreadleError(Exception):
 
 
 class ConfigError(TreadleError, ValueError):
-    """An argument, a setting or a configuration file that cannot be used."""
+    """Raised if an argument, a setting or a configuration file cannot be used."""
 
 
 class ProviderError(TreadleError, RuntimeError):
-    """A failure of a model's server, or an error that it answered."""
+    """Raised if a model's server fails or answers with an error."""
 
     is_retryable = False
     """True if the same request may succeed later."""
@@ -68,85 +68,85 @@ def _rebuild_provider_error(
 
 
 class RateLimitError(ProviderError):
-    """A server's request to slow down (status 429)."""
+    """Raised if a server asks to slow down (status 429)."""
 
     is_retryable = True
 
 
 class ServerError(ProviderError):
-    """A failure within the server (status 5xx or 529), or an answer that cannot be read."""
+    """Raised if a server fails (status 5xx or 529), or its answer cannot be read."""
 
     is_retryable = True
 
 
 class TransportError(ProviderError, ConnectionError):
-    """A failure of the connection: no answer came, or it was incomplete."""
+    """Raised if a connection fails: no answer came, or it was incomplete."""
 
     is_retryable = True
 
 
 class ProviderTimeoutError(TransportError, TimeoutError):
-    """An answer that did not come in time."""
+    """Raised if an answer does not come in time."""
 
 
 class AuthenticationError(ProviderError):
-    """An API key that is missing, wrong or not allowed (status 401 or 403)."""
+    """Raised if an API key is missing, wrong or not allowed (status 401 or 403)."""
 
 
 class RequestError(ProviderError):
-    """A request that the server refuses and would refuse again (any other status 4xx)."""
+    """Raised if a server refuses a request and would refuse it again (any other status 4xx)."""
 
 
 class ContextOverflowError(RequestError):
-    """A prompt that is longer than the model's context."""
+    """Raised if a prompt is longer than the model's context."""
 
 
 class UnsupportedPartError(RequestError):
-    """A message part that the model's dialect cannot send. It is raised before anything is sent."""
+    """Raised, before anything is sent, if the model's dialect cannot send a part of a message."""
 
 
 class RefusedError(RequestError):
-    """A prompt that the provider's filter refused."""
+    """Raised if the provider's filter refuses a prompt."""
 
 
 class ToolError(TreadleError, RuntimeError):
-    """A failure of a tool. The model reads its message."""
+    """Raised if a tool fails. The model reads its message."""
 
 
 class JournalError(TreadleError, RuntimeError):
-    """A failure or a refusal of the store."""
+    """Raised if the store fails or refuses an operation."""
 
 
 class RunNotFoundError(JournalError, LookupError):
-    """A run id that the journal does not hold."""
+    """Raised if the journal has no run with the given id."""
 
 
 class RunExistsError(JournalError):
-    """A run id for a new run that the journal already holds."""
+    """Raised if the id of a new run is already in the journal."""
 
 
 class LeaseHeldError(JournalError):
-    """A run that another process is driving."""
+    """Raised if another process drives the run."""
 
 
 class LeaseLostError(JournalError):
-    """A run that another process took over; nothing more that this process appends is written."""
+    """Raised if another process took the run over. Nothing more that this process appends is written."""
 
 
 class SandboxError(TreadleError, OSError):
-    """A failure or a refusal of a sandbox."""
+    """Raised if a sandbox fails or refuses an operation."""
 
 
 class ExportError(TreadleError, ValueError):
-    """A run that cannot be written in the requested row format."""
+    """Raised if a run cannot be written in the requested row format."""
 
 
 class FormatError(TreadleError, ValueError):
-    """A message that a text format of tool calls cannot hold, or that would be parsed to a different message."""
+    """Raised if a text format of tool calls cannot express a message, or would parse it to a different one."""
 
 
 class ReplayDivergence(TreadleError, AssertionError):  # noqa: N818
-    """A decision that differs from the one in the journal."""
+    """Raised if a decision differs from the one in the journal."""
 
     def __init__(self, seq: int, expected: str, actual: str) -> None:
         super().__init__(seq, expected, actual)

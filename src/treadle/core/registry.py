@@ -24,8 +24,8 @@ class Registry(Generic[T]):
         """Make a registry of the objects in `table` and in the entry-point group `group`.
 
         `kind` is the noun that error messages use, as in "unknown task set 'flies'". `table` maps a name to
-        `module:attribute`. A name in the table wins over an entry point of the same name, and an entry point of
-        Treadle itself over one of another package.
+        `module:attribute`. A name in the table takes precedence over an entry point of the same name, and an
+        entry point of Treadle itself over one of another package.
         """
         self.kind = kind
         self.group = group

@@ -277,7 +277,7 @@ class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
     return_token_ids: bool | None = None
     """True to ask for the token ids of prompt and answer; vLLM and SGLang can return them."""
     extra: dict[str, Json] | None = None
-    """Additional fields of the request body, sent unchanged; they win over the fields above."""
+    """Additional fields of the request body, sent unchanged; they override the fields above."""
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -308,7 +308,7 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class OutputMode(StrEnum):
-    """The way in which a model is made to answer in a schema. The answer is checked in every mode."""
+    """The way in which a model is made to give answers that fit a schema. The answer is checked in every mode."""
 
     NATIVE = "native"
     """The server constrains decoding to the schema."""
@@ -324,7 +324,7 @@ class OutputSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     schema: dict[str, Json]
     """The JSON Schema that the answer must fit."""
     mode: OutputMode = OutputMode.NATIVE
-    """The way in which the model is made to answer in the schema."""
+    """The way in which the model is made to give an answer that fits the schema."""
     tool: str | None = None
     """In the mode `tool`: the name of the tool that takes the answer. `None` in the other modes."""
 

@@ -14,7 +14,7 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _STOPS = (*_ENDS, START, CHANNEL)
 _TURN = f"<|end|>{START}assistant"
 _HEADER = re.compile(r"\s*+(?:assistant)?+\s*+(?:to=[^\s<]++)?+\s*+")
-"""The text that may come before the first mark of a message whose beginning is in the prompt."""
+"""The text that may stand before the first special token, if the prompt already holds the message's `<|start|>`."""
 _NAME = re.compile(r"[\w.\-]++")
 _RECIPIENT = re.compile(r"to=([^\s<]++)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*+([a-zA-Z]++)")

@@ -1,4 +1,4 @@
-"""The protocol of models, and functions that other rooms use with models."""
+"""The protocol `Model`, and the functions by which other packages of Treadle use and make models."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
@@ -76,7 +76,7 @@ def identity_of(model: Model) -> str:
 def output_mode_of(
     model: Model, schema: dict[str, Json] | None = None, *, has_tools: bool = False
 ) -> OutputMode:
-    """Return how `model` is best made to answer in `schema`, or in any schema, with or without tools.
+    """Return how `model` is best made to give answers that fit `schema`, or any schema, with or without tools.
 
     It is the model's attribute `output_mode`. A model without that attribute is assumed to decode within a
     schema.
@@ -120,7 +120,7 @@ def check_parts(model: Model, parts: Iterable[Artifact]) -> None:
 def load_model(name: str, **options: Json) -> Model:
     """Return the model called `name` in treadle.toml, or the one by `provider:name`; see `Config.model`.
 
-    Rooms that may import only this module make models with it. Raises: `ConfigError`.
+    It is for packages that do not import `treadle.models.config` themselves. Raises: `ConfigError`.
     """
     from treadle.models.config.file import load_config
 

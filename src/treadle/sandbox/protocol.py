@@ -39,7 +39,7 @@ class Sandbox(Protocol):
         ...
 
     def write_state(self, name: str, content: bytes) -> None:
-        """Store a tool's own state. It is not a file, but part of the snapshot, so a resume or fork has it."""
+        """Store a tool's own state. It is part of the snapshot but is not a file of the run."""
         ...
 
     @property

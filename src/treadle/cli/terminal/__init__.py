@@ -1,1 +1,1 @@
-"""What the commands share on the screen."""
+"""What several commands need to show runs, ask questions and write files."""

@@ -90,7 +90,7 @@ class RunAgents:
         return self._agents[key]
 
     def _override(self, spec: AgentSpec) -> AgentSpec:
-        """Return `spec` with the parts that were given."""
+        """Return `spec` with the model, settings, tools and limits that were given on the command line."""
         given, model = self._given, spec.model
         settings = _given_settings(given)
         if given.model is not None and given.model != model.name:
@@ -108,7 +108,7 @@ class RunAgents:
 
 
 def _given_settings(options: AgentOptions) -> dict[str, Json]:
-    """Return the settings of the model that were given, by the names of `treadle.model`."""
+    """Return the model settings that were given on the command line, by the names of `treadle.model`."""
     settings = {name: value for name, value in asdict(options.settings).items() if value is not None}
     return settings if options.base_url is None else {"base_url": options.base_url, **settings}
 

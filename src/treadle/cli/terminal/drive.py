@@ -26,7 +26,7 @@ class FollowUp(Struct, frozen=True):
     """True if the API key was given as an option."""
 
     def write(self, *parts: str) -> str:
-        """Return a command line with the journal and, if it was given as an option, a place for the API key."""
+        """Return a command line with the journal, and with a placeholder for the API key if it was an option."""
         return write_command(*parts, journal=self.journal, has_key=self.has_key)
 
 

@@ -45,7 +45,7 @@ def list_runs(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[RunInfo]:
-    """Return the newest runs first: those with a status and a condition, at most `limit`, older than `after`."""
+    """Return the newest `limit` runs that have `status`, meet `condition` and are older than `after`."""
     wanted = condition or RunFilter()
     if status is not None:
         base = FILTERS[status]
@@ -62,7 +62,7 @@ def list_runs(
 def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
     """Return the ids of the runs that no process drives and that can be resumed, the oldest first.
 
-    With `has_failed`, the runs that ended with an error are among them.
+    With `has_failed`, the runs that ended with an error are included.
     """
     conditions = [FILTERS["unfinished"]]
     if has_failed:

@@ -110,7 +110,7 @@ def write_seconds(seconds: float) -> str:
 
 
 def write_usage(usage: "Usage") -> str:
-    """Return the tokens of a usage, with the cached ones if the server reported them."""
+    """Return the token counts of `usage` as text. Cached tokens are left out if there are none."""
     text = f"{usage.total_tokens:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out"
     if usage.cached_input_tokens:
         text += f", {usage.cached_input_tokens:,} cached"

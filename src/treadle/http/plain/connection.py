@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
             head.set_exception(failure)
 
     def leave(self) -> None:
-        """Close the connection because the reader of the body has left."""
+        """Close the connection because the caller does not read the rest of the body."""
         self.fail(failures.broken(self._pool.origin, "the stream was left"))
 
     def resume(self) -> None:

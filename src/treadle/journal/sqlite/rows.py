@@ -22,7 +22,7 @@ HEAD_COLUMNS = (
 """The facts in `heads`: they change with every commit of the run."""
 
 COLUMNS = ", ".join([*[f"runs.{name}" for name in RUN_COLUMNS], *[f"heads.{name}" for name in HEAD_COLUMNS]])
-"""All facts, as a SELECT lists them for `facts_from`."""
+"""The columns of all facts for a SELECT, in the order that `facts_from` expects."""
 
 _FILL_RUN = f"UPDATE runs SET {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
 _FILL_HEAD = f"UPDATE heads SET {', '.join(f'{name}=?' for name in HEAD_COLUMNS)} WHERE run=?"

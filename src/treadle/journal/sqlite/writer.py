@@ -41,7 +41,7 @@ class Write:
         self.first_seq = first_seq
         self.bodies: list[e.DurableBody] = []
         self.raws: dict[int, msgspec.Raw] = {}
-        """Index into `bodies` to the exact bytes of those that were read elsewhere."""
+        """Maps an index into `bodies` to the body's exact bytes, if the body was read elsewhere."""
         self.blobs: dict[str, bytes] | None = None
         self.head: tuple[object, ...] = ()
         """The facts in `heads` after `bodies`; set when the write is handed over."""
@@ -102,7 +102,7 @@ class SqliteWriter:
         self.key, self.token = lease
         """The number of the run's row, 0 until the row is made, and the fencing token."""
         self.head = head
-        """The run's newest frame; 0 if it has none."""
+        """The number of the run's newest frame; 0 if it has none."""
         self.epoch = -1
         """The count of takeovers in the file when the lease was last checked."""
         self.error: JournalError | None = None

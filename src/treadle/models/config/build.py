@@ -40,9 +40,9 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     """The limit of one attempt, from connecting to the end of the answer."""
     connect_timeout_seconds: float = 10.0
     transport: Transport | None = None
-    """`None`: HTTP."""
+    """The transport of requests. `None`: HTTP."""
     output_mode: OutputMode | None = None
-    """How the model is made to answer in a schema; `None` leaves it to the provider."""
+    """How the model is made to give answers that fit a schema; `None` leaves it to the provider."""
     options: Mapping[str, Json] = {}
     """Options that only this provider's dialect has, such as `cache` of `anthropic`."""
 
@@ -85,13 +85,14 @@ def model(
 ) -> Model:
     """Return a model by its name: `"anthropic:claude-sonnet-4-5"`, or without a provider, which is then `openai`.
 
-    `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds` limits
-    one attempt, `total_timeout_seconds` all attempts and the waiting between them. A setting that is `None` is left
-    to the server. `extra` holds further fields of the request body and wins over the settings. `output_mode` says
-    how the model is made to answer in a schema: `native`, `tool` or `text`. `format` is for models whose tool
-    calls are text that the server does not parse: one of `treadle.formats.FORMATS`, or `auto`. `limiter` limits the
-    requests of all models that share it. Further `options` are those of the provider's dialect. The cost is
-    computed from `price`, or from genai-prices if that is installed and the provider's own server is asked.
+    `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds`
+    limits one attempt, `total_timeout_seconds` all attempts and the waiting between them. A setting that is
+    `None` is left to the server. `extra` holds further fields of the request body and overrides the settings.
+    `output_mode` says how the model is made to give answers that fit a schema: `native`, `tool` or `text`.
+    `format` is for models whose tool calls are text that the server does not parse: one of
+    `treadle.formats.FORMATS`, or `auto`. `limiter` limits the requests of all models that share it. Further
+    `options` are those of the provider's dialect. The cost is computed from `price`, or from genai-prices if
+    that is installed and the provider's own server is asked.
 
     The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown
     provider or option, a missing key or a setting out of range.

@@ -82,7 +82,7 @@ class ModelTable(_Table):
     headers: dict[str, str] | None = None
     """Additional headers; `${NAME}` in a value is replaced by the environment variable."""
     output_mode: Literal["native", "tool", "text"] | None = None
-    """How the model is made to answer in a schema; `treadle models check` shows what works."""
+    """How the model is made to give answers that fit a schema; `treadle models check` shows what works."""
     format: str | None = None
     """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
     model's name."""
@@ -132,8 +132,8 @@ class Config:
         return self.file.model
 
     def model(self, name: str | None = None, **options: Any) -> Model:
-        """Return a named model, or one by `provider:name`. `options` are those of `treadle.model` and win over the
-        file.
+        """Return a named model, or one by `provider:name`. `options` are those of `treadle.model` and override
+        the file.
 
         Raises: `ConfigError` for an unknown name, with the nearest known one, and as `treadle.model` does.
         """
@@ -259,7 +259,7 @@ def find_config(folder: Path | None = None) -> Path | None:
 def load_config(path: str | Path | None = None) -> Config:
     """Return the configuration in a file, or in the one that `find_config` finds; an empty one if there is none.
 
-    The environment wins over the file: `TREADLE_MODELS__FAST__BASE_URL` over `base_url` of the model `fast`.
+    The environment overrides the file: `TREADLE_MODELS__FAST__BASE_URL` sets `base_url` of the model `fast`.
     Raises: `ConfigError` that names the file, the place in it and the names that are known there.
     """
     found = find_config() if path is None else Path(path).expanduser()

@@ -43,7 +43,7 @@ class Probed(Struct, frozen=True):
     findings: tuple[Finding, ...]
     grade: Grade
     output_mode: str
-    """How the model is best made to answer in a schema."""
+    """How the model is best made to give answers that fit a schema."""
 
     @property
     def is_usable(self) -> bool:

@@ -73,7 +73,7 @@ class HttpModel(ABC):
         output_mode: OutputMode | str | None = None,
         decodes_beside_tools: bool = True,
     ) -> None:
-        """Make a model. `headers` are sent with every request and win over those made here.
+        """Make a model. `headers` are sent with every request and override those made here.
 
         `name` is for the journal. `decodes_beside_tools` says whether the server accepts a schema for the answer in
         a request that has tools.
@@ -172,7 +172,7 @@ class HttpModel(ABC):
 
     @abstractmethod
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        """Return the request body. Each message is encoded once for its history, by `Log.map` or `Log.scan`."""
+        """Return the request body. `Log.map` and `Log.scan` keep the encoded messages, so none is encoded again."""
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         """Return the body up to the first message, which depends on tools, schema and settings alone."""

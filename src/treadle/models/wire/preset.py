@@ -23,7 +23,7 @@ class Preset(Struct, frozen=True, kw_only=True):
 
     dialect: str
     base_url: str | None = None
-    """`None`: the dialect's own."""
+    """The base URL of the provider's server. `None`: the one of the dialect."""
     key_variable: str | None = None
     """The environment variable that holds the API key."""
     needs_key: bool = True
@@ -33,7 +33,7 @@ class Preset(Struct, frozen=True, kw_only=True):
     header_variables: Mapping[str, str] = {}
     """Headers that are read from environment variables, if these are set."""
     output_mode: OutputMode = OutputMode.NATIVE
-    """How the provider's models are made to answer in a schema."""
+    """How the provider's models are made to give answers that fit a schema."""
     decodes_beside_tools: bool = True
     """True if the server accepts a schema for the answer in a request that has tools."""
     quirks: Quirks = Quirks()

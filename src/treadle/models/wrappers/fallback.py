@@ -48,7 +48,7 @@ class FallbackModel:
         """Make a model of several.
 
         `on` are the errors after which the next model is asked; any other is raised at once. `part` is the
-        description for the agent spec.
+        description of this model for the agent spec.
         """
         if not models:
             raise ConfigError("a fallback needs at least one model")
@@ -58,7 +58,7 @@ class FallbackModel:
         self.part = part or PartSpec(
             name=self.models[0].name, missing="the program made a FallbackModel of several models"
         )
-        """The description for the agent spec."""
+        """The description of this model for the agent spec."""
         self._on = on
         self._cooldown_seconds = cooldown_seconds
         self._clock = clock

@@ -52,7 +52,7 @@ _Write: TypeAlias = Callable[[list[Message], bool], Iterable[Message]]
 
 
 class FormatModel(Wrapper):
-    """A model whose tool calls are text in one format. Answers in a schema are asked for in the instructions."""
+    """A model whose tool calls are text in one format. The instructions ask for answers that fit a schema."""
 
     output_mode = OutputMode.TEXT
 

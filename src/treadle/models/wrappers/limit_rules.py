@@ -298,7 +298,7 @@ class Concurrency:
         self._best: tuple[int, float] | None = None
         """The best number so far, and its answers per second."""
         self._rest = 0
-        """The number of windows until the next try."""
+        """The number of windows until another limit is tried."""
         self._tries = 0
         self._direction = 1
 

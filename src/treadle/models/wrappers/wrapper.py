@@ -20,7 +20,7 @@ class Wrapper:
         if self.CHANGES_ANSWERS:
             part = PartSpec(name=part.name, missing=f"the program put a {type(self).__name__} around it")
         self.part = part
-        """The description for the agent spec."""
+        """The description of this model for the agent spec."""
 
     @property
     def name(self) -> str:
@@ -34,7 +34,7 @@ class Wrapper:
 
     @property
     def output_mode(self) -> OutputMode:
-        """How the inner model is made to answer in a schema."""
+        """How the inner model is made to give answers that fit a schema."""
         return output_mode_of(self.inner)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:

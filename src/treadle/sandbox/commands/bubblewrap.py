@@ -1,9 +1,9 @@
 """Bubblewrap: finding the program, and building the command line that isolates a process with it.
 
-The process sees the system's programs, read-only; one folder that holds everything it can write to; its own devices
-and its own `/proc`. It has no network, sees no other process, and gets no capability and no variable of the host's
-environment. Root changes to another user first, because the kernel exempts root from the limit on processes and
-lets it write to `/proc/sys`.
+The process sees the system's programs, read-only; one folder that holds everything it can write to; its own
+devices and its own `/proc`. It has no network, sees no other process, and gets no capability and no variable
+of the host's environment. If Treadle runs as root, the process gets another user first, because the kernel
+exempts root from the limit on processes and lets it write to `/proc/sys`.
 """
 
 import os

@@ -59,7 +59,7 @@ class Family(Protocol):
         ...
 
     def let_go(self) -> None:
-        """Let the first process begin the command."""
+        """Tell the first process to run the command."""
         ...
 
     def has_ended(self) -> bool:

@@ -114,8 +114,8 @@ def _about(
 ) -> list[Line]:
     """Return the lines for one call, decided by an argument that is compared with `values`.
 
-    The verdict is `code`, or to allow the call if that is `None`, where a value matches, and `otherwise` where none
-    does.
+    If the argument matches a value, the call fails with `code`, or is allowed if `code` is `None`. If no
+    value matches, the result is `otherwise`.
     """
     verdict = _ALLOW if code is None else _FAIL | code
     body: list[Line] = [(_LOAD, 0, 0, argument)]

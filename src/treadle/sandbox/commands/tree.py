@@ -128,7 +128,7 @@ def size_of(status: os.stat_result) -> int:
 
 
 def check_size(files: int, size_bytes: int, max_files: int, max_bytes: int) -> None:
-    """Raise an error if a number or a size is above its limit. Raises: `TooMuchError`."""
+    """Check the number and the size of files. Raises: `TooMuchError` if one of them is above its limit."""
     if files > max_files:
         raise TooMuchError(f"there are more than {max_files:,} files and folders")
     if size_bytes > max_bytes:

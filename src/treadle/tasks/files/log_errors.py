@@ -1,4 +1,4 @@
-"""Tasks: find the nth line of a level over several logs in order of time, and count the levels."""
+"""Tasks: find the nth line with a certain log level in several logs sorted by time, and count the levels."""
 
 import re
 from collections import Counter

@@ -27,7 +27,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
     mistake_rate: float = 0.0
     """The probability of a mistake at each step, from 0 to 1, for the model `oracle`. A rate in the model's
-    name wins."""
+    name overrides it."""
     latency_seconds: float = 0.0
     """The time before each completion."""
     chunk_seconds: float = 0.0

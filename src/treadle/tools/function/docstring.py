@@ -24,7 +24,7 @@ class Docstring(NamedTuple):
 
 
 def parse_docstring(text: str | None) -> Docstring:
-    """Return the parts of a docstring, empty where it says nothing. The first description of a parameter wins."""
+    """Return the parts of a docstring, empty where it says nothing. The first description of a parameter counts."""
     lines = inspect.cleandoc(text or "").split("\n")
     summary = []
     for index, line in enumerate(lines):

@@ -162,7 +162,7 @@ class Connection:
                 self._stop.set()
 
     async def judge_failure(self, error: BaseException, key: str) -> tuple[Verdict, str]:
-        """Return what a failed call means, and why it failed. A session that has ended is closed before."""
+        """Return what a failed call means, and why it failed. It first closes a session that has ended."""
         trip = self._failed_trips.get(key, Trip())
         if self.is_over:
             await self.close()

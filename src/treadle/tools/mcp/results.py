@@ -94,7 +94,7 @@ def _read_data(
 
 
 def mend_listing(result: dict[str, Json]) -> None:
-    """Correct the tools on a page for which the SDK would refuse the whole page."""
+    """Correct or drop invalid tools on a page, since the SDK refuses the whole page because of a single one."""
     result["tools"] = [item for item in result["tools"] if isinstance(item, dict) and item.get("name")]
     for item in result["tools"]:
         schema = item.get("inputSchema")

@@ -8,7 +8,7 @@ from treadle.core.types import Json, ToolSpec
 
 
 def find_losses(tool: ToolSpec, back: ToolSpec) -> Iterator[str]:
-    """Yield each difference between `tool` and `back`, in words."""
+    """Yield a text for each difference between `tool` and `back`, the definition that was read back."""
     for field in ToolSpec.__struct_fields__:
         if field != "parameters" and getattr(tool, field) != getattr(back, field):
             yield field

@@ -126,7 +126,7 @@ class AnthropicModel(HttpModel):
         return is_new and is_closed(schema) and super().takes_schema(schema, has_tools=has_tools)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """Return the server's answer; see `Model.infer`. A paused answer is continued to one completion."""
+        """Return the server's answer; see `Model.infer`. If the server pauses, the answer is continued."""
         completion = await super().infer(request, watch)
         pauses = 0
         while completion.opaque is not None and completion.opaque.get("finish_reason") == _PAUSED:

@@ -106,8 +106,8 @@ def _encode_inner(text: str) -> bytes:
 
 @lru_cache
 def _encoder_for(template: str) -> Encode:
-    """Return the function that writes messages; the same one for the same template, so that histories keep its
-    results."""
+    """Return the function that writes messages; the same one for the same template, so that a `Log` does
+    not encode its messages again."""
     write = find_template(template).write
 
     def encode(message: Message, contents: Contents) -> bytes:
