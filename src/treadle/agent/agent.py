@@ -6,6 +6,7 @@ that are given by name are imported only when they are needed.
 
 import asyncio
 import inspect
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import is_not
 from pathlib import Path
@@ -30,7 +31,7 @@ from treadle.http.background import run_blocking
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Emit
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import to_decided
+from treadle.loop.workbench import Clock, to_decided
 from treadle.models.protocol import Model
 from treadle.tools.protocol import Approver, Decision, Tool, ToolLike
 
@@ -52,6 +53,7 @@ class Agent:
         files: Files | None = None,
         approver: Approver | None = None,
         schema: Any = None,
+        clock: Clock = time,
     ) -> None:
         """Make an agent from its parts.
 
@@ -59,7 +61,7 @@ class Agent:
         `treadle.open_journal`. `files` are the initial files of every run's sandbox. `approver` is asked about
         the calls that the policy says to ask about; without one, or if it returns `None`, the run pauses until
         `resume(run_id, approvals=...)`. `schema` is a pydantic type or a JSON Schema that every final answer must
-        fit; `Run.value` is then the answer.
+        fit; `Run.value` is then the answer. `clock` gives the times and durations of events.
 
         Raises: `ConfigError` if a part given by name cannot be loaded, two tools have the same name, or `schema` is
         not a JSON Schema.
@@ -75,6 +77,7 @@ class Agent:
         self.files = files
         self.approver = approver
         self.schema = None if schema is None else _to_schema(schema)
+        self.clock = clock
         self._spec: AgentSpec | None = None
         self._spec_parts: tuple[object, ...] = ()
         """The attributes that `_spec` was made from."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from treadle.agent.kit import Kit
 from treadle.agent.run import Run
@@ -35,7 +35,7 @@ from treadle.core.types import (
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver, Emit
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import read_call
+from treadle.loop.workbench import Clock, read_call
 from treadle.models.protocol import Model
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Approver, Decision, Tool
@@ -54,6 +54,7 @@ class AgentParts(Protocol):
     files: Files | None
     approver: Approver | None
     schema: dict[str, Json] | None
+    clock: Clock
 
     @property
     def spec(self) -> AgentSpec:
@@ -156,16 +157,15 @@ async def fork(
     assert isinstance(started, e.RunStarted)
     task = load_task_of(started)
     head = _forked(agent, started, Parent(run_id, at), task)
-    prefix = [e.Event(run_id, 1, head), *events[1:at]]
-    state = fold([event.body for event in prefix])
+    state = fold([head, *[event.body for event in events[1:at]]])
     if state.is_turn_open is (text is not None):
         raise ConfigError(_explain_fork(state, at))
     sandbox = await restore(agent.journal, state)
     writer = agent.journal.create(new_run_id or make_run_id())
     policy = head.spec.policy
     driver = make_driver(agent, State(), writer, sandbox, emit, task, head.output, policy)
-    force_setattr(head, "at", time.time())
-    driver.adopt(prefix)
+    driver.put(head)
+    driver.adopt(events[1:at])
     driver.put(_resumed(agent, driver, task, policy, head.output))
     if text is not None:
         driver.put(turn_started(driver.state, text))
@@ -221,7 +221,15 @@ def make_driver(
     """Return a driver for a run with the agent's model, tools and approver."""
     toolbox = agent.kit.toolbox(task, output).under(policy)
     return Driver(
-        state, writer, agent.model, toolbox, sandbox, emit, agent.approver, read_blob=agent.journal.read_blob
+        state,
+        writer,
+        agent.model,
+        toolbox,
+        sandbox,
+        emit,
+        agent.approver,
+        read_blob=agent.journal.read_blob,
+        clock=agent.clock,
     )
 
 
