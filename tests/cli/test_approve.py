@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import time
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: 
     server = script(call_once("send", to="a"))
     done = cli(*begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
     assert done.code == 1, done
+    assert "run r · m\n" in done.out
     assert "waits for approval" in done.out
     assert "treadle approve r call_1 yes" in done.err
     assert sent(cli) == []
@@ -55,6 +57,13 @@ def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: 
     shown = cli("show", "r").out
     assert '? waits for approval: send(to="a")' in shown
     assert "› yes" in shown
+
+
+def test_a_call_is_shown_with_its_arguments_after_the_decision(cli: Cli, script: Script) -> None:
+    server = script(call_once("send", to="a"))
+    cli(*begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
+    done = cli("approve", "r", "all", "yes", "--api-key", "k")
+    assert '● send(to="a")\n  sent to a\n' in done.out, done
 
 
 def test_a_no_with_a_reason_and_an_edit_are_told_to_the_model(cli: Cli, script: Script) -> None:
@@ -192,6 +201,7 @@ def test_a_ctrl_c_at_the_question_leaves_the_run_waiting(
     terminal.wait_for("[l]ater")
     terminal.process.send_signal(2)
     assert terminal.close() == 130
+    assert re.search(r"\[l\]ater: (\^C)?\r?\n.*interrupted", terminal.seen), terminal.seen
     assert sent(cli) == []
     done = cli("approve", "r", "call_1", "no", "--api-key", "k", "-q")
     assert done.out.strip() == "done: Not run: the user refused it."

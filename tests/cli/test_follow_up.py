@@ -176,6 +176,9 @@ def test_files_are_attached(cli: Cli, script: Script) -> None:
     assert content[0] == {"type": "text", "text": "look"}
     assert "image_url" in [part["type"] for part in content]
     assert "a note" in str(content)
+    shown = cli("show", "last").out
+    assert "› look\n  [image of " in shown, shown
+    assert "[text of " in shown, shown
     chatted = cli("chat", *base, text="/attach a.png\nlook\n/attach none.png\n/attach\nagain\n")
     assert chatted.code == 0, chatted
     assert "a.png goes with the next message" in chatted.err

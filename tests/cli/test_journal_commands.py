@@ -1,6 +1,8 @@
 """The commands on a journal: runs, show, resume, fork, replay, verify, export, import, tasks."""
 
+import asyncio
 import json
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -8,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.cli.command import Cli
 from tests.cli.scripted import Script, call_once, say
+
+from treadle import Agent, ScriptedModel, open_journal
 
 SHOUT = '''
 from treadle import tool
@@ -125,6 +129,26 @@ def test_resume_after_an_error_uses_what_the_run_was_started_with(cli: Cli, scri
     assert server.requests[-1]["temperature"] == 0.5
 
 
+def test_resume_of_what_needs_no_driving_asks_for_no_part_of_the_agent(cli: Cli) -> None:
+    with open_journal(cli.folder / "runs.db") as journal:
+        agent = Agent(ScriptedModel(["one", "two"]), journal=journal)
+        agent.run_sync("hi", run_id="over")
+
+        async def talk() -> str:
+            async with agent.session() as session:
+                return (await session.send("hi")).run_id
+
+        run_id = asyncio.run(talk())
+        events = len(journal.read(run_id))
+    over = cli("resume", "over", "-j", "runs.db", "-q")
+    assert (over.code, over.out) == (0, "one\n"), over
+    talk_again = cli("resume", run_id, "-j", "runs.db")
+    assert talk_again.code == 0, talk_again
+    assert f"continue it with: treadle chat --session {run_id} --journal runs.db" in talk_again.err
+    with open_journal(cli.folder / "runs.db") as journal:
+        assert len(journal.read(run_id)) == events
+
+
 def test_fork_goes_another_way(cli: Cli, script: Script) -> None:
     server = script(lambda body: say(f"answer {len(body['messages'])} of {body['model']}"))
     base = ["-m", "one", "--base-url", server.url, "-q"]
@@ -135,6 +159,9 @@ def test_fork_goes_another_way(cli: Cli, script: Script) -> None:
     assert forked.lines[0]["parent"] == {"run_id": "mine", "seq": forked.lines[0]["parent"]["seq"]}
     # At its first event the turn is open, so the fork's model answers it.
     seq = next(line["seq"] for line in cli("show", "mine", "--json").lines if line["type"] == "turn_started")
+    shown = cli("show", forked.lines[-1]["run_id"], "--events").out
+    assert re.search(r"1 +\d+\.\d+ s  run_started +one\n +2 +0\.000 s  turn_started", shown), shown
+    assert re.search(r"run_resumed +one\n", shown), shown
     other = cli("fork", "mine", "--at", str(seq), "-m", "two", "--base-url", server.url, "-q")
     assert other.out == "answer 1 of two\n", other
     for arguments, message in (

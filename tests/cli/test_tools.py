@@ -21,6 +21,7 @@ def test_the_toolsets_and_tools_that_there_are(cli: Cli) -> None:
         "mcp:",
         "mock:",
     }
+    assert all(len(line.split()) > 1 for line in done.out.splitlines()), "each toolset has a description"
     done = cli("tools", "list", "-t", "files", "-t", "python")
     assert "read_file     pure        Read a text file." in done.out
     names = [item["name"] for item in cli("tools", "list", "-t", "files", "--json").lines]
@@ -48,7 +49,10 @@ def test_one_call(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("call", "red_file"), "there is no tool 'red_file'; did you mean 'read_file'?"),
+        (
+            ("call", "red_file"),
+            "there is no tool 'red_file'; did you mean 'read_file'? The tools are: read_file, ",
+        ),
         (("call", "read_file", "{"), "not valid JSON"),
         (("call", "read_file", "{}"), "missing parameter 'file_path'"),
         (

@@ -57,7 +57,8 @@ def approve(
     follow_up = FollowUp(journal, agent.api_key is not None)
     with closing(open_existing(journal)) as opened:
         run_id = find_run(opened, run)
-        waiting = Run.load(run_id, opened).approvals
+        loaded = Run.load(run_id, opened)
+        waiting = loaded.approvals
         if call is None:
             return _list(run_id, waiting, is_json=shown.is_json)
         if decision is None:
@@ -75,6 +76,7 @@ def approve(
             shown,
             run_id,
             follow_up,
+            calls=[item.call for item in loaded.state.calls.values()],
         )
 
 

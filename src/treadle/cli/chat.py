@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from treadle.cli.terminal.output import clean, is_live, print_error, print_note,
 from treadle.cli.terminal.view import TextView
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
+from treadle.core.types import ToolCall
 from treadle.loop.driver import Emit
 
 EXAMPLES = (
@@ -114,7 +115,8 @@ class Chat:
     def _talk(self, work: Work, session: Session) -> None:
         if session.is_turn_open:
             print_note("the last turn was interrupted; it continues now")
-            self._take_turn(work, lambda emit: session.finish_turn(on_event=emit))
+            calls = [item.call for item in self._read(session).state.calls.values()]
+            self._take_turn(work, lambda emit: session.finish_turn(on_event=emit), calls)
         while (line := self._read_line()) is not None:
             if line in ("/quit", "/exit"):
                 return
@@ -139,8 +141,11 @@ class Chat:
         self._attached.append(path)
         print_note(f"{name} goes with the next message")
 
-    def _take_turn(self, work: Work, start: Callable[[Emit], Coroutine[Any, Any, Run]]) -> None:
-        view = TextView(is_live=is_live(), shows_input=not self._is_person)
+    def _take_turn(
+        self, work: Work, start: Callable[[Emit], Coroutine[Any, Any, Run]], calls: Iterable[ToolCall] = ()
+    ) -> None:
+        """Run a turn and show it. `calls` are the calls that the model made before, in the same turn."""
+        view = TextView(is_live=is_live(), shows_input=not self._is_person, calls=calls)
         if self._approver is not None:
             self._approver.view = view
         begin = time.monotonic()

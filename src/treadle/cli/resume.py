@@ -25,7 +25,7 @@ from treadle.cli.terminal.output import (
     write_count,
     write_seconds,
 )
-from treadle.cli.terminal.view import print_outcome
+from treadle.cli.terminal.view import make_view, print_outcome
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.state import Status
 from treadle.core.types import StopReason
@@ -92,6 +92,14 @@ def _resume_one(
     if run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR:
         command = follow_up.write("fork", run_id, "--text", "TEXT")
         print_note(f"run {run_id} is finished ({run.stop_reason}); continue it in a new run with: {command}")
+        if run.state.started is None or run.state.started.task is None:
+            return _show(run, shown)
+    elif _is_between_turns(run):
+        print_note(
+            f"no turn of session {run_id} is open; continue it with: "
+            + follow_up.write("chat", "--session", run_id)
+        )
+        return _show(run, shown)
     agent = agents.agent_for_run(run_id)
     return drive(
         agent,
@@ -99,7 +107,21 @@ def _resume_one(
         shown,
         run_id,
         follow_up,
+        calls=[item.call for item in run.state.calls.values()],
     )
+
+
+def _is_between_turns(run: Run) -> bool:
+    """Return whether the run is a session that waits for its next message."""
+    started = run.state.started
+    is_session = started is not None and started.is_session
+    return is_session and not run.state.is_turn_open and run.stop_reason is not StopReason.ERROR
+
+
+def _show(run: Run, shown: o.ViewOptions) -> int:
+    """Show how a run that needs no driving has ended, and return the exit code."""
+    make_view(is_json=shown.is_json, is_quiet=shown.is_quiet).finish(run, 0.0)
+    return exit_code(run)
 
 
 def _resume_all(

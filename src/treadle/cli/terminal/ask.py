@@ -75,6 +75,9 @@ class TerminalApprover:
         loop.add_reader(sys.stdin.fileno(), is_ready.set)
         try:
             await is_ready.wait()
+        except asyncio.CancelledError:
+            stderr().print()
+            raise
         finally:
             loop.remove_reader(sys.stdin.fileno())
         line = sys.stdin.readline()

@@ -1,7 +1,7 @@
 """The way in which commands drive a run: they show it, print how it ended, and print how to continue it."""
 
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import clean, print_interrupted, print_note, stderr, write_command
 from treadle.cli.terminal.view import make_view
-from treadle.core.types import Json, StopReason
+from treadle.core.types import Json, StopReason, ToolCall
 from treadle.loop.driver import Emit
 
 
@@ -37,9 +37,13 @@ def drive(
     run_id: str,
     follow_up: FollowUp,
     describe: Callable[[Run], Mapping[str, Json]] | None = None,
+    calls: Iterable[ToolCall] = (),
 ) -> int:
-    """Run `start` to its end and return the exit code. `describe` adds fields to the summary of `--json`."""
-    view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet)
+    """Run `start` to its end and return the exit code.
+
+    `describe` adds fields to the summary of `--json`. `calls` are the calls that the model made before.
+    """
+    view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet, calls=calls)
     agent.approver = None if shown.is_json else make_approver(view)
     begin = time.monotonic()
     try:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from treadle.agent.run import Run
 from treadle.cli.terminal.output import clean, shorten, write_cost, write_count, write_seconds, write_usage
-from treadle.core.types import Json, StopReason, ToolCall, ToolResult
+from treadle.core.types import Artifact, Json, StopReason, ToolCall, ToolResult
 
 LIMITS: frozenset[str] = frozenset(
     (
@@ -80,6 +80,13 @@ def format_result(result: ToolResult, chars: int) -> str:
         return shorten(result.content, chars)
     size = f"  ({write_count(lines, 'line')})" if lines > 1 else ""
     return shorten(result.content, chars - len(size)) + size
+
+
+def format_artifact(item: Artifact) -> str:
+    """Return the kind, the size, the name and the beginning of the hash of an artifact."""
+    size = "" if item.size_bytes is None else f" of {write_count(item.size_bytes, 'byte')}"
+    what = " ".join(part for part in (item.name or item.uri, (item.digest or "")[:12]) if part)
+    return f"[{clean(item.kind)}{size}: {clean(what)}]"
 
 
 def format_outcome(run: Run, seconds: float | None = None) -> str:

@@ -4,15 +4,8 @@ import sys
 import time
 
 from treadle.agent.run import Run
-from treadle.cli.terminal.format import format_call
-from treadle.cli.terminal.output import (
-    clean,
-    shorten,
-    stdout,
-    write_cost,
-    write_count,
-    write_seconds,
-)
+from treadle.cli.terminal.format import format_artifact, format_call
+from treadle.cli.terminal.output import clean, shorten, stdout, write_cost, write_seconds
 from treadle.cli.terminal.view import print_outcome
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
@@ -141,7 +134,13 @@ class _Printer:
             self.say(f"\nreward {body.reward:g} ({clean(body.name)}){detail}", "bold")
 
     def print_foot(self, run: Run) -> None:
-        """Print the outcome."""
+        """Print the calls without a result, and the outcome."""
+        waiting = run.approvals
+        for item in run.state.calls.values():
+            if item.attempt and item.result is None and item.call.call_id not in waiting:
+                self.say("○ ", "yellow", end="")
+                self.say(format_call(item.call, self._width - 18), "bold", end="")
+                self.say("  no result yet", "dim")
         self.say("")
         if run.error:
             self.say(f"{clean(run.error)} (fault: {run.fault})", "red")
@@ -149,6 +148,8 @@ class _Printer:
 
     def _print_message(self, mark: str, message: Message, style: str) -> None:
         self.say(mark + clean(message.content).replace("\n", "\n  "), style)
+        for part in message.parts:
+            self.say(f"  {format_artifact(part)}", "dim italic")
 
     def _print_inference(self, body: e.InferenceCompleted) -> None:
         completion = body.completion
@@ -184,16 +185,15 @@ class _Printer:
         if len(shown) < len(lines):
             self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
         for item in result.artifacts:
-            size = "" if item.size_bytes is None else f" of {write_count(item.size_bytes, 'byte')}"
-            what = " ".join(part for part in (item.name or item.uri, (item.digest or "")[:12]) if part)
-            self.say(f"  [{clean(item.kind)}{size}: {clean(what)}]", "dim italic")
+            self.say(f"  {format_artifact(item)}", "dim italic")
 
 
 def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
-    """Print each event with its seq, its time since the first event, and its content."""
+    """Print each event with its seq, its time since the earliest event, and its content."""
     console = stdout()
     events = journal.read(run_id)
-    begin = events[0].at
+    # A fork's first event is newer than the copied events.
+    begin = min(event.at for event in events)
     for event in events:
         console.print(f"{event.seq:>5} ", end="", soft_wrap=True)
         console.print(f"{event.at - begin:>9.3f} s  ", style="dim", end="")
@@ -207,7 +207,9 @@ def _describe(event: e.Event) -> str:
     """Return the content of an event in short."""
     body = event.body
     if isinstance(body, e.RunStarted):
-        return f"{body.model}"
+        return body.spec.model.name
+    if isinstance(body, e.RunResumed):
+        return body.agent.model.name if body.agent is not None else ""
     if isinstance(body, e.TurnStarted | e.MessageInjected):
         return body.message.content
     if isinstance(body, e.InferenceCompleted):

@@ -1,12 +1,19 @@
 """Views of a run while it is driven: for a terminal, for a pipe, and for a program that reads lines of JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from treadle.agent.run import Run
-from treadle.cli.terminal.format import format_call, format_outcome, format_result, style_of, summarize
+from treadle.cli.terminal.format import (
+    format_artifact,
+    format_call,
+    format_outcome,
+    format_result,
+    style_of,
+    summarize,
+)
 from treadle.cli.terminal.output import clean, is_live, print_lines, shorten, stdout, write_seconds
 from treadle.core import events as e
 from treadle.core.types import Json, ToolCall
@@ -25,7 +32,7 @@ def print_outcome(run: Run, seconds: float | None = None) -> None:
     elif run.approvals:
         outcome = "waits for approval"
     else:
-        outcome = "waits for an answer" if run.questions else f"unfinished ({run.status})"
+        outcome = "waits for an answer" if run.questions else "unfinished"
     line = Text(outcome, style=f"bold {style_of(reason)}")
     stdout().print(line.append(f" · {format_outcome(run, seconds)}", style="not bold dim default"))
 
@@ -46,11 +53,14 @@ class View(Protocol):
         ...
 
 
-def make_view(*, is_json: bool, is_quiet: bool) -> View:
-    """Return the view for the options and for the kind of standard output."""
+def make_view(*, is_json: bool, is_quiet: bool, calls: Iterable[ToolCall] = ()) -> View:
+    """Return the view for the options and for the kind of standard output.
+
+    `calls` are the calls that the model made before the view begins.
+    """
     if is_json:
         return JsonView()
-    return QuietView() if is_quiet else TextView(is_live=is_live())
+    return QuietView() if is_quiet else TextView(is_live=is_live(), calls=calls)
 
 
 class JsonView:
@@ -88,12 +98,12 @@ class TextView:
     Without `is_live` it prints only whole lines.
     """
 
-    def __init__(self, *, is_live: bool, shows_input: bool = True) -> None:
+    def __init__(self, *, is_live: bool, shows_input: bool = True, calls: Iterable[ToolCall] = ()) -> None:
         self._console = stdout()
         self._shows_input = shows_input
         self._is_live = is_live
         self._status: Status | None = None
-        self._calls: dict[str, ToolCall] = {}
+        self._calls = {call.call_id: call for call in calls}
         self._under_way: dict[str, str] = {}
         """What the spinner shows for each running call, by call id."""
         self._streamed = ""
@@ -115,6 +125,8 @@ class TextView:
             self._say("resumed", "dim")
         elif isinstance(body, e.TurnStarted) and self._shows_input:
             self._say("› " + clean(body.message.content).replace("\n", "\n  "), "cyan")
+            for part in body.message.parts:
+                self._say(f"  {format_artifact(part)}", "dim italic")
         elif isinstance(body, e.InferenceStarted):
             self._has_streamed_text = False
             self._wait("thinking")
@@ -144,7 +156,7 @@ class TextView:
         self._end_line()
 
     def _on_run_started(self, run_id: str, body: e.RunStarted) -> None:
-        self._say(f"run {clean(run_id)} · {clean(body.model or 'no model')}", "dim")
+        self._say(f"run {clean(run_id)} · {clean(body.spec.model.name)}", "dim")
 
     def _on_inference_completed(self, body: e.InferenceCompleted) -> None:
         message = body.completion.message

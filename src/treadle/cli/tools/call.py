@@ -44,8 +44,8 @@ def call(
     found = {item.spec.name: item for item in resolve_tools(tools or ["files"])}
     if tool not in found:
         near = difflib.get_close_matches(tool, found, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no tool {tool!r}{hint}; the tools are {', '.join(found) or 'none'}")
+        hint = f"; did you mean {near[0]!r}? The" if near else "; the"
+        raise ConfigError(f"there is no tool {tool!r}{hint} tools are: {', '.join(found) or 'none'}")
     text = _read_stdin() if arguments == "-" else arguments
     sandbox = MemorySandbox.from_folder(mount) if mount is not None else MemorySandbox()
     result, delta = execute(_make_call(ToolCall("call_1", tool, text), found, sandbox))

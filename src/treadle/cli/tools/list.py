@@ -20,6 +20,7 @@ _ABOUT = {
     "files": "read, write, edit and search the files of the run",
     "python": "Python code in a sandbox",
     "shell": "shell commands in a sandbox",
+    "shell-unprotected": "shell commands on this machine, without a sandbox",
     "mcp": "an MCP server: mcp:'npx -y server', mcp:https://host/mcp, mcp:servers.json",
     "mock": "mocked tools from a file of definitions: mock:tools.json",
     "openapi": "the operations of an OpenAPI document: openapi:document.json",

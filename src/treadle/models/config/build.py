@@ -268,7 +268,7 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
     if api_key is None and preset.needs_key and is_home and not _has_key(headers):
         raise ConfigError(
             f"no API key for {config.name!r} at {home}: set the environment variable {preset.key_variable}, or "
-            "give the key. If the model is on another server, give its base URL"
+            "give the key. If the model is on another server, give its address: --base-url, or base_url= in Python"
         )
     options: dict[str, Any] = dict(config.options)
     _check_options(provider, options, kind.OPTIONS)
