@@ -5,6 +5,8 @@ import json
 import re
 import shutil
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,24 @@ def shout(text: str) -> str:
     """Shout."""
     return text.upper()
 '''
+NAP = '''
+import time
+from treadle import tool
+
+@tool(effect="pure")
+def nap() -> None:
+    """Sleep."""
+    time.sleep(60)
+'''
 TASK = "files:csv_sum-0001"
 OTHER = "files:config_fix-0002"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +95,16 @@ def test_show_tells_the_whole_run(two_runs: Cli) -> None:
     numbers = [int(line.split()[0]) for line in events]
     assert numbers == list(range(1, len(events) + 1))
     assert events[0].split()[3] == "run_started"
+
+
+def test_show_tells_what_is_under_way_and_what_was_left(cli: Cli, script: Script) -> None:
+    cli.write("nap.py", NAP)
+    server = script(call_once("nap"))
+    process = cli.start("run", "rest", "-m", "m", "--base-url", server.url, "-t", "nap.py", "--run-id", "r")
+    wait_until(lambda: "○ nap()  no result yet\n\nrunning · " in cli("show", "r").out)
+    process.kill()
+    process.communicate()
+    assert "○ nap()  no result yet\n\nunfinished · " in cli("show", "r").out
 
 
 def test_run_that_is_not_there(two_runs: Cli) -> None:
@@ -194,7 +222,7 @@ def test_replay_is_exact_and_finds_a_change(two_runs: Cli) -> None:
     divergence = changed.lines[0]["divergence"]
     event = two_runs("show", "first", "--json").lines[divergence["seq"] - 1]
     assert (event["type"], event["step"]) == ("inference_started", 2)
-    assert "message_injected" in divergence["actual"]
+    assert divergence["actual"].startswith("message_injected(message=user: 'You have reached the limit")
     assert f"seq {divergence['seq']}" in two_runs("replay", "first", "--max-steps", "1").out
 
 

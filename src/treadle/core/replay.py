@@ -5,6 +5,7 @@ that differs from the recorded one is the divergence.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from treadle.core.decide import (
 from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
 from treadle.core.state import CallState, State, advance
-from treadle.core.types import StopReason
+from treadle.core.types import Message, StopReason
 
 _OF_A_CALL = (e.ToolStarted, e.ToolCompleted, e.SnapshotTaken, e.ApprovalRequested, e.ApprovalDecided)
 _OF_THE_WORLD = ("at", "model")
@@ -252,5 +253,12 @@ def _describe(what: e.DurableBody | Action) -> str:
         return f"{first} for {', '.join(item.call.call_id for item in what.calls)}"
     fields = {name: getattr(what, name) for name in what.__struct_fields__ if name != "at"}
     kind = what.__struct_config__.tag or type(what).__name__
-    text = ", ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
+    text = ", ".join(f"{name}={_write(value)}" for name, value in fields.items() if value is not None)
     return f"{kind}({text[:200]})"
+
+
+def _write(value: object) -> str:
+    """Return a field's value for a message: a message as its role and text, an enumeration as its value."""
+    if isinstance(value, Message):
+        return f"{value.role}: {value.content!r}"
+    return repr(value.value) if isinstance(value, Enum) else repr(value)

@@ -11,7 +11,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 from treadle.core.types import Message, ToolCall
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter
 
 RESULT_LINES = 12
 """How many lines of a result are shown by default."""
@@ -48,7 +48,8 @@ def print_transcript(
     printer.print_head(run)
     for event in events:
         printer.print_event(event.body)
-    printer.print_foot(run)
+    same = journal.runs(RunFilter(id_prefix=run_id)) if run.stop_reason is None else ()
+    printer.print_foot(run, is_driven=any(info.is_driven for info in same if info.run_id == run_id))
 
 
 class _Printer:
@@ -133,7 +134,7 @@ class _Printer:
             detail = f" · {clean(body.detail)}" if body.detail else ""
             self.say(f"\nreward {body.reward:g} ({clean(body.name)}){detail}", "bold")
 
-    def print_foot(self, run: Run) -> None:
+    def print_foot(self, run: Run, *, is_driven: bool) -> None:
         """Print the calls without a result, and the outcome."""
         waiting = run.approvals
         for item in run.state.calls.values():
@@ -144,7 +145,7 @@ class _Printer:
         self.say("")
         if run.error:
             self.say(f"{clean(run.error)} (fault: {run.fault})", "red")
-        print_outcome(run)
+        print_outcome(run, is_driven=is_driven)
 
     def _print_message(self, mark: str, message: Message, style: str) -> None:
         self.say(mark + clean(message.content).replace("\n", "\n  "), style)

@@ -22,12 +22,17 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 
-def print_outcome(run: Run, seconds: float | None = None) -> None:
-    """Print one line: how the run ended or what it waits for, and its steps, tokens and cost."""
+def print_outcome(run: Run, seconds: float | None = None, *, is_driven: bool = False) -> None:
+    """Print one line: how the run ended or what it waits for, and its steps, tokens and cost.
+
+    `is_driven` says that a live process drives the run.
+    """
     from rich.text import Text
 
     reason = run.stop_reason
-    if reason:
+    if is_driven:
+        outcome = "running"
+    elif reason:
         outcome = str(reason)
     elif run.approvals:
         outcome = "waits for approval"
