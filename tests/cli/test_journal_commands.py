@@ -97,6 +97,13 @@ def test_show_tells_the_whole_run(two_runs: Cli) -> None:
     assert events[0].split()[3] == "run_started"
 
 
+def test_the_last_line_of_a_result_is_not_counted_twice(cli: Cli, script: Script) -> None:
+    server = script(call_once("python", code="print(1)"))
+    done = cli("run", "hi", "-m", "m", "--base-url", server.url, "-t", "python")
+    assert "  1\n" in done.out, done
+    assert "lines" not in done.out
+
+
 def test_show_tells_what_is_under_way_and_what_was_left(cli: Cli, script: Script) -> None:
     cli.write("nap.py", NAP)
     server = script(call_once("nap"))

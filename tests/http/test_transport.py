@@ -87,7 +87,7 @@ async def test_a_server_that_is_down_is_named_with_what_to_check(make, ask):
     with pytest.raises(TransportError) as caught:
         await ask(make(), f"http://user:pass@127.0.0.1:{port}/v1?key=sk-hidden")
     assert str(caught.value) == (
-        f"cannot connect to http://127.0.0.1:{port} (connection refused): is the server running? check base_url"
+        f"cannot connect to http://127.0.0.1:{port} (connection refused): is the server running? check the base URL"
     )
 
 

@@ -10,9 +10,9 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, ProviderTimeoutError, RequestError, TransportError
 from treadle.http.protocol import MAX_ANSWER_BYTES
 
-SERVER_DOWN = "is the server running? check base_url"
-UNKNOWN_HOST = "the host name is not known; check base_url and the network"
-NO_TLS = "check that base_url is right to say https, and the server's certificate"
+SERVER_DOWN = "is the server running? check the base URL"
+UNKNOWN_HOST = "the host name is not known; check the base URL and the network"
+NO_TLS = "check that the base URL is right to say https, and the server's certificate"
 
 
 class Timeouts(Struct, frozen=True):
@@ -40,7 +40,9 @@ def origin_of(url: str) -> str:
 
 def invalid_url(url: str, reason: str) -> ConfigError:
     """Return the error for a URL to which no request can be sent."""
-    return ConfigError(f"cannot send a request to {origin_of(url)}: invalid URL ({reason}); check base_url")
+    return ConfigError(
+        f"cannot send a request to {origin_of(url)}: invalid URL ({reason}); check the base URL"
+    )
 
 
 def invalid_header(origin: str, name: str | None = None) -> ConfigError:
@@ -60,7 +62,7 @@ def cannot_connect(origin: str, detail: str, hint: str) -> TransportError:
 def connect_timeout(origin: str, timeouts: Timeouts) -> ProviderTimeoutError:
     """Return the error for a connection that was not made in time."""
     return ProviderTimeoutError(
-        f"cannot connect to {origin} within {timeouts.connect:g} s; check base_url and "
+        f"cannot connect to {origin} within {timeouts.connect:g} s; check the base URL and "
         "the network, or raise connect_timeout_seconds"
     )
 
@@ -75,7 +77,7 @@ def total_timeout(origin: str, timeouts: Timeouts) -> ProviderTimeoutError:
 
 def not_http(origin: str, detail: str) -> TransportError:
     """Return the error for bytes that are not an HTTP answer."""
-    return TransportError(f"{origin} did not answer in HTTP ({detail}); check base_url")
+    return TransportError(f"{origin} did not answer in HTTP ({detail}); check the base URL")
 
 
 def bad_body(origin: str, detail: str) -> TransportError:

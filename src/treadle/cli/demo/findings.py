@@ -43,8 +43,9 @@ def show_findings(view: DemoView, journal: Journal, outcome: Outcome, rows: Path
     ]
     if outcome.interrupted is not None:
         again = count_second_answers(journal, outcome.run_ids)
-        lost = write_count(outcome.interrupted.inferences_lost, "request")
-        text = f"{again or 'no'} stored answers were paid for twice; the {lost} without an answer were sent again"
+        lost = outcome.interrupted.inferences_lost
+        sent = f"{write_count(lost, 'request')} without an answer {'was' if lost == 1 else 'were'} sent again"
+        text = f"{again or 'no'} stored answers were paid for twice; the {sent}"
         view.result("paid", text, is_good=not again)
         goods.append(not again)
     example = _choose_example(journal, census, outcome.interrupted)

@@ -71,7 +71,7 @@ def _write_value(value: Json) -> str:
 
 def format_result(result: ToolResult, chars: int) -> str:
     """Return a result in one line: its beginning, and its number of lines if it has more than one."""
-    lines = result.content.count("\n") + 1
+    lines = result.content.rstrip("\n").count("\n") + 1
     if result.is_simulated:
         return "(simulated) " + format_result(replace(result, is_simulated=False), chars - 12)
     if not result.content.strip():
