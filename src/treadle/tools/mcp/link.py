@@ -61,7 +61,7 @@ class Link:
         *,
         can_repeat: bool,
     ) -> Any:
-        """Return the SDK's result of a call. The call is repeated if its session has ended and repeating it is harmless.
+        """Return the SDK's result of a call. It is made again if that is harmless and the session has ended.
 
         Raises: `ToolError`.
         """
