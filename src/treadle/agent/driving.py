@@ -1,4 +1,4 @@
-"""The work of an agent on one run: begin it, open it again, fork it, drive it to its end, and leave it in order."""
+"""The work of an agent on one run: begin it, open it again, fork it, drive it to its end, and release it."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
 
 
 class AgentParts(Protocol):
-    """An agent, as far as its runs need it."""
+    """The attributes of an agent that its runs use."""
 
     model: Model
     policy: Policy
@@ -175,7 +175,7 @@ async def fork(
 async def drive(driver: Driver, journal: Journal, task: Task | None) -> Run:
     """Drive a run until it ends or pauses, grade it, and release its lease.
 
-    The run is left in order in any case: after an error, and after any number of cancellations.
+    The tools are closed and the lease is released even after an error, and after any number of cancellations.
     """
     try:
         state = await driver.drive()

@@ -30,7 +30,7 @@ class Session:
         self._files = files
         self._driver: Driver | None = None
         self._lock = asyncio.Lock()
-        """Held while a turn is driven, until the run is in order again."""
+        """Held while a turn is driven, and until a cancelled turn has recorded its pause."""
         self._turn: asyncio.Task[Any] | None = None
         """The task that drives a turn."""
         self.run_id = run_id

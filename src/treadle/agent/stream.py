@@ -15,7 +15,7 @@ Item = Event | Ephemeral
 class RunStream:
     """An async iterator that runs a task and yields each event once it is durable, with the deltas in between.
 
-    `aclose` cancels the run, which can be resumed, and waits until its journal is in order. A stream that is
+    `aclose` cancels the run, which can be resumed, and waits until the pause is recorded. A stream that is
     dropped without `aclose`, as after a `break`, cancels the run without waiting.
     """
 
@@ -51,7 +51,7 @@ class RunStream:
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Cancel the run if it is not over, and wait until its journal is in order. The stream has ended then."""
+        """Cancel the run if it is not over, and wait until the pause is recorded. This ends the stream."""
         self._is_closed = True
         task = self._task
         if task is None or task.done():

@@ -22,7 +22,7 @@ class Grade(Struct, frozen=True):
 
 
 class Task(Protocol):
-    """One piece of work."""
+    """A task for an agent: its input, its files, and a check of the outcome."""
 
     @property
     def task_set(self) -> str:

@@ -1,4 +1,4 @@
-"""`treadle tasks`: the task sets, the tasks of one, or one task."""
+"""`treadle tasks`: lists the task sets or the tasks of a set, or shows one task."""
 
 from itertools import islice
 from typing import Annotated

@@ -167,7 +167,7 @@ class ToolCompleted(BodyWithContents, frozen=True, gc=False, tag="tool_completed
     step: int
     """The number of the step."""
     result: ToolResult
-    """What the model, or the tool that made the call, is told."""
+    """The result that is given to the model, or to the tool that made the call."""
     duration_seconds: float = 0.0
     """How long the tool ran; 0 if the call was not run."""
     parent_call_id: str | None = None
@@ -294,7 +294,7 @@ class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):
     reward: float
     """The grade, usually from 0 to 1."""
     name: str = "check"
-    """What gave the grade. The newest grade of a name is the valid one."""
+    """The name of the check that gave the grade. If a name has several grades, the newest one is valid."""
     detail: str | None = None
     """A sentence that explains the grade; `None` if there is none."""
 

@@ -3,7 +3,8 @@
 Inner calls are numbered in the order in which they are made. When the outer call runs again after a crash, the
 files are restored to their state before it, so its inner calls run again too, except those with the effect
 `once`: they are answered from the journal. If the outer call makes different inner calls than before, the
-journal has no answers for them. If it had made a `once` call there or later, the outer call is then in doubt.
+journal has no answers for them. If the earlier attempt made a `once` call at the first difference or after it, the
+outcome of the outer call is unknown: it is in doubt.
 """
 
 from typing import TypeAlias
@@ -39,7 +40,7 @@ class Recall(Struct, frozen=True, gc=False):
 
 
 class Doubt(Struct, frozen=True, gc=False):
-    """The decision that the outer call is in doubt, so that this call does not run. The tool is told `result`."""
+    """The decision that the outer call is in doubt. This call does not run, and the tool gets `result`."""
 
     result: ToolResult
 
@@ -100,7 +101,7 @@ def _number_of(item: InnerCall) -> int:
 
 
 def refuse_after_doubt(call: ToolCall) -> ToolResult:
-    """Return the result of a call that is made when the outer call is in doubt already."""
+    """Return the result of an inner call that is made after the outer call was found to be in doubt."""
     text = f"{call.name} was not called: what this code did before it was interrupted is unknown."
     return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=ToolErrorKind.IN_DOUBT)
 

@@ -39,10 +39,10 @@ class Log(Generic[T]):
         return self.extend((item,))
 
     def map(self, function: Callable[..., R], *context: object) -> list[R]:
-        """Return `function(item, *context)` for every item, each computed once for all versions of this history.
+        """Return the list of `function(item, *context)` for every item.
 
-        The result must depend on the item alone, because it is kept as long as the history. `context` is where
-        `function` looks up content that the item refers to by hash.
+        Each result is cached and shared by all versions of this log, so it must depend on the item alone.
+        `context` is where `function` looks up content that the item refers to by hash.
         """
         memo = cast("list[R]", self._memos.setdefault(function, []))
         for item in self._items[len(memo) : self._size]:
@@ -53,7 +53,7 @@ class Log(Generic[T]):
         """Return the result of `function(state, item, *context)` for every item, and the state after the last one.
 
         `function` returns the next state and the item's result; for the first item the state is `initial`. As with
-        `map`, each item is computed once for all versions of this history, so both must depend on the items alone.
+        `map`, both are cached and shared by all versions of this log, so they must depend on the items alone.
         """
         known: tuple[list[R], list[S]] | None = self._memos.get(function)
         if known is None:
@@ -72,7 +72,7 @@ class Log(Generic[T]):
         return results[:size], states[size]
 
     def derive(self, function: "Callable[[list[T], bool], Iterable[R]]") -> "Log[R]":
-        """Return a log of the results of `function`, whose versions share their storage as this history's do.
+        """Return a log of the results of `function`. Its versions share their storage, like those of this log.
 
         `function` is called with the items added since its last call, as one list, and with whether these are the
         first items. It must be pure, and splitting the items into several lists must not change the results.

@@ -159,7 +159,7 @@ class State(Struct, gc=False):
     effects: dict[str, Effect] = {}
     """The effect of each tool that is offered."""
     work_began_at: float = 0.0
-    """The time at which the turn began, plus the time in which nobody drove the run since."""
+    """The time at which the turn began, moved forward by the time during which no process drove the run."""
     usage: Usage = Usage()
     """Tokens of the whole run."""
     cost_usd: float | None = 0.0

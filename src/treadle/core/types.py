@@ -263,7 +263,7 @@ class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Sampling settings of an inference. A setting that is `None` is not sent, and the server's default holds."""
+    """Sampling settings of an inference. A setting that is `None` is not sent, and the server's default applies."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -299,7 +299,7 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     max_calls: int | None = None
     """How often the tool may be called in one turn; further calls are not run. `None`: no limit."""
     max_concurrent: int | None = None
-    """How many calls of this tool may run at the same time in one run. `None`: only the policy's limit holds."""
+    """How many calls of this tool may run at the same time in one run. `None`: only the policy's limit applies."""
     output_schema: dict[str, Json] | None = None
     """The JSON Schema of `ToolResult.structured`; `None` if the tool declares none."""
     may_differ: tuple[str, ...] = ()

@@ -158,7 +158,7 @@ class Llama3Pythonic(TaggedFormat):
     noise = (END, LIQUID_END, LINES_END)
     ends = ENDS
     _marks = (*noise, *openers, *ends)
-    """Strings at which a call ends in any case."""
+    """Strings that end a call, even one that is incomplete."""
 
     def read(self, reader: Reader) -> Steps:
         """Read the whole text."""

@@ -106,7 +106,7 @@ def detect(model: str | None = None, *, chat_template: str | None = None, text: 
 
     The chat template is tried first, then the name of the model, then a text that the model wrote.
 
-    Raises: `ConfigError` if the format cannot be told from any of them.
+    Raises: `ConfigError` if none of them identifies the format.
     """
     if chat_template is not None:
         for mark, name in _TEMPLATES:

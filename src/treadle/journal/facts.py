@@ -257,4 +257,4 @@ _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
 """The updates for all other bodies. Bodies that change no fact are left out."""
 
 _UNCOUNTED = frozenset((e.InferenceStarted, e.ToolStarted))
-"""The most frequent of the bodies that change no fact."""
+"""The most frequent types of bodies that change no fact. They are skipped without a look-up in the table."""

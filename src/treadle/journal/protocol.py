@@ -68,9 +68,9 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     cost_usd: float | None = 0.0
     """`None` if the cost of an inference is unknown."""
     created_at: float = 0.0
-    """`at` of the first event, in seconds since the epoch."""
+    """The time of the first event, in seconds since the epoch."""
     updated_at: float = 0.0
-    """`at` of the newest event."""
+    """The time of the newest event, in seconds since the epoch."""
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):

@@ -250,7 +250,7 @@ class _Deltas:
 
     @property
     def is_over(self) -> bool:
-        """True if the listener is told nothing any more."""
+        """True if the listener gets no more deltas."""
         return self._emit is None
 
     def end(self) -> None:

@@ -22,7 +22,7 @@ MakeInner: TypeAlias = Callable[[Run, str, int, Outbox], Awaitable[ToolResult]]
 
 
 def run_all(parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
-    """Decide to run the inner call, whatever it is."""
+    """Return the decision to run the inner call, for callers that allow every call."""
     return Run(ToolCall(f"{parent_id}/{number}", name, arguments), 1)
 
 
@@ -78,20 +78,21 @@ class InnerCalls:
         return ToolOutput(result.content, result.is_error, result.is_simulated, result.structured)
 
     def leaves_doubt(self, last_once: int) -> bool:
-        """Whether the outcome of the outer call is unknown, now that it has returned.
+        """Return whether the outcome of the outer call, which has returned, is unknown.
 
-        It is, if the call numbered `last_once`, which cannot be undone, was made before and not asked for again.
+        It is unknown if an interrupted attempt made inner calls that cannot be undone, the last of them with the
+        number `last_once`, and this attempt made other calls in their place, or ended before that number.
         """
         return self.is_in_doubt or self._count < last_once
 
     def end(self) -> None:
-        """Make no calls from now on, and stop one that the outer call has left behind."""
+        """Refuse further inner calls, and cancel one that is still running after the outer call has ended."""
         self._is_over = True
         if self._running is not None:
             self._running.cancel()
 
     def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
-        """Take events as `Outbox.put` does. What comes after the outer call's end belongs to no call."""
+        """Take events as `Outbox.put` does. Events that come after the outer call has ended are dropped."""
         if not self._is_over:
             self._outbox.put(*bodies, blobs=blobs)
 

@@ -107,7 +107,7 @@ def part_of(model: Model) -> PartSpec:
 
 
 def check_parts(model: Model, parts: Iterable[Artifact]) -> None:
-    """Check that `parts` can be sent to `model`, as far as its dialect knows.
+    """Check that the dialect of `model` can send `parts`.
 
     Raises: `UnsupportedPartError` if the model has a method `check_part` that refuses one of them.
     """

@@ -92,7 +92,7 @@ class ShellTool:
 
 
 def _to_output(outcome: Outcome, limits: Limits) -> ToolOutput:
-    """Return what the model reads."""
+    """Return the output of a command, with notes for the model about how it ended."""
     lines = []
     if outcome.stop is Stop.TIME:
         lines.append(f"[stopped after {limits.seconds:g} seconds, with everything that it had started]")

@@ -325,7 +325,7 @@ class _Verifier:
 
 
 class _InnerCalls:
-    """The decisions about inner calls: they are made again if that does no harm, else answered as recorded."""
+    """The decisions about inner calls: they are made again if that is harmless, otherwise answered as recorded."""
 
     def __init__(self, verifier: _Verifier, attempt: _Attempt) -> None:
         self._verifier = verifier

@@ -82,7 +82,7 @@ class ModelServer(Child):
 
 
 class WorkerProcess(Child):
-    """A worker process with its order."""
+    """A worker process, and the order that is sent to it."""
 
     def __init__(self, order: Order) -> None:
         super().__init__("-m", "treadle.cli.demo.worker")

@@ -127,7 +127,7 @@ def make_parameter(name: str, annotation: Any, default: Any) -> inspect.Paramete
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return a function's parameters as keyword parameters, those of each option group in its place."""
+    """Return a function's parameters as keyword parameters, with each option group replaced by its options."""
     found: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         if _is_group(parameter.annotation):

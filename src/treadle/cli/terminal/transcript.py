@@ -205,7 +205,7 @@ def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
 
 
 def _describe(event: e.Event) -> str:
-    """Return the content of an event in short."""
+    """Return a short description of an event's content."""
     body = event.body
     if isinstance(body, e.RunStarted):
         return body.spec.model.name

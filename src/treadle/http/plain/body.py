@@ -18,7 +18,7 @@ class Headers(Struct, gc=False):
     """The headers by name in lower case; `None` until it is needed."""
 
     def __call__(self, name: str) -> str | None:
-        """Return the first header called `name`, in any case; `None` if there is none."""
+        """Return the first header called `name`, ignoring case; `None` if there is none."""
         if self.by_name is None:
             self.by_name = {}
             for key, value in self.raw.items():

@@ -42,7 +42,7 @@ class Owner(Protocol):
     origin: str
 
     def watch(self, connection: "Connection") -> None:
-        """Fail the request of a connection when it is due."""
+        """Make the request of a connection fail at its deadline."""
         ...
 
     def send(self, connection: "Connection", payload: bytes) -> None:

@@ -50,7 +50,7 @@ class Pool:
             self._guard.asend(None).send(None)
 
     def take(self, due: float) -> Connection | None:
-        """Return an idle connection, if there is one, for a request that is due at `due`."""
+        """Return an idle connection, if there is one, for a request with the deadline `due`."""
         if not self._idle:
             return None
         connection = self._idle.popitem()[0]
@@ -73,7 +73,7 @@ class Pool:
             connection.write(payload)
 
     def watch(self, connection: Connection) -> None:
-        """Fail the request of a connection when it is due."""
+        """Make the request of a connection fail at its deadline."""
         self._busy.add(connection)
         if connection.due < self._rings_at:
             self._set_timer(connection.due)
@@ -94,7 +94,7 @@ class Pool:
         self._idle.pop(connection, None)
 
     def close(self) -> None:
-        """Close all connections and take no more."""
+        """Close all connections, and from now on each one that is released."""
         self.is_closed = True
         for timer in (self._timer, self._sweeper):
             if timer is not None:

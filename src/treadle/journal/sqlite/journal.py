@@ -97,7 +97,7 @@ class SqliteJournal:
         return self._reader.runs(filter or RunFilter(), after, limit, newest_first=newest_first)
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
-        """See `Journal.follow`. What other processes keep is seen within `POLL_SECONDS`."""
+        """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""
         return follow(self._reader, self._changes, run_id, after_seq, POLL_SECONDS)
 
     def close(self) -> None:

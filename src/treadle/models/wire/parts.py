@@ -1,4 +1,4 @@
-"""The encoding of messages with parts, as far as dialects share it: text files, base64, and refused parts."""
+"""Functions that dialects share to encode messages with parts: text files, base64, and refused parts."""
 
 import base64
 from collections.abc import Callable, Mapping

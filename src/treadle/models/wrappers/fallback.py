@@ -76,8 +76,8 @@ class FallbackModel:
 
     @property
     def output_mode(self) -> OutputMode:
-        """The mode that all models support: text is supported by every model, and a tool by more models than
-        native decoding."""
+        """The output mode of the least capable model: `TEXT` if any model has it, else `TOOL` if any has it,
+        else `NATIVE`."""
         modes = {output_mode_of(model) for model in self.models}
         order = (OutputMode.TEXT, OutputMode.TOOL, OutputMode.NATIVE)
         return next(mode for mode in order if mode in modes)

@@ -1,8 +1,8 @@
 """The processes of a command: starting them, ending them together, and limits for each.
 
 The first process is a shell that waits for the command instead of replacing itself with it: it collects orphans,
-and no signal from inside ends it. It waits for a byte before it runs the command. Until then, the process that
-started it prepares to end it, and makes sure that it also ends together with that process.
+and no signal from inside ends it. It waits for a line of input before it runs the command. This gives the process
+that started it the time to set up its termination, which must also work if that process itself is killed.
 """
 
 import json

@@ -133,7 +133,7 @@ async def _in_thread(function: Callable[[], T]) -> T:
 
 
 async def _stop_if_cancelled(command: Command, perform: Callable[[], Outcome]) -> Outcome:
-    """Call `perform` in a thread. On cancellation stop `command`, wait for the thread, then raise again."""
+    """Call `perform` in a thread. On cancellation, stop `command`, wait for the thread, and re-raise."""
     work = _pool().submit(perform)
     result = asyncio.wrap_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -38,7 +38,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _descend(pid: int) -> Iterator[tuple[int, int]]:
-    """Yield each process with its number of threads."""
+    """Yield the ids of the process and its descendants, each with its number of threads."""
     pending = [pid]
     while pending:
         each = pending.pop()

@@ -1,8 +1,8 @@
 """System calls that are forbidden to commands in a sandbox, as a program for the kernel's filter.
 
-Forbidden are calls that reach beyond namespaces and limits: sockets other than Unix and internet sockets (a virtual
-machine's host listens on `AF_VSOCK`), memory that belongs to no process (`memfd`, System V), new namespaces and
-mounts, keys, kernel modules, io_uring, and typing into a terminal.
+The filter forbids calls that reach beyond namespaces and limits: sockets other than Unix and internet sockets (a
+virtual machine's host listens on `AF_VSOCK`), memory that belongs to no process (`memfd`, System V), new namespaces
+and mounts, keys, kernel modules, io_uring, and typing into a terminal.
 Source: linux/filter.h, linux/seccomp.h and the system call tables of Linux 6.12.
 """
 

@@ -167,7 +167,7 @@ def clear_open(top: int) -> None:
 
 
 def _remove_files(fd: int) -> list[str]:
-    """Remove everything in an open folder except folders. Return the names of these."""
+    """Remove everything in an open folder except its subfolders, and return their names."""
     folders: list[str] = []
     with os.scandir(fd) as entries:
         for entry in entries:

@@ -1,7 +1,8 @@
 """The server of Treadle's tools over the Spin tool protocol of DeepFabric.
 
-Every component has the tools of the server. The component `vfs` also has DeepFabric's four file tools, with the
-answers that DeepFabric expects. Source: DeepFabric 4.13, Spin tools protocol.
+In the protocol, each call names a component, which is a group of tools. Here, all components have the same tools:
+those that are served. The component `vfs` also has DeepFabric's four file tools, with the answers that DeepFabric
+expects. Source: DeepFabric 4.13, Spin tools protocol.
 """
 
 import uuid

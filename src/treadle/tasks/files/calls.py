@@ -84,10 +84,10 @@ def _is_absent(path: str, listing: str) -> bool:
 
 
 Reading = Generator[Step, list[str], dict[str, str]]
-"""A part of a solver that reads files and returns their texts by path."""
+"""A generator of the steps in which a solver reads files. It returns their texts by path."""
 
 Making = Generator[Step, list[str], None]
-"""A part of a solver that changes files."""
+"""A generator of the steps in which a solver changes files."""
 
 
 def find_paths(is_wanted: Callable[[str], bool] | None = None) -> Generator[Step, list[str], list[str]]:

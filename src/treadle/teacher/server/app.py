@@ -60,7 +60,7 @@ class Reply(Struct, frozen=True):
 
 
 class OracleApp:
-    """The server's answers to requests, without the network."""
+    """An application that answers the requests to the oracle's server. It does no network I/O."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings

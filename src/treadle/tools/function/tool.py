@@ -284,7 +284,7 @@ def _is_unbound_method(function: Any) -> bool:
 
 
 def _locals_for(function: Any, frame: types.FrameType) -> dict[str, Any]:
-    """Return the local names of the caller if `function` is defined in it."""
+    """Return the local variables of the caller if `function` is defined inside it, else an empty dict."""
     is_local = "<locals>" in getattr(function, "__qualname__", "")
     is_here = getattr(function, "__globals__", None) is frame.f_globals
     return dict(frame.f_locals) if is_local and is_here else {}

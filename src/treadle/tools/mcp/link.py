@@ -61,7 +61,7 @@ class Link:
         *,
         can_repeat: bool,
     ) -> Any:
-        """Return the SDK's result of a call. It is made again if its session has ended and that does no harm.
+        """Return the SDK's result of a call. It is made again if that is harmless and the session has ended.
 
         Raises: `ToolError`.
         """

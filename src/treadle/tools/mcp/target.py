@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 MIN_SECRET_CHARS = 4
-"""A shorter secret cannot be told from other text."""
+"""The length from which a secret is recognised. Shorter ones could also be ordinary text."""
 
 _URL_SECRETS = re.compile(r"//([^/@?#]+)@|[?&][^=&#]+=([^&#]+)|/(?=[^/?#]*\d)([^/?#]{16,})")
 """The user, the values of the query, and parts of the path that look like a key."""

@@ -100,7 +100,7 @@ def read_fixtures(
 
 
 def rank_fixtures(fixtures: Sequence[Fixture]) -> list[Rule]:
-    """Return rules by priority: most criteria first, and among equals the later one first."""
+    """Return rules by priority: most criteria first; of rules with the same number, the later one first."""
     rules = [Rule(fixture) for fixture in reversed(fixtures)]
     rules.sort(key=lambda rule: rule.weight, reverse=True)
     return rules

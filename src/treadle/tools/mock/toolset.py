@@ -14,10 +14,10 @@ each tool:
      "fixtures": {"weather": [...]}, "responses": {"weather": ...},
      "simulator": {"model": "openai:gpt-5-mini", "seed": 1, "cache": "answers"}}
 
-The fixture with the most criteria answers; of equals, the later one. Answers may contain placeholders: `{{name}}`
-is an argument (or a part of it: `{{name.inner}}`), its default or null if it is missing; `{{state.name}}` is a
-value set earlier in this run; `{{call_count}}` is the number of calls of the tool in this run; `{{arguments}}` is
-the object of all arguments.
+The fixture with the most criteria answers; if several have the same number, the last of them. Answers may contain
+placeholders: `{{name}}` is an argument (or a part of it: `{{name.inner}}`), its default or null if it is missing;
+`{{state.name}}` is a value set earlier in this run; `{{call_count}}` is the number of calls of the tool in this
+run; `{{arguments}}` is the object of all arguments.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class _Memory(Struct, omit_defaults=True):
     """The state of a run's mocked tools."""
 
     counts: dict[str, int] = {}
-    """Numbers of calls by tool, and of uses by `tool#fixture`, as far as answers depend on them."""
+    """Numbers of calls by tool, and of uses by `tool#fixture`, if answers depend on them."""
     values: dict[str, Json] = {}
     history: list[Earlier] = []
     """The earlier calls. Only kept for a simulator."""

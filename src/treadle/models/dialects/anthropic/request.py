@@ -372,7 +372,7 @@ def _version_of(model: str) -> tuple[int, int] | None:
 
 
 def _check_sampling(model: str, settings: Settings) -> None:
-    """Check the sampling settings. `Settings.extra` is sent in any case.
+    """Check the sampling settings. `Settings.extra` is always sent, unchecked.
 
     Claude 4.1 and newer take either temperature or top_p; models newer than Opus and Sonnet 4.6 or Haiku 4.5 take
     neither.

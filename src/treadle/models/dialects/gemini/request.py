@@ -157,7 +157,7 @@ class _Result(Struct, rename="camel"):
 def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> bytes:
     """Return the parts of a message, joined by commas.
 
-    If `is_strict`, calls have signatures, and a result contains its images itself.
+    If `is_strict`, calls have signatures, and the images of a result are sent inside it.
     """
     role = message.role
     if role is Role.TOOL:
