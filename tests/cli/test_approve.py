@@ -45,7 +45,7 @@ def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: 
     server = script(call_once("send", to="a"))
     done = cli(*begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
     assert done.code == 1, done
-    assert "run r · m\n" in done.out
+    assert "run r · openai:m\n" in done.out
     assert "waits for approval" in done.out
     assert "treadle approve r call_1 yes" in done.err
     assert sent(cli) == []

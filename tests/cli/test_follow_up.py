@@ -114,7 +114,7 @@ def test_nothing_of_the_command_line_is_in_the_metadata(cli: Cli, script: Script
     cli("run", "go", *options(server.url, "--run-id", "r"))
     started = cli("show", "r", "--json", "--journal", "my runs.db").lines[0]
     assert "metadata" not in started
-    assert started["agent"]["model"]["name"] == "m"
+    assert started["agent"]["model"]["name"] == "openai:m"
     assert started["agent"]["model"]["settings"]["base_url"] == server.url
 
 
@@ -127,7 +127,7 @@ def test_limits_and_another_model_hold_from_a_resume_on(cli: Cli, script: Script
     lines = cli("show", "r", "--json", "--journal", "my runs.db").lines
     resumed = next(line for line in lines if line["type"] == "run_resumed")
     assert resumed["agent"]["policy"]["max_tool_calls"] == 0
-    assert resumed["agent"]["model"]["name"] == "other"
+    assert resumed["agent"]["model"]["name"] == "openai:other"
 
 
 @tool(effect="pure")

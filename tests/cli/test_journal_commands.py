@@ -195,8 +195,8 @@ def test_fork_goes_another_way(cli: Cli, script: Script) -> None:
     # At its first event the turn is open, so the fork's model answers it.
     seq = next(line["seq"] for line in cli("show", "mine", "--json").lines if line["type"] == "turn_started")
     shown = cli("show", forked.lines[-1]["run_id"], "--events").out
-    assert re.search(r"1 +\d+\.\d+ s  run_started +one\n +2 +0\.000 s  turn_started", shown), shown
-    assert re.search(r"run_resumed +one\n", shown), shown
+    assert re.search(r"1 +\d+\.\d+ s  run_started +openai:one\n +2 +0\.000 s  turn_started", shown), shown
+    assert re.search(r"run_resumed +openai:one\n", shown), shown
     other = cli("fork", "mine", "--at", str(seq), "-m", "two", "--base-url", server.url, "-q")
     assert other.out == "answer 1 of two\n", other
     for arguments, message in (

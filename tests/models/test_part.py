@@ -1,5 +1,7 @@
 """A model made by name describes itself for the agent spec, so that it can be made again, without secrets."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -39,7 +41,7 @@ def no_configuration(monkeypatch, tmp_path):
 def test_a_model_by_name_is_its_name_and_what_was_asked_for():
     made = model("gpt-x", base_url="http://localhost:1/v1", temperature=0.5, stop=["x"], api_key=SECRET)
     assert part_of(made) == PartSpec(
-        name="gpt-x", settings={"base_url": "http://localhost:1/v1", "temperature": 0.5, "stop": ["x"]}
+        name="openai:gpt-x", settings={"base_url": "http://localhost:1/v1", "temperature": 0.5, "stop": ["x"]}
     )
     assert part_of(model("openai:gpt-x")) == PartSpec(name="openai:gpt-x")
     made = model(
@@ -147,3 +149,18 @@ def test_an_object_of_the_program_says_so():
     for made in (ScriptedModel(["x"], name="s"), OpenAIChatModel("m", name="s")):
         assert part_of(made) == PartSpec(name="s", missing="it is an object of the program")
     assert part_of(RetryModel(ScriptedModel([]))).missing == "it is an object of the program"
+
+
+def test_a_configured_model_is_not_asked_elsewhere_once_its_configuration_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    (tmp_path / "treadle.toml").write_text(
+        '[models.toy]\nmodel = "openai:m"\nbase_url = "http://localhost:1/v1"\n'
+    )
+    part = part_of(load_config().model("toy"))
+    assert part == PartSpec(name="toy")
+    (tmp_path / "treadle.toml").unlink()
+    with pytest.raises(ConfigError, match=r"'toy' was named in a treadle\.toml"):
+        model_from_part(part)

@@ -423,8 +423,11 @@ def read_version_1(started: RunStarted) -> AgentSpec:
     else:
         why = "its journal is of an older version and holds only its definition"
         tools = tuple([PartSpec(name=tool.name, missing=why) for tool in started.tools])
+    name = str(given.get("model") or started.model or "")
+    if started.model == f"openai:{name}":
+        name = started.model
     return AgentSpec(
-        model=PartSpec(name=str(given.get("model") or started.model or ""), settings=settings or None),
+        model=PartSpec(name=name, settings=settings or None),
         instructions=started.instructions,
         tools=tools,
         policy=started.policy or Policy(),

@@ -1,5 +1,6 @@
 """The construction of agents for commands: from options, or from the agent spec in a run's journal."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,8 @@ def make_model(options: AgentOptions, task: "Task | None" = None) -> Model:
             "init`. To try Treadle without a model: "
             "treadle demo, or treadle run --task files:csv_sum-0001 --model oracle"
         )
-    return _build_model(PartSpec(name=name, settings=_given_settings(options)), options.api_key, task)
+    settings = _given_settings(options)
+    return _build_model(PartSpec(name=_full_name(name, settings), settings=settings), options.api_key, task)
 
 
 class RunAgents:
@@ -93,9 +95,10 @@ class RunAgents:
         """Return `spec` with the model, settings, tools and limits that were given on the command line."""
         given, model = self._given, spec.model
         settings = _given_settings(given)
-        if given.model is not None and given.model != model.name:
+        name = None if given.model is None else _full_name(given.model, settings)
+        if name is not None and name != model.name:
             # Another model has another server, and settings of its own.
-            model = PartSpec(name=given.model, settings=settings)
+            model = PartSpec(name=name, settings=settings)
         else:
             is_given = given.model is not None or given.base_url is not None
             model = replace(
@@ -111,6 +114,15 @@ def _given_settings(options: AgentOptions) -> dict[str, Json]:
     """Return the model settings that were given on the command line, by the names of `treadle.model`."""
     settings = {name: value for name, value in asdict(options.settings).items() if value is not None}
     return settings if options.base_url is None else {"base_url": options.base_url, **settings}
+
+
+def _full_name(name: str, settings: Mapping[str, Json]) -> str:
+    """Return the name of a model with its provider, unless it is that of a configured model or of the oracle."""
+    if name.partition(":")[0] == "oracle" and "base_url" not in settings:
+        return name
+    from treadle.models.config.file import load_config
+
+    return load_config().full_name(name)
 
 
 def _refuse_missing(run_id: str, spec: AgentSpec) -> None:

@@ -124,7 +124,7 @@ def model(
 
         priced = LimitModel(priced, limiter=limiter)
     made = with_retries(priced, max_attempts, total_timeout_seconds)
-    made.part = describe_part(name, asked | {"max_attempts": max_attempts})
+    made.part = describe_part(":".join(split_name(name)), asked | {"max_attempts": max_attempts})
     return made
 
 

@@ -154,6 +154,14 @@ class Config:
             made = CacheModel(made, self._resolve(table.cache))
         return made
 
+    def full_name(self, name: str) -> str:
+        """Return the name of a configured model as it is, and any other name with its provider.
+
+        Raises: `ConfigError` for a name without a provider that is almost the name of a configured model.
+        """
+        name, table = self._find(name)
+        return name if table is not None or ":" in name else f"openai:{name}"
+
     def bare(self, name: str, **options: Any) -> Model:
         """Return the model without its wrappers: no retries, no fallback, no cache."""
         name, table = self._find(name)
@@ -286,7 +294,15 @@ def model_from_part(part: PartSpec, *, api_key: str | None = None) -> Model:
     options: dict[str, Json] = dict(part.settings or {})
     if api_key is not None:
         options["api_key"] = api_key
-    return load_config().model(part.name, **options)
+    config = load_config()
+    # A name without a provider is one of a configuration: any other server must not be asked in its place.
+    if ":" not in part.name and part.name not in config.file.models:
+        known = f"has {', '.join(config.file.models)}" if config.file.models else "names no models"
+        raise ConfigError(
+            f"the model {part.name!r} was named in a treadle.toml, and the configuration here {known}; give a "
+            "model, or add it"
+        )
+    return config.model(part.name, **options)
 
 
 def _read(path: Path) -> Json:
