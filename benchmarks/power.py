@@ -7,7 +7,8 @@ from statistics import median
 
 from benchmarks.common import Figure, journal_path
 from treadle import open_journal
-from treadle.core.events import DurableBody, Rewarded
+from treadle.core.events import DurableBody, ToolStarted
+from treadle.core.types import Effect
 
 EVENTS = 200
 
@@ -16,7 +17,7 @@ async def measure() -> list[Figure]:
     """Measure writers that wait until each event is kept before they append the next."""
     ratios = []
     with journal_path() as path, open_journal(path, level="power") as journal:
-        body: DurableBody = Rewarded(at=0.0, reward=1.0, detail="x" * 200)
+        body: DurableBody = ToolStarted(at=1.0, step=1, call_id="c", name="x" * 200, effect=Effect.PURE)
         for round_ in range(5):
 
             async def write(name: str) -> None:
