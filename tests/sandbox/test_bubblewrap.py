@@ -165,12 +165,13 @@ class TestCommand:
 
     def test_files_stay_closed_however_it_ends(self) -> None:
         self.run("true")
-        before = sorted(os.listdir("/dev/fd"))
+        before = set(os.listdir("/dev/fd"))
         self.run("true")
         self.run("sleep 9", Limits(seconds=0.1))
         with pytest.raises(SandboxError):
             Command("x" * 200_000, Path("/nowhere"), Limits()).run()
-        assert sorted(os.listdir("/dev/fd")) == before
+        # What earlier tests left open may be closed meanwhile.
+        assert set(os.listdir("/dev/fd")) <= before
 
 
 def test_without_bubblewrap_it_says_what_to_install(tmp_path: Path) -> None:
