@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, ToolCall, Usage
-from treadle.models.wire.price import Price
+from treadle.models.wire.price import Price, cost_of
 
 # An attribute of an enum takes longer to look up than a global name.
 _ASSISTANT = Role.ASSISTANT
@@ -64,7 +64,7 @@ class PlainReader(ABC):
             Message(_ASSISTANT, content, calls, None, None, False, reasoning, opaque),
             _CALLS if calls else _STOP,
             usage,
-            None if self._price is None or usage is None else self._price.cost_usd(usage),
+            cost_of(usage, self._price),
             model,
             response_id,
             self._settings,

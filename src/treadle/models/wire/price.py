@@ -37,3 +37,8 @@ class Price(Struct, frozen=True):
             + usage.cache_write_tokens * write_price
             + usage.output_tokens * self.output_usd_per_million
         ) / 1e6
+
+
+def cost_of(usage: Usage | None, price: Price | None) -> float | None:
+    """Return the cost of an answer in USD, or `None` if its tokens or their price are unknown."""
+    return None if usage is None or price is None else price.cost_usd(usage)

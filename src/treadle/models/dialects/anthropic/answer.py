@@ -23,7 +23,7 @@ from treadle.core.types import (
 )
 from treadle.models.wire.arguments import text_of, text_of_value
 from treadle.models.wire.plain import PlainReader
-from treadle.models.wire.price import Price
+from treadle.models.wire.price import Price, cost_of
 
 KEY = "anthropic"
 """The key under which a message keeps data that Treadle has no field for."""
@@ -88,12 +88,11 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     if told not in _SAID:
         opaque["finish_reason"] = told
     usage = _read_usage(raw.get("usage"))
-    cost = None if usage is None or price is None else price.cost_usd(usage)
     return Completion(
         message,
         reason,
         usage,
-        cost,
+        cost_of(usage, price),
         _text(raw.get("model")),
         _text(raw.get("id")),
         settings,

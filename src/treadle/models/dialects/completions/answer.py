@@ -7,7 +7,7 @@ from msgspec import Struct
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord
 from treadle.models.wire.openai import PlainAnswer, read_ids, read_usage
 from treadle.models.wire.plain import PlainReader
-from treadle.models.wire.price import Price
+from treadle.models.wire.price import Price, cost_of
 
 _FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 _RESPONSE_FIELDS = frozenset(("id", "object", "created", "model", "choices", "usage", "error"))
@@ -40,7 +40,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         Message(Role.ASSISTANT, text),
         reason,
         usage,
-        None if usage is None or price is None else price.cost_usd(usage),
+        cost_of(usage, price),
         raw.get("model"),
         raw.get("id"),
         settings,

@@ -26,7 +26,7 @@ from treadle.core.types import (
 from treadle.models.wire.arguments import text_of, text_of_value
 from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
-from treadle.models.wire.price import Price
+from treadle.models.wire.price import Price, cost_of
 from treadle.models.wire.server import Server
 
 KEY = "gemini"
@@ -128,12 +128,11 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
     if told not in _SAID:
         opaque["finish_reason"] = told
     usage = _read_usage(raw.get("usageMetadata"))
-    cost = None if usage is None or price is None else price.cost_usd(usage)
     return Completion(
         message,
         reason,
         usage,
-        cost,
+        cost_of(usage, price),
         raw.get("modelVersion"),
         raw.get("responseId"),
         settings,

@@ -12,7 +12,7 @@ from treadle.core.types import Completion, FinishReason, Json, Message, Role, Se
 from treadle.models.wire.arguments import text_of, text_of_value
 from treadle.models.wire.openai import read_logprobs
 from treadle.models.wire.plain import PlainReader
-from treadle.models.wire.price import Price
+from treadle.models.wire.price import Price, cost_of
 
 KEY = "ollama"
 """The key under which a message keeps data that Treadle has no field for."""
@@ -85,7 +85,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         message,
         reason,
         usage,
-        None if usage is None or price is None else price.cost_usd(usage),
+        cost_of(usage, price),
         raw.get("model"),
         None,
         settings,

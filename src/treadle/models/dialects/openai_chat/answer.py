@@ -24,7 +24,7 @@ from treadle.models.wire.arguments import text_of_value
 from treadle.models.wire.openai import PlainAnswer, read_ids, read_usage
 from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
-from treadle.models.wire.price import Price
+from treadle.models.wire.price import Price, cost_of
 
 _RESPONSE_FIELDS = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids")
@@ -220,7 +220,7 @@ def _cost(raw_usage: Json, usage: Usage | None, price: Price | None) -> float | 
     told = raw_usage.get("cost")
     if isinstance(told, int | float) and not isinstance(told, bool):
         return float(told)
-    return None if price is None else price.cost_usd(usage)
+    return cost_of(usage, price)
 
 
 def _read_tokens(raw: dict[str, Json], choice: dict[str, Json]) -> TokenRecord | None:

@@ -26,7 +26,7 @@ from treadle.core.types import (
 from treadle.models.wire.openai import read_logprobs
 from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
-from treadle.models.wire.price import Price
+from treadle.models.wire.price import Price, cost_of
 from treadle.models.wire.server import Server
 
 KEY = "openai_responses"
@@ -63,7 +63,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
         message,
         reason,
         usage,
-        None if usage is None or price is None else price.cost_usd(usage),
+        cost_of(usage, price),
         raw.get("model"),
         raw.get("id"),
         settings,
