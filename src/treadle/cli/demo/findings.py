@@ -1,5 +1,8 @@
 """The results of the demonstration, and what to try next."""
 
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -131,6 +134,13 @@ def _choose_example(journal: Journal, census: Census, interrupted: Census | None
 def show_next(view: DemoView, journal_path: Path, rows: Path, example: str) -> None:
     """Print commands to try, which work in the current folder."""
     view.section("Try next")
+    activate = Path(sys.executable).with_name("activate")
+    if shutil.which("treadle") is None and activate.exists():
+        folder = Path.cwd()
+        shown = activate.relative_to(folder) if activate.is_relative_to(folder) else activate
+        view.command(
+            f". {shlex.quote(str(shown))}", "first, once in each shell: lets it find the command treadle"
+        )
     view.command(write_command("runs", journal=journal_path), "the runs")
     view.command(write_command("show", example, "--events", journal=journal_path), "one run, event by event")
     view.command(
