@@ -99,14 +99,15 @@ def test_a_chat_goes_on_with_its_own_agent(cli: Cli, script: Script) -> None:
     assert "waits for approval" in forked.out, forked
 
 
-def test_the_mock_server_names_a_command(cli: Cli) -> None:
+def test_the_mock_server_names_commands(cli: Cli) -> None:
     process = cli.start("mock", "--port", "0")
     assert process.stderr is not None
-    result = Result(0, "", process.stderr.readline())
-    done = cli(*printed(result, "run"), "-q")
+    results = [Result(0, "", process.stderr.readline()) for _ in range(2)]
+    done = [cli(*printed(result, "run"), "-q") for result in results]
     process.send_signal(signal.SIGINT)
     process.communicate()
-    assert done.code == 0, done
+    assert [item.code for item in done] == [0, 0], done
+    assert "list_files: []" in done[0].out
 
 
 def test_nothing_of_the_command_line_is_in_the_metadata(cli: Cli, script: Script) -> None:

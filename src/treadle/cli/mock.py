@@ -1,4 +1,4 @@
-"""`treadle mock`: a model's server that needs no model."""
+"""`treadle mock`: a server in place of a model's, for trying things without a key."""
 
 import asyncio
 import sys
@@ -24,11 +24,24 @@ def mock(
     mistake_rate: Annotated[
         float,
         typer.Option(
-            "--mistake-rate", metavar="RATE", min=0, max=1, help="How often a step is a mistake, from 0 to 1."
+            "--mistake-rate",
+            metavar="RATE",
+            min=0,
+            max=1,
+            help="How often a step of the oracle is a mistake, from 0 to 1.",
         ),
     ] = 0.0,
     latency: Annotated[
         float, typer.Option("--latency", metavar="SECONDS", min=0, help="The time before each answer.")
+    ] = 0.0,
+    chunk_delay: Annotated[
+        float,
+        typer.Option(
+            "--chunk-delay",
+            metavar="SECONDS",
+            min=0,
+            help="The time between the pieces of a streamed answer.",
+        ),
     ] = 0.0,
     failure_rate: Annotated[
         float,
@@ -45,11 +58,20 @@ def mock(
         bool, typer.Option("--ends-with-stdin", hidden=True, help="Stop when standard input ends.")
     ] = False,
 ) -> int:
-    """Serve a model that solves the tasks of the task set 'files'.
+    """Serve models that need no key, to try tools, agents and clients with.
 
-    The server speaks OpenAI's chat completions. Ctrl-C stops it.
+    The model 'oracle' solves the tasks of the task set 'files'. Every other name is a model that repeats what it is
+    told, and calls a tool for each line of a message that reads 'call NAME {json}'. A line 'then' begins the next
+    step; 'say TEXT' gives the final answer. The server speaks OpenAI's chat completions. Ctrl-C stops it.
+
+    The same model is there without a server: --model mock:echo.
     """
-    settings = ServerSettings(mistake_rate=mistake_rate, latency_seconds=latency, failure_rate=failure_rate)
+    settings = ServerSettings(
+        mistake_rate=mistake_rate,
+        latency_seconds=latency,
+        chunk_seconds=chunk_delay,
+        failure_rate=failure_rate,
+    )
 
     async def work() -> None:
         server = await serve(host, port, settings)
@@ -72,8 +94,11 @@ def _print_url(url: str, *, is_json: bool) -> None:
         return
     stdout().print(url, style="bold")
     sys.stdout.flush()
-    command = write_command(
-        "run", "--task", "files:csv_sum-0001", "--model", "openai:oracle", "--base-url", url
-    )
-    print_note(f"try: {command}")
+    for command in (
+        write_command(
+            "run", "call list_files", "--tools", "files", "--model", "openai:echo", "--base-url", url
+        ),
+        write_command("run", "--task", "files:csv_sum-0001", "--model", "openai:oracle", "--base-url", url),
+    ):
+        print_note(f"try: {command}")
     print_note("Ctrl-C stops the server")

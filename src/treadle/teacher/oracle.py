@@ -91,11 +91,11 @@ class OracleModel:
             message = self._next_message(plan.wanted()[:max_calls], plan, key)
         reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
         usage = Usage(
-            sum(map(_count_chars, messages)) // 4 + 1,
-            _count_chars(message) // 4 + 1,
+            sum(map(count_chars, messages)) // 4 + 1,
+            count_chars(message) // 4 + 1,
             reasoning_tokens=len(message.reasoning or "") // 4,
         )
-        response_id = f"oracle-{_digest(key)}"
+        response_id = f"oracle-{digest(key)}"
         return Completion(message, reason, usage, 0.0, self.name, response_id)
 
     def _find_task(self, messages: Sequence[Message]) -> tuple[str, int, Solver]:
@@ -103,7 +103,7 @@ class OracleModel:
             if messages[index].role is Role.USER:
                 solver = self._find_solver(messages[index].content)
                 if solver is not None:
-                    return _digest(messages[index].content.strip()), index + 1, solver
+                    return digest(messages[index].content.strip()), index + 1, solver
         raise RequestError(
             "none of the user messages is the input of a task that the oracle knows; "
             "send the input of a task of its set, word for word",
@@ -120,7 +120,7 @@ class OracleModel:
                 name, arguments = spoil(call, key)
             else:
                 name, arguments = call.name, msgspec.json.encode(call.arguments).decode()
-            calls.append(ToolCall(f"call_{_digest(f'{key}/{index}')}", name, arguments))
+            calls.append(ToolCall(f"call_{digest(f'{key}/{index}')}", name, arguments))
         reasoning = None
         if fraction(key, "reasoning") < REASONING_RATE:
             reasoning = _reason(plan, key) or None
@@ -198,12 +198,14 @@ def _chunks(text: str) -> Iterator[str]:
         yield text[start : start + _CHUNK_CHARS]
 
 
-def _count_chars(message: Message) -> int:
+def count_chars(message: Message) -> int:
+    """Return the size of `message`, for estimates of its tokens."""
     count = len(message.content) + len(message.reasoning or "") + 12
     for call in message.tool_calls:
         count += len(call.name) + len(call.arguments) + 16
     return count
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """Return 12 hexadecimal digits that depend only on `text`."""
     return blake2b(text.encode(), digest_size=6).hexdigest()

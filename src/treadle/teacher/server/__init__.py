@@ -1,7 +1,7 @@
-"""The oracle as a server that speaks OpenAI's chat completions, for demonstrations, tests and benchmarks.
+"""A mock server that speaks OpenAI's chat completions, for trying things without a key, demonstrations and tests.
 
-Its model `oracle` solves any task of the task set `files`, over any number of connections. It keeps nothing between
-requests. The model `oracle:0.3` makes a mistake in three of ten steps.
+Its model `oracle` solves any task of the task set `files`; `oracle:0.3` makes a mistake in three of ten steps.
+Every other name is an `EchoModel`. The server keeps nothing between requests.
 """
 
 from treadle.teacher.server.app import ServerSettings

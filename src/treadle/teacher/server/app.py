@@ -1,4 +1,4 @@
-"""The answers of the oracle's server, without the network.
+"""The answers of the mock server, without the network.
 
 Source: OpenAI API reference, chat completions, 2025.
 """
@@ -12,10 +12,12 @@ from treadle.core.errors import ConfigError, RequestError
 from treadle.core.types import Json
 from treadle.tasks.draw import fraction
 from treadle.tasks.files import find_solver
+from treadle.teacher.echo import EchoModel
 from treadle.teacher.oracle import OracleModel
-from treadle.teacher.server.chat import decode_request, to_events, to_message, to_wire
+from treadle.teacher.server.chat import decode_request, to_events, to_message, to_tools, to_wire
 
-MODEL_NAME = "oracle"
+ORACLE = "oracle"
+ECHO = "echo"
 _MAX_REMEMBERED = 10_000
 _ROUTES = {"/v1/chat/completions": "POST", "/v1/models": "GET", "/health": "GET"}
 
@@ -60,7 +62,7 @@ class Reply(Struct, frozen=True):
 
 
 class OracleApp:
-    """An application that answers the requests to the oracle's server. It does no network I/O."""
+    """An application that answers the requests to the mock server. It does no network I/O."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -79,8 +81,8 @@ class OracleApp:
         if path == "/health":
             return _json(200, {"status": "ok"})
         if path == "/v1/models":
-            entry = {"id": MODEL_NAME, "object": "model", "created": 0, "owned_by": "treadle"}
-            return _json(200, {"object": "list", "data": [entry]})
+            entry = {"object": "model", "created": 0, "owned_by": "treadle"}
+            return _json(200, {"object": "list", "data": [{"id": name, **entry} for name in (ORACLE, ECHO)]})
         return self._fail(body) or self._complete(body)
 
     def _fail(self, body: bytes) -> Reply | None:
@@ -111,18 +113,28 @@ class OracleApp:
             return error_reply(400, f"the body is not a chat completion request: {error}", "invalid_body")
         if asked.n not in (None, 1):
             return error_reply(
-                400, f"n is {asked.n}, but the oracle gives one answer; leave n out", "invalid_n"
+                400, f"n is {asked.n}, but this server gives one answer; leave n out", "invalid_n"
             )
-        try:
-            oracle = self._find_model(asked.model)
-        except ConfigError as error:
-            return error_reply(404, str(error), "model_not_found")
         has_tools = bool(asked.tools) and asked.tool_choice != "none"
         max_calls = 1 if asked.parallel_tool_calls is False else None
         try:
-            completion = oracle.complete(messages, has_tools=has_tools, max_calls=max_calls)
+            if is_oracle(asked.model):
+                oracle = self._find_oracle(asked.model)
+                completion = oracle.complete(messages, has_tools=has_tools, max_calls=max_calls)
+            else:
+                completion = EchoModel(asked.model).complete(
+                    messages,
+                    to_tools(asked) if has_tools else (),
+                    max_calls=max_calls,
+                    schema=asked.output_schema,
+                    required=asked.required_tool,
+                )
+        except ConfigError as error:
+            return error_reply(404, str(error), "model_not_found")
         except RequestError as error:
             return error_reply(400, str(error), "unknown_prompt")
+        except msgspec.DecodeError as error:
+            return error_reply(400, f"a tool of the request is malformed: {error}", "invalid_body")
         if not asked.stream:
             return _json(200, to_wire(completion, asked.model), is_completion=True)
         has_usage = asked.stream_options is not None and asked.stream_options.include_usage
@@ -130,18 +142,21 @@ class OracleApp:
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
         return Reply(200, [*events, b"data: [DONE]\n\n"], headers, is_stream=True, is_completion=True)
 
-    def _find_model(self, name: str) -> OracleModel:
-        stem, colon, rate = name.partition(":")
+    def _find_oracle(self, name: str) -> OracleModel:
+        _, colon, rate = name.partition(":")
         try:
-            if stem == MODEL_NAME:
-                mistake_rate = float(rate) if colon else self.settings.mistake_rate
-                return OracleModel(find_solver, mistake_rate=mistake_rate, name=name)
+            mistake_rate = float(rate) if colon else self.settings.mistake_rate
+            return OracleModel(find_solver, mistake_rate=mistake_rate, name=name)
         except ValueError:
-            pass
-        raise ConfigError(
-            f"there is no model {name!r}; there are {MODEL_NAME!r}, and '{MODEL_NAME}:RATE' with a rate of "
-            "mistakes from 0 to 1"
-        )
+            raise ConfigError(
+                f"there is no model {name!r}; there are {ORACLE!r}, and '{ORACLE}:RATE' with a rate of mistakes "
+                "from 0 to 1"
+            ) from None
+
+
+def is_oracle(model: str) -> bool:
+    """Return whether the server answers as the oracle if it is asked for `model`."""
+    return model.partition(":")[0] == ORACLE
 
 
 def _json(status: int, value: Json, *, is_completion: bool = False) -> Reply:

@@ -1,4 +1,4 @@
-"""The requests and responses of OpenAI's chat completions, as the oracle's server uses them.
+"""The requests and responses of OpenAI's chat completions, as the mock server uses them.
 
 Source: OpenAI API reference, chat completions, 2025. The name `reasoning_content` is that of DeepSeek and
 vLLM.
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.events import ReasoningDelta, TextDelta
-from treadle.core.types import Completion, Json, Message, Role, ToolCall, Usage
+from treadle.core.types import Completion, Json, Message, Role, ToolCall, ToolSpec, Usage
 from treadle.teacher.oracle import stream
 
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
@@ -42,8 +42,25 @@ class _StreamOptions(Struct):
     include_usage: bool = False
 
 
+class _ToolFunction(Struct):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class _Tool(Struct):
+    function: _ToolFunction
+
+
+class _JsonSchema(Struct):
+    schema: dict[str, Any] | None = None
+
+
+class _ResponseFormat(Struct):
+    json_schema: _JsonSchema | None = None
+
+
 class ChatRequest(Struct):
-    """The fields of a request that the oracle uses."""
+    """The fields of a request that the server uses."""
 
     model: str
     messages: list[_Message]
@@ -52,10 +69,32 @@ class ChatRequest(Struct):
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
+    response_format: _ResponseFormat | None = None
     n: int | None = None
+
+    @property
+    def output_schema(self) -> dict[str, Json] | None:
+        """The JSON Schema that the answer must fit; `None` if there is none."""
+        wanted = self.response_format and self.response_format.json_schema
+        return wanted.schema if wanted else None
+
+    @property
+    def required_tool(self) -> str | None:
+        """The name of the tool that must be called; `None` if none must."""
+        function = self.tool_choice.get("function") if isinstance(self.tool_choice, dict) else None
+        return str(function.get("name")) if isinstance(function, dict) else None
 
 
 decode_request = msgspec.json.Decoder(ChatRequest).decode
+
+
+_decode_tool = msgspec.json.Decoder(_Tool).decode
+
+
+def to_tools(asked: ChatRequest) -> list[ToolSpec]:
+    """Return the tools of a request. Raises: `msgspec.DecodeError` if one is malformed."""
+    tools = [_decode_tool(item).function for item in asked.tools or ()]
+    return [ToolSpec(tool.name, "", tool.parameters) for tool in tools]
 
 
 def to_message(item: _Message) -> Message:

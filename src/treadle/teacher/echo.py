@@ -1,0 +1,198 @@
+"""A model for trying things without a key: it answers any text, and calls the tools that the text names.
+
+The lines of the newest user message are its script:
+
+    call NAME {json}    call a tool; calls on adjacent lines are made in the same step
+    then                begin the next step
+    say TEXT            give this final answer
+
+Without `say` the final answer tells the results of the calls, or repeats the message. Like the oracle the model
+keeps no state: the next step follows from the transcript.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.spec import PartSpec
+from treadle.core.types import (
+    Completion,
+    FinishReason,
+    Json,
+    Message,
+    Request,
+    Role,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
+from treadle.models.config.build import ModelConfig
+from treadle.models.protocol import Model, Watch
+from treadle.teacher.instance import make_instance
+from treadle.teacher.oracle import count_chars, digest, stream
+
+_MAX_RESULT_CHARS = 2_000
+_LINE = re.compile(r"^[ \t]*(?:(call)[ \t]+([^\s{]+)[ \t]*|(then)[ \t]*$|(say)[ \t]+)", re.MULTILINE)
+_END_OF_LINE = re.compile(r"[^\n]*")
+
+
+class _Script(Struct, frozen=True):
+    """What a user message asks the model to do."""
+
+    steps: list[list[tuple[str, str]]]
+    """The calls of each step, as names and arguments."""
+    answer: str | None
+    """The final answer; `None` if the message does not say one."""
+
+
+class EchoModel:
+    """A model that repeats what it is told, and makes the tool calls that it is told to make."""
+
+    def __init__(self, name: str = "mock:echo") -> None:
+        self.name = name
+        self.part = PartSpec(name=name)
+        """The description for the agent spec."""
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """Return the next step of the script in the last user message."""
+        completion = self.complete(
+            list(request.messages),
+            request.tools,
+            schema=request.output_schema,
+            required=request.required_tool,
+        )
+        if watch.on_delta is not None:
+            for delta in stream(completion.message):
+                watch.on_delta(delta)
+        return completion
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        max_calls: int | None = None,
+        schema: dict[str, Json] | None = None,
+        required: str | None = None,
+    ) -> Completion:
+        """Return the message that follows `messages`, with at most `max_calls` calls of `tools`.
+
+        A final answer fits `schema`. If `required` names a tool, that tool is called.
+        """
+        start = _find_script(messages)
+        text = messages[start].content if start >= 0 else ""
+        since = messages[start + 1 :]
+        script = _read(text, {tool.name for tool in tools})
+        calls = _next_calls(script, sum(len(item.tool_calls) for item in since)) if tools else []
+        if not calls and required is not None:
+            parameters = next((tool.parameters for tool in tools if tool.name == required), {})
+            calls = [(required, _encode(make_instance(parameters, text)))]
+        key = f"{len(messages)}/{text}"
+        message = Message(
+            Role.ASSISTANT,
+            "" if calls else _answer(text, script, since, tools, schema),
+            tuple(
+                ToolCall(f"call_{digest(f'{key}/{index}')}", name, arguments)
+                for index, (name, arguments) in enumerate(calls[:max_calls])
+            ),
+        )
+        usage = Usage(sum(map(count_chars, messages)) // 4 + 1, count_chars(message) // 4 + 1)
+        reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+        return Completion(message, reason, usage, 0.0, self.name, f"mock-{digest(key)}")
+
+
+def make_model(config: ModelConfig) -> Model:
+    """Return the model `mock:NAME`, which is an `EchoModel` whatever `NAME` is."""
+    return EchoModel(f"mock:{config.name}")
+
+
+def _find_script(messages: Sequence[Message]) -> int:
+    """Return the position of the newest message of the user; -1 if there is none.
+
+    A user message that follows a tool result is the loop's, such as its request for a final answer.
+    """
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL):
+            return index
+    return -1
+
+
+def _read(text: str, known: set[str]) -> _Script:
+    """Read the script in `text`. A line counts as a call if it names a known tool, has arguments, or ends after
+    the name."""
+    steps: list[list[tuple[str, str]]] = [[]]
+    answer: str | None = None
+    position = 0
+    while (found := _LINE.search(text, position)) is not None:
+        position = found.end()
+        rest = _END_OF_LINE.match(text, position)
+        assert rest is not None
+        if found[3]:
+            steps.append([])
+        elif found[4]:
+            answer, position = text[position:].strip(), len(text)
+        elif rest[0].startswith("{"):
+            arguments, position = _read_arguments(text, position, rest.end())
+            steps[-1].append((found[2], arguments))
+        elif found[2] in known or not rest[0].strip():
+            steps[-1].append((found[2], rest[0].strip() or "{}"))
+    return _Script([step for step in steps if step], answer)
+
+
+def _read_arguments(text: str, start: int, line_end: int) -> tuple[str, int]:
+    """Return the JSON at `start`, unchanged, and where it ends; or the rest of the line if it is not JSON."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        end = line_end
+    return text[start:end], end
+
+
+def _next_calls(script: _Script, made: int) -> list[tuple[str, str]]:
+    """Return the calls that are left of the step that follows `made` calls."""
+    for step in script.steps:
+        if made < len(step):
+            return step[made:]
+        made -= len(step)
+    return []
+
+
+def _answer(
+    text: str,
+    script: _Script,
+    since: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    schema: dict[str, Json] | None,
+) -> str:
+    """Return the final answer to the user message `text` after the messages `since`."""
+    if script.answer is not None:
+        return script.answer
+    if schema is not None:
+        return _encode(make_instance(schema, text))
+    results = list(_results(since))
+    if results:
+        return "\n".join(results)
+    said = f"You said: {text.strip()}" if text.strip() else "You said nothing."
+    if not tools or script.steps:
+        return said
+    names = ", ".join(tool.name for tool in tools)
+    example = f"call {tools[0].name} {_encode(make_instance(tools[0].parameters))}"
+    return f"{said}\nA line such as `{example}` makes me call a tool. I have: {names}."
+
+
+def _results(messages: Sequence[Message]) -> Iterator[str]:
+    """Yield a line for each tool result in `messages`."""
+    names = {call.call_id: call.name for item in messages for call in item.tool_calls}
+    for item in messages:
+        if item.role is Role.TOOL:
+            content = item.content
+            if len(content) > _MAX_RESULT_CHARS:
+                content = f"{content[:_MAX_RESULT_CHARS]}… ({len(content)} characters)"
+            yield f"{names.get(item.call_id or '', 'tool')}: {content}"
+
+
+def _encode(value: Json) -> str:
+    return msgspec.json.encode(value).decode()
