@@ -1,5 +1,6 @@
 """`treadle chat`, with input from a pipe and from a terminal."""
 
+import contextlib
 import os
 import pty
 import signal
@@ -55,22 +56,29 @@ def test_misuse(cli: Cli, script: Script) -> None:
 class Terminal:
     """A command on a pseudo-terminal."""
 
-    def __init__(self, cli: Cli, *arguments: str) -> None:
+    def __init__(self, cli: Cli, *arguments: str, is_screen: bool = False) -> None:
+        """Start the command. With `is_screen` its output also goes to the terminal, else to a pipe."""
         self._main, other = pty.openpty()
-        process = cli.start(*arguments, stdin=other, env={"TERM": "dumb"}, start_new_session=True)
+        outputs = {"stdout": other, "stderr": other} if is_screen else {}
+        env = {"TERM": "xterm" if is_screen else "dumb", "XDG_STATE_HOME": str(cli.folder / "state")}
+        env["PROMPT_TOOLKIT_NO_CPR"] = "1"
+        self.process = cli.start(*arguments, stdin=other, env=env, start_new_session=True, **outputs)
         os.close(other)
-        self.process = process
+        self._output = self._main
+        if not is_screen:
+            assert self.process.stdout is not None
+            self._output = self.process.stdout.fileno()
         self.out = ""
         self._seen = 0
         self._more = threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        while text := os.read(self.process.stdout.fileno(), 4096):
-            with self._more:
-                self.out += text.decode()
-                self._more.notify_all()
+        with contextlib.suppress(OSError):  # a terminal whose process has ended
+            while text := os.read(self._output, 4096):
+                with self._more:
+                    self.out += text.decode(errors="replace")
+                    self._more.notify_all()
 
     def wait_for(self, text: str) -> None:
         """Wait until the command has printed `text` again."""
@@ -112,3 +120,73 @@ def test_person_stops_a_turn_and_leaves(cli: Cli, script: Script) -> None:
     terminal.type("\x04")
     assert terminal.process.wait(60) == 0
     assert "stopped" in (terminal.process.stderr.read() if terminal.process.stderr else "")
+
+
+ENTER, ALT_ENTER, TAB, UP, CTRL_D = "\r", "\x1b\r", "\t", "\x1b[A", "\x04"
+
+
+def test_a_person_edits_messages_of_several_lines(cli: Cli, script: Script) -> None:
+    server = script(_count)
+    terminal = Terminal(cli, "chat", "-m", "m", "--base-url", server.url, is_screen=True)
+    terminal.wait_for("›")
+    terminal.type("one" + ALT_ENTER + "two\\" + ENTER + "three" + ENTER)
+    terminal.wait_for("answer 1")
+    terminal.wait_for("session: 1 turn,")
+    terminal.wait_for("›")
+    terminal.type("\x1b[200~pasted\nlines\n/quit\x1b[201~" + ENTER)
+    terminal.wait_for("session: 2 turns,")
+    terminal.wait_for("›")
+    terminal.type(UP + UP + " again" + ENTER)
+    terminal.wait_for("session: 3 turns,")
+    terminal.wait_for("›")
+    terminal.type("/fi" + TAB)
+    terminal.wait_for("/files")
+    terminal.type(ENTER)
+    terminal.wait_for("no files")
+    terminal.wait_for("›")
+    terminal.type(CTRL_D)
+    assert terminal.process.wait(60) == 0
+    sent = [message["content"] for message in server.requests[-1]["messages"] if message["role"] == "user"]
+    assert sent[:2] == ["one\ntwo\nthree", "pasted\nlines\n/quit"]
+    history = cli.folder / "state" / "treadle" / "chat_history"
+    assert history.stat().st_mode & 0o777 == 0o600
+    assert "pasted" in history.read_text()
+
+
+def test_a_decision_is_asked_for_again(cli: Cli) -> None:
+    cli.write(
+        "letters.py",
+        "import treadle\n\n\n@treadle.tool\nasync def send(to: str) -> str:\n    return f'sent to {to}'\n",
+    )
+    base = ("chat", "-m", "mock:echo", "--tools", "letters.py", "--approve", "ask")
+    first = Terminal(cli, *base, is_screen=True)
+    first.wait_for("›")
+    first.type('call send {"to": "a"}' + ENTER)
+    for text in ("", "never mind"):  # the second message is not sent: the decision is asked for again
+        if text:
+            first.wait_for("›")
+            first.type(text + ENTER)
+        first.wait_for("[l]ater")
+        first.type("later" + ENTER)
+        first.wait_for("decide with: treadle approve")
+    first.wait_for("was not sent")
+    first.wait_for("›")
+    first.type(CTRL_D)
+    assert first.process.wait(60) == 0
+    again = Terminal(cli, "chat", "--continue", is_screen=True)
+    again.wait_for("[l]ater")
+    again.type("y" + ENTER)
+    again.wait_for("send: sent to a")
+    again.wait_for("›")
+    again.type(CTRL_D)
+    assert again.process.wait(60) == 0
+
+
+def test_the_newest_session_is_continued(cli: Cli) -> None:
+    assert "there is no session" in cli("chat", "--continue", "--journal", "memory:", text="").err
+    cli("chat", "-m", "mock:echo", text="one\n")
+    cli("run", "two", "-m", "mock:echo", "-q")
+    done = cli("chat", "-c", text="three\n")
+    assert "You said: one" in done.out
+    assert "session: 2 turns, " in done.out
+    assert cli("chat", "-c", "--session", "last").code == 2

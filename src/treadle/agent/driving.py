@@ -35,7 +35,7 @@ from treadle.core.types import (
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver, Emit
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import Clock, read_call
+from treadle.loop.workbench import Clock, read_call, to_decided
 from treadle.models.protocol import Model
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Approver, Decision, Tool
@@ -274,6 +274,20 @@ if hasattr(os, "register_at_fork"):
 def make_run_id() -> str:
     """Return a new run id. Ids sort by the time at which they were made."""
     return f"{int(time.time() * 1000):011x}{_random.getrandbits(32):08x}"
+
+
+def resume_turn(
+    agent: AgentParts, driver: Driver, answers: Mapping[str, str], approvals: Mapping[str, Decision | bool]
+) -> None:
+    """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
+    state = driver.state
+    check_answers(state, answers)
+    decisions = read_approvals(state, approvals, driver.bench.toolbox.tools)
+    driver.put(
+        _resumed(agent, driver, None, state.policy, state.output_spec),
+        *[e.QuestionAnswered(question_id=key, text=text) for key, text in answers.items()],
+        *[to_decided(call_id, decision) for call_id, decision in decisions.items()],
+    )
 
 
 def check_answers(state: State, answers: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """A session: a conversation of any number of turns in one journal."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -12,10 +12,11 @@ from treadle.agent.run import Run
 from treadle.agent.spec import Files
 from treadle.agent.stream import RunStream
 from treadle.core.errors import ConfigError, RunNotFoundError
-from treadle.core.state import clone
+from treadle.core.state import Status, clone
 from treadle.http.background import run_blocking
 from treadle.loop.driver import Driver, Emit
 from treadle.loop.wayout import see_through
+from treadle.tools.protocol import Decision
 
 
 class Session:
@@ -75,8 +76,8 @@ class Session:
                 await self._drive(on_event)
             if driver.state.is_turn_open:
                 raise ConfigError(
-                    f"session {self.run_id!r} waits for an answer or an approval; close it and give it with "
-                    "`agent.resume(run_id, answers=..., approvals=...)`"
+                    f"session {self.run_id!r} waits for an answer or an approval; give it with "
+                    "`session.finish_turn(answers=..., approvals=...)`"
                 )
             driver.listen(on_event)
             driver.put(driving.turn_started(driver.state, text, parts), blobs=blobs or None)
@@ -86,9 +87,23 @@ class Session:
         """Return an async iterator that runs a turn as `send` does, and yields its events and deltas."""
         return RunStream(lambda emit: self.send(text, attach=attach, on_event=emit))
 
-    async def finish_turn(self, *, on_event: Emit | None = None) -> Run:
-        """Continue a turn that was interrupted, and return the run."""
+    async def finish_turn(
+        self,
+        *,
+        answers: Mapping[str, str] | None = None,
+        approvals: Mapping[str, Decision | bool] | None = None,
+        on_event: Emit | None = None,
+    ) -> Run:
+        """Continue a turn that was interrupted, or that waits for an answer or an approval, and return the run.
+
+        `answers` and `approvals` are as for `Agent.resume`. For approvals that are not given, the agent's approver
+        is asked again. Raises: `ConfigError` for an answer or an approval that the turn does not wait for.
+        """
         async with self._lock:
+            driver = self._open_driver()
+            if driver.state.status is Status.PAUSED or answers or approvals:
+                driver.listen(on_event)
+                driving.resume_turn(self._agent, driver, answers or {}, approvals or {})
             return await self._drive(on_event)
 
     async def close(self) -> None:

@@ -1,9 +1,7 @@
 """`treadle chat`: a conversation, in which each line of input is a turn of a session."""
 
-import contextlib
-import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -18,27 +16,33 @@ from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.terminal.agents import RunAgents, make_agent
 from treadle.cli.terminal.ask import make_approver
-from treadle.cli.terminal.drive import FollowUp
+from treadle.cli.terminal.bar import spinner
+from treadle.cli.terminal.drive import FollowUp, print_follow_up
 from treadle.cli.terminal.execute import Work
 from treadle.cli.terminal.format import exit_code, join_codes
 from treadle.cli.terminal.journals import find_run, open_or_make
+from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
-from treadle.cli.terminal.view import TextView
-from treadle.core.errors import ConfigError
+from treadle.cli.terminal.prompt import Prompt
+from treadle.core.errors import ConfigError, RunNotFoundError
 from treadle.core.policy import Policy
 from treadle.core.types import ToolCall
+from treadle.journal.protocol import Journal, RunFilter
 from treadle.loop.driver import Emit
 
 EXAMPLES = (
     "treadle chat --model openai:gpt-5-mini --mount ./notes",
-    "treadle chat --session 1a1fb3a3",
+    "treadle chat --continue",
 )
-HELP = """Type a message and press Enter. These words are commands:
+HELP = """Type a message and press Enter. Alt-Enter, Ctrl-J, or Enter after a backslash begins a new line; text that
+is pasted keeps its lines. The arrow keys bring earlier messages back, and Tab completes. These words are commands:
 /help         show this text
 /files        list the files of the session
 /attach FILE  send an image, audio, text or document with the next message
 /quit         leave; Ctrl-D leaves too
 Ctrl-C stops the current turn."""
+_COMMANDS = {"/help": False, "/files": False, "/attach": True, "/quit": False}
+"""The commands, and whether they take the name of a file."""
 
 
 def chat(
@@ -46,6 +50,9 @@ def chat(
         str | None,
         typer.Option("--session", "-s", metavar="RUN", help="Continue a session: its id, or 'last'."),
     ] = None,
+    is_continued: Annotated[
+        bool, typer.Option("--continue", "-c", help="Continue the newest session of the journal.")
+    ] = False,
     *,
     agent: AgentOptions,
     mount: o.Mount = None,
@@ -58,9 +65,11 @@ def chat(
 
     Ctrl-C stops a turn, Ctrl-D leaves. The limits count for each turn.
     """
+    if is_continued and session is not None:
+        raise ConfigError("give --session or --continue, not both")
     follow_up = FollowUp(journal, agent.api_key is not None)
     with closing(open_or_make(journal, level)) as opened:
-        if session is None:
+        if session is None and not is_continued:
             runner = make_agent(
                 agent.with_files(mount is not None),
                 opened,
@@ -73,8 +82,18 @@ def chat(
             raise ConfigError(
                 "a session keeps its files and instructions; --mount and --instructions are for a new one"
             )
-        run_id = find_run(opened, session)
+        run_id = _find_newest(opened) if session is None else find_run(opened, session)
         return Chat(RunAgents(opened, agent, limits).agent_for_run(run_id), follow_up, run_id).run()
+
+
+def _find_newest(journal: Journal) -> str:
+    """Return the id of the newest session. Raises: `RunNotFoundError` if there is none."""
+    found = journal.runs(RunFilter(is_session=True), limit=1, newest_first=True)
+    if not found:
+        raise RunNotFoundError(
+            "there is no session in this journal; begin one with: treadle chat --model NAME"
+        )
+    return found[0].run_id
 
 
 class Chat:
@@ -84,8 +103,9 @@ class Chat:
         self._agent = agent
         self._follow_up = follow_up
         self._run_id = run_id
-        self._is_person = sys.stdin.isatty()
+        self._prompt = Prompt(_COMMANDS, lambda: agent.tools)
         self._approver = agent.approver = make_approver()
+        self._meter = Meter()
         self._codes: list[int] = []
         self._attached: list[Path] = []
         """The files for the next message."""
@@ -94,7 +114,8 @@ class Chat:
         """Run the conversation until the input ends, and return the exit code; on a terminal it is always 0."""
         with Work() as work:
             session = self._agent.session(self._run_id)
-            work.run(session.open())
+            with spinner("starting the tools"):
+                work.run(session.open())
             try:
                 self._greet(session)
                 self._talk(work, session)
@@ -102,35 +123,57 @@ class Chat:
                 work.run(session.close())
         assert session.run_id is not None
         print_note("continue with: " + self._follow_up.write("chat", "--session", session.run_id))
-        return 0 if self._is_person else join_codes(self._codes)
+        return 0 if self._prompt.is_person else join_codes(self._codes)
 
     def _greet(self, session: Session) -> None:
         run = self._read(session)
         tools = ", ".join(self._agent.tools) or "none"
         print_note(f"session {session.run_id} · {self._agent.model.name} · tools: {tools} · /help")
         if run.state.turn:
+            self._meter = Meter.of(run)
             print_note(f"{write_count(run.state.turn, 'turn')} so far; the last answer was:")
             stdout().print(clean(run.output), soft_wrap=True)
 
     def _talk(self, work: Work, session: Session) -> None:
-        if session.is_turn_open:
-            print_note("the last turn was interrupted; it continues now")
-            calls = [item.call for item in self._read(session).state.calls.values()]
-            self._take_turn(work, lambda emit: session.finish_turn(on_event=emit), calls)
-        while (line := self._read_line()) is not None:
-            if line in ("/quit", "/exit"):
+        self._finish_turn(work, session)
+        while (text := self._prompt.read()) is not None:
+            if text in ("/quit", "/exit"):
                 return
-            if line == "/help":
+            if text == "/help":
                 print_note(HELP)
-            elif line == "/files":
+            elif text == "/files":
                 self._print_files(session)
-            elif line.partition(" ")[0] == "/attach":
-                self._attach(line.partition(" ")[2].strip())
-            elif line.startswith("/") and line[1:].isalpha():
-                print_error(f"there is no command {line!r}; /help lists them")
-            elif line:
+            elif text.partition(" ")[0] == "/attach":
+                self._attach(text.partition(" ")[2].strip())
+            elif text.startswith("/") and text[1:].isalpha():
+                print_error(f"there is no command {text!r}; /help lists them")
+            elif text and self._finish_turn(work, session):
                 attached, self._attached = self._attached, []
-                self._take_turn(work, partial(self._send, session, line, attached))
+                self._take_turn(work, partial(self._send, session, text, attached))
+            elif text:
+                print_note("the message was not sent, because the turn before it is not finished")
+
+    def _finish_turn(self, work: Work, session: Session) -> bool:
+        """Continue a turn that was interrupted or waits for a decision, and return True if no turn is open."""
+        if session.is_turn_open:
+            run = self._read(session)
+            if run.approvals or run.questions:
+                print_note("the last turn waits for your decision")
+            else:
+                print_note("the last turn was interrupted; it continues now")
+            answers = self._answer(run.questions)
+            calls = [item.call for item in run.state.calls.values()]
+            self._take_turn(work, lambda emit: session.finish_turn(answers=answers, on_event=emit), calls)
+        return not session.is_turn_open
+
+    def _answer(self, questions: Mapping[str, str]) -> dict[str, str]:
+        """Return the answers that the person gives to `questions`, by question id. An empty answer is none."""
+        answers: dict[str, str] = {}
+        for question_id, text in questions.items() if self._prompt.is_person else ():
+            print_note(text)
+            if answer := self._prompt.read():
+                answers[question_id] = answer
+        return answers
 
     def _attach(self, name: str) -> None:
         """Remember a file for the next message."""
@@ -145,7 +188,8 @@ class Chat:
         self, work: Work, start: Callable[[Emit], Coroutine[Any, Any, Run]], calls: Iterable[ToolCall] = ()
     ) -> None:
         """Run a turn and show it. `calls` are the calls that the model made before, in the same turn."""
-        view = TextView(is_live=is_live(), shows_input=not self._is_person, calls=calls)
+        view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
+        view.meter = self._meter
         if self._approver is not None:
             self._approver.view = view
         begin = time.monotonic()
@@ -155,7 +199,7 @@ class Chat:
             view.close()
             print_note("stopped")
             self._codes.append(130)
-            if not self._is_person:
+            if not self._prompt.is_person:
                 raise
             return
         except ConfigError as error:
@@ -167,31 +211,14 @@ class Chat:
             view.close()
             raise
         view.finish(run, time.monotonic() - begin)
-        for call_id in run.approvals:
-            command = self._follow_up.write("approve", run.run_id, call_id, "yes")
-            print_note(f"a call waits for approval; leave, and decide with: {command}")
+        if run.approvals and self._prompt.is_person:
+            print_note("your next message asks for the decision again")
+        print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))
 
     @staticmethod
     def _send(session: Session, text: str, attached: list[Path], emit: Emit) -> Coroutine[Any, Any, Run]:
         return session.send(text, attach=attached, on_event=emit)
-
-    def _read_line(self) -> str | None:
-        """Return the next line; `None` at the end of the input."""
-        if not self._is_person:
-            line = sys.stdin.readline()
-            return line.strip() if line else None
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  (line editing and history for input)
-        while True:
-            try:
-                return input("\n› ").strip()
-            except EOFError:
-                stdout().print()
-                return None
-            except KeyboardInterrupt:
-                stdout().print()
-                print_note("Ctrl-D leaves")
 
     def _print_files(self, session: Session) -> None:
         files = self._read(session).files

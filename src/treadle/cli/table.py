@@ -110,7 +110,9 @@ COMMANDS: dict[str, Command | Group] = {
         _OFFLINE,
     ),
     "mock": Command(
-        "treadle.cli.mock:mock", "Serve a model that solves the tasks of the task set 'files'.", _OFFLINE
+        "treadle.cli.mock:mock",
+        "Serve models that need no key, to try tools, agents and clients with.",
+        _OFFLINE,
     ),
 }
 """The commands, in the order of the help."""

@@ -246,6 +246,15 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
             self.cache_write_tokens + other.cache_write_tokens,
         )
 
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input_tokens - other.input_tokens,
+            self.output_tokens - other.output_tokens,
+            self.cached_input_tokens - other.cached_input_tokens,
+            self.reasoning_tokens - other.reasoning_tokens,
+            self.cache_write_tokens - other.cache_write_tokens,
+        )
+
 
 class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     """The exact tokens of one inference. Only some engines return them."""

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 
-def print_outcome(run: Run, seconds: float | None = None, *, is_driven: bool = False) -> None:
-    """Print one line: how the run ended or what it waits for, and its steps, tokens and cost.
+def print_outcome(
+    run: Run, seconds: float | None = None, *, is_driven: bool = False, details: str | None = None
+) -> None:
+    """Print one line: how the run ended or what it waits for, and `details`, by default its steps, tokens and cost.
 
     `is_driven` says that a live process drives the run.
     """
@@ -39,7 +41,8 @@ def print_outcome(run: Run, seconds: float | None = None, *, is_driven: bool = F
     else:
         outcome = "waits for an answer" if run.questions else "unfinished"
     line = Text(outcome, style=f"bold {style_of(reason)}")
-    stdout().print(line.append(f" · {format_outcome(run, seconds)}", style="not bold dim default"))
+    details = details or format_outcome(run, seconds)
+    stdout().print(line.append(f" · {details}", style="not bold dim default"), soft_wrap=True)
 
 
 class View(Protocol):
@@ -114,6 +117,7 @@ class TextView:
         self._streamed = ""
         """`text` or `reasoning` if the current line is unfinished, else empty."""
         self._has_streamed_text = False
+        self._wait("starting")
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
         """See `View.on_event`."""
@@ -153,6 +157,9 @@ class TextView:
             fault = f" (fault: {run.fault})" if run.fault else ""
             self._say(f"{clean(run.error)}{fault}", "red")
         self._console.print()
+        self._print_outcome(run, seconds)
+
+    def _print_outcome(self, run: Run, seconds: float) -> None:
         print_outcome(run, seconds)
 
     def close(self) -> None:

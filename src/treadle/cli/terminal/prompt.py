@@ -1,0 +1,135 @@
+"""The line editor of `treadle chat`: messages of several lines, pasting, a history, and completion.
+
+It is used if both standard input and standard output are terminals. Other input is read line by line.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.cli.terminal.output import print_note, stdout
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings
+
+_PROMPT = "› "
+
+
+class Prompt:
+    """The source of a person's messages, or of those in a pipe or file."""
+
+    def __init__(self, commands: Mapping[str, bool], words: Callable[[], Iterable[str]]) -> None:
+        """Make a prompt that completes `commands`, which begin with `/`, and `words`, which a message may have.
+
+        A command that maps to True takes the name of a file, which is completed too.
+        """
+        self.is_person = sys.stdin.isatty()
+        self._commands = commands
+        self._words = words
+        self._session: PromptSession[str] | None = None
+
+    def read(self) -> str | None:
+        """Return the next message; `None` at the end of the input."""
+        if not self.is_person:
+            line = sys.stdin.readline()
+            return line.strip() if line else None
+        while True:
+            try:
+                return self._ask().strip()
+            except EOFError:
+                stdout().print()
+                return None
+            except KeyboardInterrupt:
+                stdout().print()
+                print_note("Ctrl-D leaves")
+
+    def _ask(self) -> str:
+        if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+            return input("\n" + _PROMPT)
+        if self._session is None:
+            self._session = self._make_session()
+        stdout().print()
+        return self._session.prompt(_PROMPT)
+
+    def _make_session(self) -> "PromptSession[str]":
+        from prompt_toolkit import PromptSession
+
+        return PromptSession(
+            history=_open_history(),
+            completer=_make_completer(self._commands, self._words),
+            complete_while_typing=False,
+            enable_history_search=True,
+            multiline=True,
+            prompt_continuation=" " * len(_PROMPT),
+            key_bindings=_make_bindings(),
+            enable_open_in_editor=True,
+        )
+
+
+def _make_bindings() -> "KeyBindings":
+    """Return the keys: Enter sends, and Alt-Enter, Ctrl-J or Enter after a backslash begin a new line."""
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def send(event: Any) -> None:
+        buffer = event.current_buffer
+        if buffer.document.current_line_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    @keys.add("c-j")
+    def break_line(event: Any) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+def _open_history() -> "History":
+    """Return the history of earlier messages, in a file that only its owner can read; in memory if there is no
+    place for it."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    given = os.environ.get("XDG_STATE_HOME")
+    try:
+        folder = Path(given) if given else Path.home() / ".local" / "state"
+        path = folder / "treadle" / "chat_history"
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    except (OSError, RuntimeError):
+        return InMemoryHistory()
+    return FileHistory(str(path))
+
+
+def _make_completer(commands: Mapping[str, bool], words: Callable[[], Iterable[str]]) -> "Completer":
+    from prompt_toolkit.completion import Completer, Completion, PathCompleter
+    from prompt_toolkit.document import Document
+
+    paths = PathCompleter(expanduser=True)
+
+    class ChatCompleter(Completer):
+        """A completer of commands, of files after the commands that take one, and of words."""
+
+        def get_completions(self, document: Document, complete_event: Any) -> Iterator[Completion]:
+            """Yield the completions of the text before the cursor."""
+            text = document.text_before_cursor
+            command, space, rest = text.partition(" ")
+            if commands.get(command) and space:
+                yield from paths.get_completions(Document(rest), complete_event)
+                return
+            start = document.get_word_before_cursor(WORD=True)
+            known = commands if text.startswith("/") and not space else words() if start else ()
+            for word in sorted(known):
+                if word.startswith(start):
+                    yield Completion(word, start_position=-len(start))
+
+    return ChatCompleter()
