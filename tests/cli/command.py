@@ -47,6 +47,8 @@ class Cli:
         cleared = ("TREADLE_", "OPENAI_", "NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "COV_")
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(cleared)}
         self.env |= {"COLUMNS": "100", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+        # What the user of this machine has stored must not change the tests.
+        self.env |= {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_STATE_HOME": str(folder / "state")}
 
     def start(self, *arguments: str, **options: Any) -> Started:
         """Start a process that runs at the same time as the test."""

@@ -60,8 +60,7 @@ class Terminal:
         """Start the command. With `is_screen` its output also goes to the terminal, else to a pipe."""
         self._main, other = pty.openpty()
         outputs = {"stdout": other, "stderr": other} if is_screen else {}
-        env = {"TERM": "xterm" if is_screen else "dumb", "XDG_STATE_HOME": str(cli.folder / "state")}
-        env["PROMPT_TOOLKIT_NO_CPR"] = "1"
+        env = {"TERM": "xterm" if is_screen else "dumb", "PROMPT_TOOLKIT_NO_CPR": "1"}
         self.process = cli.start(*arguments, stdin=other, env=env, start_new_session=True, **outputs)
         os.close(other)
         self._output = self._main

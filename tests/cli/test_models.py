@@ -77,3 +77,19 @@ def test_an_answer_in_a_schema(cli: Cli, script: Script) -> None:
             cli.write(name, text)
         done = cli("run", "x", "--schema", name, *options)
         assert (done.code, message in done.err) == (2, True), done
+
+
+def test_a_key_is_stored_and_listed(cli: Cli) -> None:
+    assert "treadle models set-key openai" in cli("run", "hi", "-m", "openai:m").err
+    done = cli("models", "set-key", "openai", "--file", text="sk-secret-1\n")
+    path = cli.folder / "config" / "treadle" / "keys.json"
+    assert (done.code, done.err) == (0, f"stored OPENAI_API_KEY in {path}\n"), done
+    assert "OPENAI_API_KEY is set" in cli("models", "list").out
+    assert cli("models", "set-key", "openai", "--delete").err == "deleted OPENAI_API_KEY\n"
+    assert "OPENAI_API_KEY is not set" in cli("models", "list").out
+    for arguments, words in [
+        (("opanai",), "did you mean 'openai'?"),
+        (("openai",), "the key is empty"),
+    ]:
+        wrong = cli("models", "set-key", *arguments, text="\n")
+        assert (wrong.code, words in wrong.err) == (2, True), wrong

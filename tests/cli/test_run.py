@@ -1,6 +1,7 @@
 """`treadle run`: its output, its exit codes, and its error messages."""
 
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -248,3 +249,23 @@ def test_server_that_is_down(run_against_nothing: Started) -> None:
     assert "(gave up after 6 attempts)" in out
     assert "fault: infrastructure" in out
     assert "treadle resume " in err
+
+
+def test_what_is_piped_in_follows_the_text(cli: Cli) -> None:
+    done = cli("run", "Summarise.", "-m", "mock:echo", "-q", text="one\ntwo\n")
+    assert done.out == "You said: Summarise.\n\n<stdin>\none\ntwo\n</stdin>\n"
+    assert cli("run", "Hello.", "-m", "mock:echo", "-q", text="").out == "You said: Hello.\n"
+    assert cli("run", "-", "-m", "mock:echo", "-q", text="only this\n").out == "You said: only this\n"
+    assert cli("run", "Hello.", "-m", "mock:echo", "-q").out == "You said: Hello.\n"
+
+
+def test_a_pipe_that_stays_open_is_told(cli: Cli) -> None:
+    reader, writer = os.pipe()
+    process = cli.start("run", "Hello.", "-m", "mock:echo", "-q", stdin=reader)
+    assert process.stderr is not None
+    assert "add </dev/null" in process.stderr.readline()
+    os.write(writer, b"late")
+    os.close(writer)
+    os.close(reader)
+    out, _ = process.communicate()
+    assert "late" in out

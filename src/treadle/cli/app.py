@@ -18,6 +18,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from treadle.cli.table import COMMANDS, Command, Group
 
+VARIABLE = "_TREADLE_COMPLETE"
+"""The environment variable by which a shell asks for completions."""
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -108,6 +110,10 @@ def make_app() -> TyperGroup:
 def main() -> NoReturn:
     """Run the command that the process was started with, and exit."""
     code = 1
+    if VARIABLE in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
         make_app().main(prog_name="treadle")
     except SystemExit as stop:

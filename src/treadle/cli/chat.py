@@ -14,6 +14,7 @@ from treadle.agent.run import Run
 from treadle.agent.session import Session
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
+from treadle.cli.options.complete import complete_run
 from treadle.cli.terminal.agents import RunAgents, make_agent
 from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.bar import spinner
@@ -48,7 +49,13 @@ _COMMANDS = {"/help": False, "/files": False, "/attach": True, "/quit": False}
 def chat(
     session: Annotated[
         str | None,
-        typer.Option("--session", "-s", metavar="RUN", help="Continue a session: its id, or 'last'."),
+        typer.Option(
+            "--session",
+            "-s",
+            metavar="RUN",
+            help="Continue a session: its id, or 'last'.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     is_continued: Annotated[
         bool, typer.Option("--continue", "-c", help="Continue the newest session of the journal.")

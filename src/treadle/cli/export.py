@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from treadle.cli.options import shared as o
+from treadle.cli.options.complete import complete_format
 from treadle.cli.terminal.files import write_whole
 from treadle.cli.terminal.journals import find_runs, open_existing
 from treadle.cli.terminal.output import print_lines, print_note, write_count
@@ -31,7 +32,14 @@ def export(
         bool, typer.Option("--all", help="All runs; for training rows, all finished runs.")
     ] = False,
     format_: Annotated[
-        str, typer.Option("--format", "-f", metavar="NAME", help=f"{', '.join(FORMATS.names())}, or journal.")
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="NAME",
+            help=f"{', '.join(FORMATS.names())}, or journal.",
+            autocompletion=complete_format,
+        ),
     ] = "openai",
     out: Annotated[
         Path | None,

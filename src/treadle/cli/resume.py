@@ -11,6 +11,7 @@ import typer
 from treadle.agent.run import Run
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
+from treadle.cli.options.complete import complete_run
 from treadle.cli.terminal.agents import RunAgents
 from treadle.cli.terminal.drive import FollowUp, drive, print_follow_up
 from treadle.cli.terminal.execute import execute, run_limited
@@ -39,7 +40,12 @@ EXAMPLES = (
 def resume(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="A run id, the beginning of one, or 'last'.", show_default=False),
+        typer.Argument(
+            metavar="RUN",
+            help="A run id, the beginning of one, or 'last'.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Resume all unfinished runs.")] = False,
     is_failed: Annotated[

@@ -1,6 +1,5 @@
 """`treadle run`: one run, from a text or a task to its end."""
 
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ from treadle.cli.terminal.agents import make_agent
 from treadle.cli.terminal.drive import FollowUp, drive
 from treadle.cli.terminal.files import Changes, find_changes, print_changes, refuse_folder, write_changes
 from treadle.cli.terminal.journals import open_or_make
+from treadle.cli.terminal.piped import read_stdin
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
@@ -25,14 +25,18 @@ if TYPE_CHECKING:
     from treadle.agent.task import Task
 
 EXAMPLES = (
-    'treadle run "Which files are empty?" --model openai:gpt-5-mini --mount ./data',
+    'git diff | treadle run "Write a commit message." --model openai:gpt-5-mini',
     "treadle run --task files:csv_sum-0001 --model oracle",
 )
 
 
 Text: TypeAlias = Annotated[
     str | None,
-    typer.Argument(metavar="TEXT", help="What to do; - reads it from standard input.", show_default=False),
+    typer.Argument(
+        metavar="TEXT",
+        help="What to do; - reads it from standard input. Otherwise what is piped in follows the text.",
+        show_default=False,
+    ),
 ]
 TaskName: TypeAlias = Annotated[
     str | None, typer.Option("--task", metavar="SET:ID", help="A task, whose outcome is graded.")
@@ -125,7 +129,10 @@ def _read_work(
     text: str | None, task: str | None, mount: Path | None, attach: list[Path] | None
 ) -> "str | Task":
     """Return the text or the task. Raises: `ConfigError` if both or neither are given."""
-    text = sys.stdin.read().strip() if text == "-" else text
+    if text == "-":
+        text = read_stdin(is_needed=True)
+    elif text is not None and text.strip() and (piped := read_stdin()):
+        text = f"{text.strip()}\n\n<stdin>\n{piped}\n</stdin>"
     if task is not None:
         if attach:
             raise ConfigError("a task brings its own message; leave out --attach")

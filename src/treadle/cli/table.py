@@ -35,6 +35,10 @@ MODELS = {
         "treadle.cli.models.check:check",
         "Ask a live endpoint a dozen short questions to find out what it supports.",
     ),
+    "set-key": Command(
+        "treadle.cli.models.set_key:set_key",
+        "Store the API key of a provider, in the system's keyring or in a file that only you can read.",
+    ),
     "schema": Command(
         "treadle.cli.models.schema:schema",
         "Print the JSON Schema of treadle.toml, which editors use to complete and check it.",
@@ -103,6 +107,11 @@ COMMANDS: dict[str, Command | Group] = {
     "init": Command("treadle.cli.init:init", "Write a commented treadle.toml and its schema.", _SETUP),
     "doctor": Command(
         "treadle.cli.doctor:doctor", "Check what works on this machine, and say how to fix the rest.", _SETUP
+    ),
+    "completion": Command(
+        "treadle.cli.completion:completion",
+        "Print the script that makes a shell complete the commands of treadle.",
+        _SETUP,
     ),
     "demo": Command(
         "treadle.cli.demo.command:demo",

@@ -3,7 +3,6 @@
 It prints the names of variables with API keys, but never the keys.
 """
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from msgspec import Struct
 
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_lines, stdout
+from treadle.models.config.keys import where_is_key
 from treadle.models.config.presets import find_preset
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Listed(Struct, frozen=True, omit_defaults=True):
     key: str | None = None
     """The environment variable with the API key."""
     has_key: bool = True
-    """True if the key is set, or none is needed."""
+    """True if the key is set in the environment or stored, or none is needed."""
     notes: tuple[str, ...] = ()
     is_default: bool = False
 
@@ -70,7 +70,7 @@ def _print(items: list[Listed]) -> None:
     for item in items:
         parts = [part for part in (item.where, *item.notes) if part]
         if item.key is not None:
-            parts.append(f"{item.key} {'is set' if item.has_key else 'is not set'}")
+            parts.append(f"{item.key} is {'set' if item.has_key else 'not set'}")
         mark = "*" if item.is_default else " "
         text = f"{mark} {item.name:<{width}}  {item.model:<{model_width}}  {' · '.join(parts)}"
         stdout().print(clean(text.rstrip()), soft_wrap=True, style=None if item.has_key else "dim")
@@ -89,7 +89,7 @@ def _list_models(config: "Config") -> Iterator[Listed]:
             table.model,
             where=table.base_url,
             key=None if is_own else key,
-            has_key=is_own or key is None or bool(os.environ.get(key)),
+            has_key=is_own or key is None or where_is_key(key) is not None,
             notes=tuple(_notes(table)),
             is_default=config.default_model == name,
         )
@@ -137,5 +137,5 @@ def _list_providers() -> Iterator[Listed]:
             yield Listed(name, kind, notes=("from another package",))
             continue
         variable = preset.key_variable if preset.needs_key else None
-        has_key = variable is None or bool(os.environ.get(variable))
+        has_key = variable is None or where_is_key(variable) is not None
         yield Listed(name, preset.dialect, where=preset.base_url, key=variable, has_key=has_key)

@@ -12,6 +12,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.cli.options.complete import complete_model
 from treadle.cli.options.shared import ApiKey, BaseUrl, Tools
 from treadle.cli.options.signature import FieldOptions, Row, make_parameter
 from treadle.core.errors import ConfigError
@@ -25,7 +26,9 @@ Model: TypeAlias = Annotated[
         "-m",
         envvar="TREADLE_MODEL",
         metavar="NAME",
-        help="Such as openai:gpt-5-mini. 'oracle' solves the tasks of a task set, offline.",
+        autocompletion=complete_model,
+        help="Such as openai:gpt-5-mini. Offline: 'oracle' solves the tasks of a task set, and 'mock:echo' answers "
+        "any text.",
     ),
 ]
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self, TypeAlias
 import typer
 from msgspec import Struct
 
+from treadle.cli.options.complete import complete_run, complete_toolset
 from treadle.cli.options.signature import make_parameter
 
 _OUTPUT = "Output"
@@ -23,11 +24,21 @@ class Level(StrEnum):
 
 RunId: TypeAlias = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="A run id, the beginning of one, or 'last'.", show_default=False),
+    typer.Argument(
+        metavar="RUN",
+        help="A run id, the beginning of one, or 'last'.",
+        show_default=False,
+        autocompletion=complete_run,
+    ),
 ]
 RunIds: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(metavar="RUN...", help="Run ids, the beginnings of ids, or 'last'.", show_default=False),
+    typer.Argument(
+        metavar="RUN...",
+        help="Run ids, the beginnings of ids, or 'last'.",
+        show_default=False,
+        autocompletion=complete_run,
+    ),
 ]
 Journal: TypeAlias = Annotated[
     str | None,
@@ -52,6 +63,7 @@ Tools: TypeAlias = Annotated[
         "--tools",
         "-t",
         metavar="WHAT",
+        autocompletion=complete_toolset,
         help="files, python, shell, mcp:SERVER, openapi:FILE, spin:URL, mock:FILE, file.py, file.py:name or "
         "package.module:name. May be given several times; treadle tools list shows all.",
     ),

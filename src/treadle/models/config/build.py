@@ -19,6 +19,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport
+from treadle.models.config.keys import find_key
 from treadle.models.config.part import describe_part
 from treadle.models.config.presets import DIALECTS, find_preset, provider_names
 from treadle.models.protocol import Model
@@ -255,20 +256,22 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
     kind = DIALECTS.load(preset.dialect)
     home = preset.base_url or kind.BASE_URL
     base_url = _given_url(preset, config.base_url) or home
-    api_key = config.api_key or (
-        os.environ.get(preset.key_variable) or None if preset.key_variable is not None else None
-    )
+    is_home = urlsplit(base_url).hostname == urlsplit(home).hostname
+    api_key = config.api_key
+    if api_key is None and preset.key_variable is not None:
+        # A stored key is the provider's, and goes to no other server.
+        api_key = find_key(preset.key_variable) if is_home else os.environ.get(preset.key_variable) or None
     headers = {
         header: value
         for header, variable in preset.header_variables.items()
         if (value := os.environ.get(variable))
     }
     headers |= {name.lower(): value for name, value in (config.headers or {}).items()}
-    is_home = urlsplit(base_url).hostname == urlsplit(home).hostname
     if api_key is None and preset.needs_key and is_home and not _has_key(headers):
         raise ConfigError(
             f"no API key for {config.name!r} at {home}: set the environment variable {preset.key_variable}, or "
-            "give the key. If the model is on another server, give its address: --base-url, or base_url= in Python"
+            f"store the key with `treadle models set-key {provider}`. If the model is on another server, give its "
+            "address: --base-url, or base_url= in Python"
         )
     options: dict[str, Any] = dict(config.options)
     _check_options(provider, options, kind.OPTIONS)

@@ -19,6 +19,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.models.config.build import bare_model, model, with_cost, with_retries
+from treadle.models.config.keys import find_key
 from treadle.models.config.part import describe_part
 from treadle.models.protocol import Model
 from treadle.models.wire.price import Price
@@ -356,9 +357,12 @@ def _fill(text: str) -> str:
 
 
 def _read_variable(name: str, what: str) -> str:
-    value = os.environ.get(name)
+    value = find_key(name)
     if not value:
-        raise ConfigError(f"{what} is to come from the environment variable {name}, which is not set")
+        raise ConfigError(
+            f"{what} is to come from the environment variable {name}, which is not set; set it, or store the key "
+            f"with `treadle models set-key {name}`"
+        )
     return value
 
 

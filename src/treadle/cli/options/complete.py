@@ -1,0 +1,72 @@
+"""The values that a shell completes, for options and arguments.
+
+A completion must be quick, and must not print: a fault means that there are no completions.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from typing import Any
+
+_MAX_RUNS = 50
+
+
+def _quietly(find: Callable[[str], Iterable[str]]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        with suppress(Exception):
+            return [value for value in find(incomplete) if value.startswith(incomplete)]
+        return []
+
+    return complete
+
+
+def complete_run(ctx: Any, incomplete: str) -> list[str]:
+    """Return the ids of the newest runs whose id begins with `incomplete`, and `last`."""
+    from treadle.journal.protocol import RunFilter
+    from treadle.journal.registry import open_journal
+
+    address = ctx.params.get("journal") or os.environ.get("TREADLE_JOURNAL")
+    with suppress(Exception), closing(open_journal(address, must_exist=True)) as journal:
+        found = journal.runs(RunFilter(id_prefix=incomplete), limit=_MAX_RUNS, newest_first=True)
+        return [name for name in ("last",) if name.startswith(incomplete)] + [info.run_id for info in found]
+    return []
+
+
+@_quietly
+def complete_model(incomplete: str) -> Iterable[str]:
+    """Yield the models of treadle.toml, and the providers with a colon."""
+    from treadle.models.config.build import providers
+    from treadle.models.config.file import load_config
+
+    with suppress(Exception):
+        yield from load_config().file.models
+    yield "oracle"
+    for name in providers():
+        yield f"{name}:"
+
+
+@_quietly
+def complete_provider(incomplete: str) -> Iterable[str]:
+    """Return the providers."""
+    from treadle.models.config.presets import provider_names
+
+    return provider_names()
+
+
+@_quietly
+def complete_toolset(incomplete: str) -> Iterable[str]:
+    """Yield the names of toolsets, and the Python files of this folder."""
+    from treadle.tools.resolve import TOOLSETS
+
+    yield from TOOLSETS.names()
+    for name in os.listdir():
+        if name.endswith(".py"):
+            yield name
+
+
+@_quietly
+def complete_format(incomplete: str) -> Iterable[str]:
+    """Return the formats of `treadle export`."""
+    from treadle.export import FORMATS
+
+    return [*FORMATS.names(), "journal"]
