@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 # Tests start thousands of processes, which would compile the same files again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-full fuzz lint types pytest bubblewrap bench clean help
+.PHONY: docs demo test test-full fuzz lint types pytest bubblewrap bench clean help
 
 help:
 	@echo "make demo       watch a few hundred runs be killed, resumed, checked and exported"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint       ruff alone; make types: mypy alone; make pytest: the tests alone"
 	@echo "make test-full  the long forms too: every crash point, soak, fuzzing"
 	@echo "make fuzz       the text formats, coverage-guided, SECONDS=600 each"
+	@echo "make docs       build the documentation as a site, in site/"
 	@echo "make bench      all benchmarks, each against its baseline"
 	@echo "make clean      remove what the others made"
 
@@ -96,8 +97,13 @@ bubblewrap: $(STAMP)
 	dpkg -x bubblewrap_*.deb .) && cp $(APT)/usr/bin/bwrap $(BIN)/bwrap && rm -rf $(APT) || \
 	echo "bubblewrap could not be fetched, and tests of the shell will fail: install it with your system's package manager"
 
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo
