@@ -21,7 +21,9 @@ from treadle.agent.spec import Files, make_model, make_spec, refuse_missing
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import iterate_blocking
 from treadle.agent.task import Task
+from treadle.agent.trust import demands_of, explain
 from treadle.core import events as e
+from treadle.core.errors import UntrustedError
 from treadle.core.policy import Policy
 from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec
@@ -95,14 +97,19 @@ class Agent:
         api_key: str | None = None,
         journal: Journal | str | Path | None = None,
         approver: Approver | None = None,
+        trust: bool = False,
     ) -> "Agent":
         """Build the agent that a spec, such as `Run.spec`, describes.
 
-        `model` and `tools`, if given, replace those of the spec.
+        `model` and `tools`, if given, replace those of the spec. `trust` must be true for the spec of a run that
+        comes from elsewhere, because its parts may start programs and send keys.
 
         Raises: `ConfigError` for the same reasons as the constructor, and if a part of the spec that was not given
-        cannot be built from its name; the message names each such part.
+        cannot be built from its name; the message names each such part. `UntrustedError` for a spec that needs
+        `trust`; the message names what its parts would do.
         """
+        if spec.is_foreign and not trust:
+            raise UntrustedError(explain("the agent", demands_of(spec), "pass trust=True"))
         given = None if tools is None else tuple(tools)
         refuse_missing(spec, has_model=model is not None, has_tools=given is not None)
         return cls(
@@ -190,17 +197,20 @@ class Agent:
         answers: Mapping[str, str] | None = None,
         approvals: Mapping[str, Decision | bool] | None = None,
         on_event: Emit | None = None,
+        trust: bool = False,
     ) -> Run:
         """Continue a run that was interrupted, waits for an answer or an approval, or ended with an error.
 
         A run that is over is returned unchanged. Calls whose outcome was lost run again or not, depending on
         their effect. From here on the run uses this agent's model and tools, and its policy if one was given.
-        `answers` maps question ids to texts, `approvals` maps call ids to decisions.
+        `answers` maps question ids to texts, `approvals` maps call ids to decisions. `trust` records that a run
+        which comes from elsewhere is trusted.
 
         Raises: `RunNotFoundError`; `LeaseHeldError` if another process drives the run; `ConfigError` for an
-        answer or an approval that the run does not wait for.
+        answer or an approval that the run does not wait for; `UntrustedError` for a run from elsewhere that nobody
+        trusts.
         """
-        state, writer = await driving.reopen(self, run_id)
+        state, writer = await driving.reopen(self, run_id, trust=trust)
         try:
             driving.check_answers(state, answers or {})
             decisions = driving.read_approvals(state, approvals or {}, self.tools)
@@ -227,16 +237,18 @@ class Agent:
         text: str | None = None,
         new_run_id: str | None = None,
         on_event: Emit | None = None,
+        trust: bool = False,
     ) -> Run:
         """Make a new run from a copy of the events up to number `at`, with the files at that point, and drive it.
 
         `at` is by default the last event. This agent's parts replace the recorded ones. `text` opens a new turn; it
-        must be given if the copied events end with a finished turn, and must not be given otherwise.
+        must be given if the copied events end with a finished turn, and must not be given otherwise. `trust` is as
+        for `resume`.
 
         Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, or if `text` is missing or not
-        allowed.
+        allowed; `UntrustedError` for a run from elsewhere that nobody trusts.
         """
-        driver, task = await driving.fork(self, run_id, at, text, new_run_id, on_event)
+        driver, task = await driving.fork(self, run_id, at, text, new_run_id, on_event, trust=trust)
         return await driving.drive(driver, self.journal, task)
 
     async def replay(self, run_id: str, *, policy: Policy | None = None) -> Replay:
@@ -249,11 +261,16 @@ class Agent:
 
         return await asyncio.to_thread(lambda: replay(self.journal.read(run_id), find_output_fault, policy))
 
-    def session(self, run_id: str | None = None, *, files: Files | None = None) -> "Session":
-        """Return a session, to be used with `async with`. If `run_id` is a session in the journal, continue it."""
+    def session(
+        self, run_id: str | None = None, *, files: Files | None = None, trust: bool = False
+    ) -> "Session":
+        """Return a session, to be used with `async with`. If `run_id` is a session in the journal, continue it.
+
+        `trust` is as for `resume`.
+        """
         from treadle.agent.session import Session
 
-        return Session(self, run_id, files)
+        return Session(self, run_id, files, trust=trust)
 
     async def close(self) -> None:
         """Close the toolset objects that this agent was given, such as connections to servers.

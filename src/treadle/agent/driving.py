@@ -14,6 +14,7 @@ from treadle.agent.kit import Kit
 from treadle.agent.run import Run
 from treadle.agent.spec import Files
 from treadle.agent.task import Task, load_task
+from treadle.agent.trust import require_trust
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
@@ -105,12 +106,13 @@ def begin(
     return driver
 
 
-async def reopen(agent: AgentParts, run_id: str) -> tuple[State, RunWriter]:
+async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:
     """Acquire the lease of a run, and return the run's state and a writer for it.
 
-    Raises: `RunNotFoundError`; `LeaseHeldError` if another process drives the run.
+    Raises: `RunNotFoundError`; `LeaseHeldError` if another process drives the run; `UntrustedError`.
     """
     journal = agent.journal
+    await require_trust(journal, run_id, agent.spec, trust=trust)
     writer = await journal.acquire(run_id)
     try:
         return await asyncio.to_thread(read_state, journal, run_id), writer
@@ -144,11 +146,15 @@ async def fork(
     text: str | None,
     new_run_id: str | None,
     emit: Emit | None,
+    *,
+    trust: bool,
 ) -> tuple[Driver, Task | None]:
     """Create a run that begins with a copy of another run's first `at` events; return its driver and its task.
 
-    Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, or if `text` is missing or not allowed.
+    Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, or if `text` is missing or not allowed;
+    `UntrustedError`.
     """
+    await require_trust(agent.journal, run_id, agent.spec, trust=trust)
     events = await asyncio.to_thread(agent.journal.read, run_id)
     at = len(events) if at is None else at
     if not 1 <= at <= len(events):

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.core.events import Event, QuestionAsked, ToolCompleted
 from treadle.core.spec import AgentSpec
@@ -31,10 +32,13 @@ class Run:
 
     @property
     def spec(self) -> AgentSpec:
-        """The description of the agent that last drove the run; `Agent.from_spec` builds the agent from it."""
+        """The description of the agent that last drove the run; `Agent.from_spec` builds the agent from it.
+
+        It blocks, because it asks the journal whether the run is trusted.
+        """
         if self.state.agent is None:
             raise ValueError(f"run {self.run_id!r} has not begun")
-        return self.state.agent
+        return replace(self.state.agent, is_foreign=not self._journal.is_trusted(self.run_id))
 
     def __repr__(self) -> str:
         outcome = self.stop_reason or self.status

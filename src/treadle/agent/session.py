@@ -26,9 +26,12 @@ class Session:
     be used further after a turn that failed.
     """
 
-    def __init__(self, agent: AgentParts, run_id: str | None, files: Files | None) -> None:
+    def __init__(
+        self, agent: AgentParts, run_id: str | None, files: Files | None, *, trust: bool = False
+    ) -> None:
         self._agent = agent
         self._files = files
+        self._trust = trust
         self._driver: Driver | None = None
         self._lock = asyncio.Lock()
         """Held while a turn is driven, and until a cancelled turn has recorded its pause."""
@@ -39,7 +42,8 @@ class Session:
     async def open(self) -> "Session":
         """Begin the session, or continue it from its journal.
 
-        Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session.
+        Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session;
+        `UntrustedError` if it comes from elsewhere and nobody trusts it.
         """
         agent = self._agent
         driver = None if self.run_id is None else await self._reopen(self.run_id)
@@ -153,7 +157,7 @@ class Session:
     async def _reopen(self, run_id: str) -> Driver | None:
         """Return a driver for a session that exists, or `None` if the journal has no such run."""
         try:
-            state, writer = await driving.reopen(self._agent, run_id)
+            state, writer = await driving.reopen(self._agent, run_id, trust=self._trust)
         except RunNotFoundError:
             return None
         try:

@@ -33,27 +33,21 @@ def verify(
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Verify all runs of the journal.")] = False,
     tools: o.Tools = None,
-    is_trusted: Annotated[
-        bool,
-        typer.Option(
-            "--trust",
-            help="Take the tools that the journal names: this imports modules and may start programs, so use it "
-            "for journals of your own.",
-        ),
-    ] = False,
+    is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> int:
     """Make the tool calls of runs again in a fresh sandbox and compare the results.
 
-    The tools are the built-in ones, those of --tools, and with --trust all that the run's journal names. A call of
-    effect 'once' is never made again.
+    The tools are those of --tools, or those that the run's journal names and the built-in ones. A call of effect
+    'once' is never made again.
     The exit code is 0 if every result is the same, 1 otherwise.
     """
     if runs and len(runs) == 1 and runs[0].endswith(".jsonl"):
         memory = MemoryJournal()
-        run_ids = import_file(memory, runs[0])
-        return _verify(memory, run_ids, tools, is_trusted=is_trusted, is_json=is_json)
+        return _verify(
+            memory, import_file(memory, runs[0]).added, tools, is_trusted=is_trusted, is_json=is_json
+        )
     with closing(open_existing(journal)) as opened:
         run_ids = find_runs(opened, runs, is_all=is_all)
         return _verify(opened, run_ids, tools, is_trusted=is_trusted, is_json=is_json)
@@ -74,7 +68,7 @@ def _verify(
 
     async def verify_all() -> None:
         for run_id in run_ids:
-            found.append(await verify_run(journal, run_id, tools or None, is_trusted=is_trusted))
+            found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
             _print(found[-1], is_json=is_json)
 
     execute(verify_all())

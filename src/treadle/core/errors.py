@@ -17,7 +17,8 @@ TreadleError
 │   ├── RunNotFoundError (LookupError)
 │   ├── RunExistsError
 │   ├── LeaseHeldError                  another process drives the run
-│   └── LeaseLostError                  another process took the run over
+│   ├── LeaseLostError                  another process took the run over
+│   └── UntrustedError (PermissionError) the run comes from elsewhere
 ├── SandboxError (OSError)              a path outside the root, no such file, …
 ├── ExportError (ValueError)            a row format cannot hold the run
 ├── FormatError (ValueError)            a text format cannot hold the message
@@ -131,6 +132,10 @@ class LeaseHeldError(JournalError):
 
 class LeaseLostError(JournalError):
     """Raised if another process took the run over. Nothing more that this process appends is written."""
+
+
+class UntrustedError(JournalError, PermissionError):
+    """Raised if a run comes from elsewhere and the user has not said that its journal is trusted."""
 
 
 class SandboxError(TreadleError, OSError):

@@ -35,8 +35,8 @@ A name that ends with a colon is written with a text, as in `mcp:npx some-server
 A class from an entry point is called in the same way; any other object from one is a tool or toolset itself.
 """
 
-_FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
-_REFERENCE = re.compile(r"([\w.]+):(\w+)")
+FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
+REFERENCE = re.compile(r"([\w.]+):(\w+)")
 _FORMS = "'name', 'name:text', 'package.module:attribute', 'path/to/file.py' or 'path/to/file.py:attribute'"
 
 
@@ -123,8 +123,8 @@ def _load(text: str, settings: Mapping[str, Json] | None) -> Any:
     kind, colon, rest = text.partition(":")
     if f"{kind}:" in TOOLSETS and text not in TOOLSETS:
         return _make(TOOLSETS.load(f"{kind}:"), text, settings, rest)
-    file = _FILE.fullmatch(text)
-    reference = _REFERENCE.fullmatch(text)
+    file = FILE.fullmatch(text)
+    reference = REFERENCE.fullmatch(text)
     if file:
         module = load_file(Path(file[1]))
         found = attribute_of(module, file[2], text) if file[2] else tools_of(module, text, is_tool)

@@ -51,7 +51,7 @@ class Reader:
 
     def read(self, run_id: str, after_seq: int = 0) -> list[e.Event]:
         """See `Journal.read`."""
-        frames = self.query(CHAIN, (self._key_of(run_id), after_seq + 1))
+        frames = self.query(CHAIN, (self.key_of(run_id), after_seq + 1))
         return [event for first, body in frames for event in _decode(run_id, first, body, after_seq)]
 
     def read_blob(self, digest: str) -> bytes:
@@ -73,7 +73,7 @@ class Reader:
         conditions, values = _compile(filter_, live)
         if after is not None:
             conditions.append("runs.id < ?" if newest_first else "runs.id > ?")
-            values.append(self._key_of(after))
+            values.append(self.key_of(after))
         rows = self.query(
             f"SELECT runs.run_id, runs.owner, {COLUMNS} FROM runs JOIN heads ON heads.run = runs.id "
             f"WHERE {' AND '.join(conditions) or '1'} "
@@ -87,7 +87,7 @@ class Reader:
         if run_id is None:
             rows = self.query("SELECT coalesce(max(id), 0) FROM frames")
             return int(rows[0][0]) if after_seq is None else 0
-        key = self._key_of(run_id)
+        key = self.key_of(run_id)
         if after_seq is not None:
             return after_seq
         rows = self.query(
@@ -112,7 +112,8 @@ class Reader:
         ]
         return Page(found, frames[-1][0] if frames else position, is_last=False)
 
-    def _key_of(self, run_id: str) -> int:
+    def key_of(self, run_id: str) -> int:
+        """Return the number of the run's row. Raises: `RunNotFoundError`."""
         rows = self.query("SELECT id FROM runs WHERE run_id=?", (run_id,))
         if not rows:
             raise RunNotFoundError(f"run {run_id!r} not found in the journal {str(self._path)!r}")

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +19,7 @@ from treadle.core.errors import (
     ServerError,
 )
 from treadle.core.types import Json
-from treadle.http.transport import origin_of
+from treadle.http.transport import address_of, origin_of
 from treadle.models.protocol import RateLimits
 
 _MAX_CHARS = 400
@@ -88,7 +87,7 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
     @property
     def address(self) -> str:
         """The base URL without user, password and query, which may be secret."""
-        return origin_of(self.base_url) + urlsplit(self.base_url).path
+        return address_of(self.base_url)
 
     def mask(self, text: str) -> str:
         """Return `text` with all keys that were sent replaced, because some servers repeat them."""

@@ -1,0 +1,89 @@
+"""`treadle import`: an import that is interrupted leaves no half of a run, and goes on when it is started again."""
+
+import json
+import os
+import signal
+import time
+from typing import Any
+
+from tests.cli.command import Cli
+from tests.conftest import IS_FULL
+
+from treadle import open_journal
+
+Json = Any
+RUNS = 400
+STARTED = {"type": "run_started", "at": 1.0, "version": "2.0", "agent": {"model": {"name": "openai:m"}}}
+TURN = {"type": "turn_started", "at": 1.0, "turn": 1, "message": {"role": "user", "content": "hi"}}
+OVER = {"type": "run_finished", "at": 2.0, "stop_reason": "completed"}
+
+
+def write_runs(cli: Cli, *more: str) -> bytes:
+    """Write an exported journal of many runs, with lines `more` at its end, and return its content."""
+    lines = [
+        json.dumps({"run_id": f"r{number:04}", "seq": seq, **body}, separators=(",", ":"))
+        for number in range(RUNS)
+        for seq, body in enumerate((STARTED, TURN, OVER), 1)
+    ]
+    return cli.write("runs.jsonl", "".join(line + "\n" for line in [*lines, *more])).read_bytes()
+
+
+def test_a_killed_import_goes_on(cli: Cli) -> None:
+    content = write_runs(cli)
+    seen = set()
+    for number, wanted in enumerate(range(0, RUNS, 10 if IS_FULL else 100)):
+        path = cli.folder / f"{number}.db"
+        importing = cli.start("import", "runs.jsonl", "--journal", path.name)
+        while importing.poll() is None:
+            if path.exists() and path.stat().st_size:
+                with open_journal(path) as journal:
+                    if len(journal.runs()) >= wanted:
+                        break
+            time.sleep(0.001)
+        importing.send_signal(signal.SIGKILL)
+        importing.communicate()
+        with open_journal(path) as journal:
+            kept = journal.runs()
+        assert all(info.events == 3 for info in kept)
+        seen.add(len(kept))
+        again = cli("import", "runs.jsonl", "--journal", path.name)
+        assert (again.code, len(again.out.split())) == (0, RUNS), again
+        assert f"{len(kept)} run" in again.err or not kept
+        assert cli("export", "--all", "--format", "journal", "--journal", path.name).out.encode() == content
+    assert any(0 < count < RUNS for count in seen), seen
+
+
+def test_a_bad_last_line_leaves_nothing(cli: Cli) -> None:
+    write_runs(cli, '{"run_id": "r0000", "seq": 4, "type": "run_fin')
+    refused = cli("import", "runs.jsonl")
+    assert refused.code == 1
+    assert f"line {3 * RUNS + 1}: not a line of a Treadle journal" in refused.err
+    assert cli("runs").out == ""
+
+
+def test_hostile_ids_do_not_control_the_terminal(cli: Cli) -> None:
+    name = "a\x1b]0;pwned\x07\x9b2J\u202eb\u2066[bold]../../x"
+    bodies = (STARTED, {**TURN, "message": {"role": "user", "content": name}}, OVER)
+    lines = [json.dumps({"run_id": name, "seq": seq, **body}) + "\n" for seq, body in enumerate(bodies, 1)]
+    cli.write("bad.jsonl", "".join(lines))
+    commands = (
+        ("import", "bad.jsonl"),
+        ("import", "bad.jsonl"),
+        ("runs",),
+        ("show", "last"),
+        ("show", "last", "--events"),
+        ("replay", "last"),
+        ("verify", "last"),
+        ("approve", "last"),
+        ("resume", "last"),
+        ("fork", "last", "--text", "more"),
+        ("chat", "--session", "last"),
+        ("export", "last", "-f", "openai", "-o", "rows.jsonl"),
+    )
+    for command in commands:
+        result = cli(*command)
+        said = result.out + result.err
+        assert not set("\x1b\x07\x9b\u202e\u2066") & set(said), (command, result)
+        assert "Traceback" not in said
+    assert sorted(os.listdir(cli.folder)) == [".treadle", "bad.jsonl", "rows.jsonl"]
+    assert not (cli.folder.parent / "x").exists()
