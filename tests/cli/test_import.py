@@ -12,7 +12,7 @@ from tests.conftest import IS_FULL
 from treadle import open_journal
 
 Json = Any
-RUNS = 400
+RUNS = 600
 STARTED = {"type": "run_started", "at": 1.0, "version": "2.0", "agent": {"model": {"name": "openai:m"}}}
 TURN = {"type": "turn_started", "at": 1.0, "turn": 1, "message": {"role": "user", "content": "hi"}}
 OVER = {"type": "run_finished", "at": 2.0, "stop_reason": "completed"}
@@ -63,8 +63,34 @@ def test_a_bad_last_line_leaves_nothing(cli: Cli) -> None:
 
 def test_hostile_ids_do_not_control_the_terminal(cli: Cli) -> None:
     name = "a\x1b]0;pwned\x07\x9b2J\u202eb\u2066[bold]../../x"
-    bodies = (STARTED, {**TURN, "message": {"role": "user", "content": name}}, OVER)
-    lines = [json.dumps({"run_id": name, "seq": seq, **body}) + "\n" for seq, body in enumerate(bodies, 1)]
+    call = {"call_id": name, "name": name, "arguments": json.dumps({name: name}, ensure_ascii=False)}
+    said = {"role": "assistant", "content": name, "reasoning": name, "tool_calls": [call]}
+    completion = {"message": said, "finish_reason": "tool_calls"}
+    spec = {"name": name, "parameters": {"type": "object"}, "description": name, "effect": "once"}
+    part = {"kind": "image", "mime_type": "image/png", "name": name, "uri": name}
+    result = {"call_id": name, "name": name, "content": name, "is_error": True, "artifacts": [part]}
+    agent = {"model": {"name": "openai:" + name}, "tools": [{"name": "mcp:" + name}], "files": name}
+    task = {"task_set": name, "task_id": name}
+    bodies: list[Json] = [
+        {**STARTED, "agent": agent, "tools": [spec], "task": task, "parent": {"run_id": name, "seq": 1}},
+        {**TURN, "message": {"role": "user", "content": name}},
+        {"type": "inference_failed", "step": 1, "error": name, "error_type": name, "fault": "infrastructure"},
+        {"type": "inference_completed", "step": 1, "completion": completion},
+        {"type": "approval_requested", "call_id": name},
+        {"type": "approval_decided", "call_id": name, "is_approved": True, "reason": name, "arguments": "{}"},
+        {"type": "tool_started", "step": 1, "call_id": name, "name": name, "effect": "once", "attempt": 2},
+        {"type": "tool_completed", "step": 1, "result": result},
+        {"type": "question_asked", "question_id": name, "text": name},
+        {"type": "question_answered", "question_id": name, "text": name},
+        {"type": "run_paused", "reason": name},
+        {"type": "turn_completed", "turn": 1, "stop_reason": "error", "error": name, "output": name},
+        {"type": "rewarded", "reward": 1.0, "name": name, "detail": name},
+        {**OVER, "stop_reason": "error", "error": name},
+    ]
+    lines = [
+        json.dumps({"run_id": name, "seq": seq, "at": 1.0, **body}) + "\n"
+        for seq, body in enumerate(bodies, 1)
+    ]
     cli.write("bad.jsonl", "".join(lines))
     commands = (
         ("import", "bad.jsonl"),
