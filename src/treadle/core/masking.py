@@ -90,8 +90,8 @@ def forms_of(secret: str) -> set[str]:
 
 
 def words_of(value: str) -> list[str]:
-    """Return a header's value and its parts, such as the token of `Bearer TOKEN` and the values of cookies."""
-    words = [value, *value.split(), *_WORDS.split(value)]
+    """Return the parts of a header's value, such as the token of `Bearer TOKEN` and the values of cookies."""
+    words = [*value.split(), *_WORDS.split(value)]
     scheme, _, rest = value.partition(" ")
     if scheme.lower() == "basic":
         try:
