@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         SandboxError,
         ToolError,
         TreadleError,
+        UntrustedError,
     )
     from treadle.core.events import Ephemeral, Event
     from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
@@ -87,6 +88,7 @@ _WHERE = {
     "ToolResult": "treadle.core.types",
     "ToolSpec": "treadle.core.types",
     "TreadleError": "treadle.core.errors",
+    "UntrustedError": "treadle.core.errors",
     "Usage": "treadle.core.types",
     "load_task": "treadle.tasks",
     "model": "treadle.models.config.build",
@@ -135,6 +137,7 @@ __all__ = [
     "ToolResult",
     "ToolSpec",
     "TreadleError",
+    "UntrustedError",
     "Usage",
     "load_task",
     "model",
