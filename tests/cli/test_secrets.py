@@ -119,7 +119,7 @@ def test_no_dialect_leaves_its_key(cli: Cli, script: Script, provider: str, echo
 
 
 def test_no_part_of_a_url_is_left(cli: Cli, script: Script) -> None:
-    secrets = ("password-00005", "query-00006")
+    secrets = ("hunter2-planted-5", "q99-planted-00006")
     server = script(lambda _: (404, f"no {url.partition('://')[2]} here"))
     url = server.url.replace("http://", f"http://me:{secrets[0]}@") + f"?code={secrets[1]}"
     cli.write("treadle.toml", f'model = "main"\n[models.main]\nmodel = "openai:m"\nbase_url = "{url}"\n')

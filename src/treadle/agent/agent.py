@@ -21,7 +21,7 @@ from treadle.agent.spec import Files, make_model, make_spec, refuse_missing
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import iterate_blocking
 from treadle.agent.task import Task
-from treadle.agent.trust import demands_of, explain
+from treadle.agent.trust import demands_of
 from treadle.core import events as e
 from treadle.core.errors import UntrustedError
 from treadle.core.policy import Policy
@@ -109,7 +109,7 @@ class Agent:
         `trust`; the message names what its parts would do.
         """
         if spec.is_foreign and not trust:
-            raise UntrustedError(explain("the agent", demands_of(spec), "pass trust=True"))
+            raise UntrustedError("the agent", demands_of(spec))
         given = None if tools is None else tuple(tools)
         refuse_missing(spec, has_model=model is not None, has_tools=given is not None)
         return cls(

@@ -1,7 +1,6 @@
 """Trust in runs that come from elsewhere: what using one would do here, and who says that it may."""
 
 import asyncio
-from collections.abc import Iterable
 
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.spec import AgentSpec
@@ -12,7 +11,7 @@ _MAX_CHARS = 200
 """How many characters of the arguments of a recorded call are quoted."""
 
 
-def demands_of(spec: AgentSpec, state: State | None = None) -> list[str]:
+def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
     """Return what building the agent of `spec`, and going on with its run in `state`, would do here.
 
     Each item is a phrase such as "start the program 'npx some-server'". Nothing is done to find it out.
@@ -29,23 +28,14 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> list[str]:
     if spec.files is not None:
         found.append(f"open the folder {spec.files!r} for new runs")
     if state is None:
-        return found
+        return tuple(found)
     if state.started is not None and state.started.task is not None:
         found.append(f"load the task set {state.started.task.task_set!r} and use its check")
     for item in state.calls.values():
         if item.result is None:
             call = f"{item.call.name}({item.call.arguments[:_MAX_CHARS]})"
             found.append(f"make the recorded call {call!r}")
-    return found
-
-
-def explain(run: str, demands: Iterable[str], remedy: str) -> str:
-    """Return the message of an `UntrustedError`. `run` names the run, and `remedy` says how it is trusted."""
-    listed = "; ".join(dict.fromkeys(demands)) or "nothing that its journal names"
-    return (
-        f"{run} was imported, or its file was written by another user, machine or version of Treadle, and nobody "
-        f"here has said that it is trusted. Using it would: {listed}. If you trust it, {remedy}"
-    )
+    return tuple(found)
 
 
 async def require_trust(journal: Journal, run_id: str, spec: AgentSpec, *, trust: bool) -> None:
@@ -61,4 +51,4 @@ async def require_trust(journal: Journal, run_id: str, spec: AgentSpec, *, trust
     from treadle.agent.driving import read_state
 
     state = await asyncio.to_thread(read_state, journal, run_id)
-    raise UntrustedError(explain(f"run {run_id!r}", demands_of(spec, state), "pass trust=True"))
+    raise UntrustedError(f"run {run_id!r}", demands_of(spec, state))

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.trust import explain
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.inner import InnerDecision, Recall, Run, Settle
@@ -99,21 +98,21 @@ async def verify_run(
         if trust:
             await asyncio.to_thread(journal.trust, run_id)
         elif demands := await asyncio.to_thread(_demands_of, journal, run_id, tools):
-            raise UntrustedError(explain(f"run {run_id!r}", demands, "pass trust=True"))
+            raise UntrustedError(f"run {run_id!r}", demands)
         else:
             tools = ["files"]
     return await _Verifier(journal, run_id, tools).verify()
 
 
-def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> list[str]:
+def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> tuple[str, ...]:
     """Return what making the calls of a run again would do here."""
     if tools is not None:
         names = [part.name for part in parts_of(tools)]
-        return [f"make the recorded calls with {name!r}" for name in names if name != "files"]
+        return tuple([f"make the recorded calls with {name!r}" for name in names if name != "files"])
     bodies = [event.body for event in journal.read(run_id)]
     specs = [body.spec for body in bodies if isinstance(body, e.RunStarted)]
     specs += [body.agent for body in bodies if isinstance(body, e.RunResumed) and body.agent is not None]
-    return [demand for spec in specs for part in spec.tools for demand in demands_of_tools(part)]
+    return tuple([demand for spec in specs for part in spec.tools for demand in demands_of_tools(part)])
 
 
 class _Recorded:

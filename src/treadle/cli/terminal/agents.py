@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 from treadle.agent.agent import Agent
 from treadle.agent.run import Run
 from treadle.agent.task import load_task
-from treadle.agent.trust import demands_of, explain
+from treadle.agent.trust import demands_of
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.core.errors import ConfigError, JournalError, UntrustedError
 from treadle.core.policy import Policy
@@ -85,7 +85,7 @@ class RunAgents:
         spec = self._override(run.spec)
         if spec.is_foreign:
             if not self._is_trusted:
-                raise UntrustedError(explain(f"run {run_id!r}", demands_of(spec, run.state), "pass --trust"))
+                raise UntrustedError(f"run {run_id!r}", demands_of(spec, run.state), "pass --trust")
             self.journal.trust(run_id)
             spec = replace(spec, is_foreign=False)
         _refuse_missing(run_id, spec)

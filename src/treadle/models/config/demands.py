@@ -38,7 +38,7 @@ def _demand(part: PartSpec, table: ModelTable | None) -> str:
     key = settings.get(
         "api_key_env", (table.api_key_env if table is not None else None) or preset.key_variable
     )
-    keys = [key, *preset.header_variables.values()]
+    keys = [key, *[name for name in preset.header_variables.values() if os.environ.get(name)]]
     for value in (table.headers or {}).values() if table is not None else ():
         keys += _VARIABLE.findall(value)
     sent = ", ".join([str(name) for name in keys if name])
