@@ -3,7 +3,10 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from tests.cli.command import Cli
@@ -51,6 +54,21 @@ def test_a_killed_import_goes_on(cli: Cli) -> None:
         assert f"{len(kept)} run" in again.err or not kept
         assert cli("export", "--all", "--format", "journal", "--journal", path.name).out.encode() == content
     assert any(0 < count < RUNS for count in seen), seen
+
+
+def test_an_import_onto_a_full_disk_goes_on(cli: Cli) -> None:
+    content = write_runs(cli)
+    command = f"ulimit -f 100; exec {Path(sys.executable).with_name('treadle')} import runs.jsonl"
+    full = subprocess.run(
+        ["bash", "-c", command], cwd=cli.folder, env=cli.env, capture_output=True, text=True
+    )
+    assert full.returncode == 1, full
+    assert full.stderr.startswith("error: "), full
+    assert "Traceback" not in full.stderr
+    kept = len(cli("runs", "--limit", "0", "--json").lines)
+    assert 0 < kept < RUNS
+    assert cli("import", "runs.jsonl").code == 0
+    assert cli("export", "--all", "--format", "journal").out.encode() == content
 
 
 def test_a_bad_last_line_leaves_nothing(cli: Cli) -> None:

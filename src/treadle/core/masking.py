@@ -11,6 +11,7 @@ MIN_SECRET_CHARS = 8
 MASK = "***"
 
 _HTML = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
+_SECRET_NAME = re.compile(r"auth|cookie|key|secret|token|passw|credential", re.IGNORECASE)
 _PIECE_CHARS = 8
 _WORDS = re.compile(r"[\s;,=\"']+")
 _CODES = (
@@ -100,6 +101,11 @@ def words_of(value: str) -> list[str]:
             return words
         words += [plain, plain.partition(":")[2]]
     return words
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether the value of a header or variable with this name is probably secret."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def hide_in_url(url: str) -> str:

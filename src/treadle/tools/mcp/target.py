@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle.core.masking import Mask, secrets_of_url, words_of
+from treadle.core.masking import Mask, is_secret_name, secrets_of_url, words_of
 
 _PATH_SECRETS = re.compile(r"/(?=[^/?#]*\d)([^/?#]{16,})")
 """The parts of a URL's path that look like a key."""
@@ -41,3 +41,8 @@ class Target(Struct, frozen=True):
         if self.url is not None:
             found += [*secrets_of_url(self.url), *_PATH_SECRETS.findall(self.url)]
         return Mask(found).hide_pieces(text)
+
+    def result_mask(self) -> Mask:
+        """Return the mask for results, which are data: only what is secret by its name is hidden in them."""
+        named = [*self.env.items(), *self.headers.items()]
+        return Mask(word for name, value in named if is_secret_name(name) for word in words_of(value))

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote, urlsplit
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.core.masking import Mask, words_of
+from treadle.core.masking import Mask, is_secret_name, words_of
 from treadle.core.types import Json
-
-_SENSITIVE = re.compile(r"auth|cookie|key|secret|token|password", re.IGNORECASE)
 
 
 class Secrets:
@@ -127,4 +125,4 @@ def _add(name: str, scheme: Mapping[str, Json], secret: str, url: str, headers: 
 
 
 def _sensitive(headers: Mapping[str, str]) -> list[str]:
-    return [word for name, value in headers.items() if _SENSITIVE.search(name) for word in words_of(value)]
+    return [word for name, value in headers.items() if is_secret_name(name) for word in words_of(value)]
