@@ -63,9 +63,13 @@ async def test_a_run_that_was_imported_is_trusted_when_the_user_says_so(
         await writer.release()
         await writer.sync()
     again = journal.create("own", is_imported=True)
-    with pytest.raises(RunExistsError):
+
+    async def take_over() -> None:
         again.append([STARTED])
         await again.sync()
+
+    with pytest.raises(RunExistsError):
+        await take_over()
     assert (journal.is_trusted("own"), journal.is_trusted("foreign")) == (True, False)
     journal.trust("foreign")
     with pytest.raises(RunNotFoundError):
