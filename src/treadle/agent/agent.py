@@ -31,7 +31,7 @@ from treadle.core.state import Status
 from treadle.core.types import Json, StopReason
 from treadle.http.background import run_blocking
 from treadle.journal.protocol import Journal
-from treadle.loop.driver import Emit
+from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock, to_decided
 from treadle.models.protocol import Model

@@ -34,7 +34,8 @@ from treadle.core.types import (
     ToolResult,
 )
 from treadle.journal.protocol import Journal, RunWriter
-from treadle.loop.driver import Driver, Emit
+from treadle.loop.driver import Driver
+from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock, read_call, to_decided
 from treadle.models.protocol import Model
@@ -198,8 +199,10 @@ async def drive(driver: Driver, journal: Journal, task: Task | None) -> Run:
 async def leave(driver: Driver, reason: str | None) -> None:
     """Close the tools of a run and release its lease, even if cancelled. With a `reason`, also record a pause.
 
-    If the store fails here, only that record is lost: the run can be resumed as after a crash.
+    An asynchronous listener is not told about the pause. If the store fails here, only its record is lost: the run
+    can be resumed as after a crash.
     """
+    driver.give_up_listener()
 
     async def pause() -> None:
         if reason is not None:

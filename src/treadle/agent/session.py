@@ -14,7 +14,8 @@ from treadle.agent.stream import RunStream
 from treadle.core.errors import ConfigError, RunNotFoundError
 from treadle.core.state import Status, clone
 from treadle.http.background import run_blocking
-from treadle.loop.driver import Driver, Emit
+from treadle.loop.driver import Driver
+from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.tools.protocol import Decision
 
@@ -183,6 +184,7 @@ class Session:
             await driver.drive()
             await driver.kept()
         except asyncio.CancelledError:
+            driver.give_up_listener()
             await see_through(lambda: driver.abandon("cancelled"))
             raise
         finally:

@@ -6,7 +6,7 @@ from typing import Any
 
 from treadle.agent.run import Run
 from treadle.core.events import Ephemeral, Event
-from treadle.loop.driver import Emit
+from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 
 Item = Event | Ephemeral

@@ -101,6 +101,8 @@ class _Failures:
         self._outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
         if self._is_heard:
             self._telling = asyncio.ensure_future(self._outbox.kept())
+            # An error of the store or of the listener is raised where the next events are kept.
+            self._telling.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def end(self) -> None:
         """Record nothing from now on."""
