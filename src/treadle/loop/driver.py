@@ -11,12 +11,14 @@ nothing before the events that led to it are durable. Only the driver appends.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.answers import FindFault
 from treadle.core.decide import (
     Action,
     Append,
@@ -80,6 +82,8 @@ class Driver:
             clock=clock,
         )
         self._calls = ToolCalls(self.bench)
+        self.find_answer_fault: FindFault | None = None
+        """The function that checks answers; `None`: only their JSON Schema is checked."""
         self._unsent: list[e.Event] = []
         self._is_released = False
         self._listener: Listener | None = None
@@ -192,7 +196,7 @@ class Driver:
         if isinstance(action, RunCalls):
             return self._calls.run
         if isinstance(action, CheckAnswer):
-            return check_answer
+            return partial(check_answer, self.find_answer_fault)
         return self._calls.request_approvals if isinstance(action, RequestApprovals) else self._calls.ask
 
     async def _perform_until(self, action: Action, left_seconds: float) -> None:
