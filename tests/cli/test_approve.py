@@ -44,7 +44,7 @@ def begin(cli: Cli, url: str, *more: str) -> list[str]:
 def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: Script) -> None:
     server = script(call_once("send", to="a"))
     done = cli(*begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
-    assert done.code == 1, done
+    assert done.code == 4, done
     assert "run r · openai:m\n" in done.out
     assert "waits for approval" in done.out
     assert "treadle approve r call_1 yes" in done.err
@@ -80,7 +80,7 @@ def test_a_no_with_a_reason_and_an_edit_are_told_to_the_model(cli: Cli, script: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("r", "call_2", "yes"), "no call begins with 'call_2'; did you mean 'call_1'?; waiting are: call_1"),
+        (("r", "call_2", "yes"), "no call begins with 'call_2'; did you mean 'call_1'? waiting are: call_1"),
         (("r", "call_1", "maybe"), "'maybe' is not a decision; say yes, no or edit"),
         (("r", "call_1", "edit"), "edit needs the arguments"),
         (("r", "call_1", "edit", "{}"), "missing parameter 'to'"),

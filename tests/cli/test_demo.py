@@ -72,6 +72,17 @@ def test_own_model_and_tools(cli: Cli, script: Script) -> None:
     assert cli("demo", "--prompts", "prompts.txt").code == 2
 
 
+def test_a_demo_whose_runs_all_fail_says_why(cli: Cli, script: Script) -> None:
+    server = script(lambda body: 401)
+    result = cli("demo", "--model", "m", "--base-url", server.url, "--tasks", "3", "--kill-after", "0")
+    assert result.code == 1, result
+    assert "✗ runs      3 error" in result.out
+    assert "3 of them: " in result.out
+    assert "401" in result.out
+    assert "3 left out, the first because run " in result.out
+    assert "✓ verify" not in result.out
+
+
 def test_interrupt_leaves_no_process(cli: Cli) -> None:
     process = cli.start("demo", "--tasks", "300", "--parallel-runs", "2")
     assert process.stdout is not None

@@ -131,6 +131,22 @@ def test_limits_and_another_model_hold_from_a_resume_on(cli: Cli, script: Script
     assert resumed["agent"]["model"]["name"] == "openai:other"
 
 
+def test_rows_say_which_model_said_what(cli: Cli, script: Script) -> None:
+    (cli.folder / "letters.py").write_text(LETTERS.replace("once", "pure"))
+    answers = iter([call("send", to="a"), 401, say("sent")])
+    server = script(lambda body: next(answers))
+    cli("run", "go", *options(server.url, "--tools", "letters.py", "--run-id", "r"))
+    done = cli("resume", "r", *options(server.url, "--model", "other", "--json"))
+    assert done.lines[-1]["model"] == "openai:other", done
+    (row,) = cli("export", "r", "--journal", "my runs.db").lines
+    assert row["lineage"]["model"] == "openai:other"
+    assert row["lineage"]["models"] == ["openai:m", "openai:other"]
+    shown = cli("show", "r", "--journal", "my runs.db").out
+    assert "step 1 · 100 + 10" in shown, shown
+    assert "step 2 · openai:other · 100 + 10" in shown, shown
+    assert cli("runs", "--json", "--journal", "my runs.db").lines[0]["model"] == "openai:other"
+
+
 @tool(effect="pure")
 def look() -> str:
     """Look around."""

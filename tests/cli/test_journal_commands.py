@@ -332,7 +332,7 @@ def test_runs_are_listed_by_status_model_and_task(cli: Cli, script: Script) -> N
     assert ids("--task", "files") == ids("--task", TASK) == ids("--model", "oracle") == ["c"]
     assert ids("--task", "files:other") == ids("--status", "unfinished") == ids("--status", "waiting") == []
     more = cli("runs", "--limit", "2")
-    assert "--limit 0 lists all, --after c the next 2" in more.err, more
+    assert "list the next with: treadle runs --after c --limit 2" in more.err, more
     assert "more runs" not in cli("runs", "--limit", "6").err
 
 

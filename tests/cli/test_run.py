@@ -163,7 +163,10 @@ MISUSES = [
     ),
     (["run", "--task", TASK, "-m", "oracle", "--mount", "."], "brings its own files"),
     (["run", "hi", "-m", "m", "--base-url", "ftp://x"], "--base-url 'ftp://x' is not a URL"),
-    (["run", "hi", "-m", "m", "--base-url", "http://x/v1", "--mount", "nowhere"], "does not exist"),
+    (
+        ["run", "hi", "-m", "m", "--base-url", "http://x/v1", "--mount", "nowhere"],
+        "cannot mount 'nowhere': there is no",
+    ),
     (
         ["run", "hi", "-m", "m", "--base-url", "http://x/v1", "-t", "none.py"],
         "there is no file 'none.py'",

@@ -59,7 +59,7 @@ def test_one_call(cli: Cli) -> None:
             ("call", "read_file", "-t", "mcp:no-such-command"),
             "the command 'no-such-command' of the MCP server",
         ),
-        (("call", "read_file", "--mount", "absent"), "'--mount': dir 'absent' does not exist"),
+        (("call", "read_file", "--mount", "absent"), "cannot mount 'absent': there is no such file"),
         (("list", "-t", "files", "--format", "xml"), "'xml' is not one of"),
         (
             ("list", "--format", "mcp"),

@@ -35,3 +35,16 @@ def test_tools_that_the_journal_names_are_taken(cli: Cli) -> None:
     subprocess.run([sys.executable, "program.py"], cwd=cli.folder, check=True)
     checked = cli("verify", "r", "--journal", "runs.db")
     assert (checked.code, checked.out) == (0, "same    r  1 of 1 call\n")
+    checked = cli("verify", "r", "--tools", "shop.py", "--journal", "runs.db")
+    assert (checked.code, checked.out) == (0, "same    r  1 of 1 call\n")
+    checked = cli("verify", "r", "--tools", "files", "--journal", "runs.db")
+    assert (checked.code, checked.err) == (2, FAR)
+    (cli.folder / "shop.py").write_text(SHOP.replace("3 EUR", "4 EUR"))
+    checked = cli("verify", "r", "--tools", "shop.py", "--journal", "runs.db")
+    assert (checked.code, checked.out.split()[0]) == (1, "differs")
+
+
+FAR = (
+    "error: --tools: no run has a tool 'delete_file' or 'edit_file' or 'list_files' or 'read_file' or "
+    "'search_files' or 'write_file'; the tools are: price\n"
+)

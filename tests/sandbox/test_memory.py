@@ -1,15 +1,13 @@
 import hashlib
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from treadle.core.errors import ConfigError, SandboxError
+from treadle.core.errors import SandboxError
 from treadle.core.types import FileDelta
 from treadle.sandbox.memory import MemorySandbox
 from treadle.sandbox.protocol import Sandbox
@@ -219,62 +217,6 @@ def test_threads_lose_no_change() -> None:
     kept.add(sandbox.take_delta())
     assert len(sandbox.paths()) == 8 * 25
     assert kept.restore().snapshot_id == sandbox.snapshot_id
-
-
-def test_a_folder_is_read_and_never_written(tmp_path: Path) -> None:
-    (tmp_path / "sub" / "deep").mkdir(parents=True)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / ".hidden").write_bytes(b"h")
-    (tmp_path / "sub" / "deep" / "é.txt").write_bytes(b"\xff")
-    sandbox = MemorySandbox.from_folder(tmp_path)
-    assert contents_of(sandbox) == {".hidden": b"h", "sub/deep/é.txt": b"\xff"}
-    sandbox.write(".hidden", b"changed")
-    sandbox.delete("sub/deep/é.txt")
-    assert (tmp_path / ".hidden").read_bytes() == b"h"
-    assert (tmp_path / "sub" / "deep" / "é.txt").exists()
-
-
-def test_links_are_followed_only_within_the_folder(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    root = tmp_path / "root"
-    (root / "sub").mkdir(parents=True)
-    outside.mkdir()
-    (outside / "secret").write_text("secret")
-    (root / "sub" / "file").write_text("mine")
-    (root / "to_file").symlink_to("sub/file")
-    (root / "to_folder").symlink_to("sub")
-    (root / "to_outside").symlink_to(outside)
-    (root / "to_secret").symlink_to(outside / "secret")
-    (root / "to_nothing").symlink_to("nothing")
-    (root / "to_itself").symlink_to("to_itself")
-    (root / "sub" / "up").symlink_to("..")
-    (tmp_path / "root_link").symlink_to(root)
-    expected = ["sub/file", "to_file", "to_folder/file"]
-    assert MemorySandbox.from_folder(root).paths() == expected
-    assert MemorySandbox.from_folder(tmp_path / "root_link").paths() == expected
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_what_is_no_regular_file_is_left_out(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "file").write_text("")
-    assert MemorySandbox.from_folder(tmp_path).paths() == ["file"]
-
-
-def test_a_folder_over_the_limit_is_refused_with_its_size(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"1" * 600)
-    (tmp_path / "b").write_bytes(b"1" * 600)
-    with pytest.raises(SandboxError, match=r"1,200 bytes in 2 files, over the limit of 1,199"):
-        MemorySandbox.from_folder(tmp_path, max_bytes=1199)
-    assert len(MemorySandbox.from_folder(tmp_path, max_bytes=1200).paths()) == 2
-
-
-def test_a_missing_folder_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere' does not exist"):
-        MemorySandbox.from_folder(tmp_path / "nowhere")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="file' is not a folder"):
-        MemorySandbox.from_folder(tmp_path / "file")
 
 
 @given(st.dictionaries(st.text(st.sampled_from("ab/."), min_size=1), st.binary(max_size=3), max_size=5))

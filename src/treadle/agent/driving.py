@@ -5,6 +5,7 @@ import os
 import random
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -14,7 +15,7 @@ from treadle.agent.answer import AnswerType
 from treadle.agent.kit import Kit
 from treadle.agent.options import Given, Instructions
 from treadle.agent.run import Run
-from treadle.agent.spec import Files
+from treadle.agent.spec import Files, path_of, read_mount
 from treadle.agent.task import Task, load_task
 from treadle.agent.trust import require_trust
 from treadle.core import events as e
@@ -39,7 +40,7 @@ from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock, read_call, to_decided
-from treadle.models.protocol import Model
+from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Approver, Decision, Tool
 
@@ -231,7 +232,16 @@ def make_driver(
     output: OutputSpec | None,
     policy: Policy,
 ) -> Driver:
-    """Return a driver for a run with the agent's model, tools and approver."""
+    """Return a driver for a run with the agent's model, tools and approver.
+
+    Raises: `ConfigError` if the policy limits a cost that is not known.
+    """
+    if policy.max_cost_usd is not None and not has_price(agent.model):
+        extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
+        raise ConfigError(
+            f"max_cost_usd (--max-cost) limits the cost, and no price of the model {agent.model.name!r} is known: "
+            f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
+        )
     toolbox = agent.kit.toolbox(task, output, given.answer).under(policy)
     driver = Driver(
         state,
@@ -253,7 +263,7 @@ def make_sandbox(files: Files | None) -> Sandbox:
     """Return a sandbox in memory with `files`."""
     from treadle.sandbox.memory import MemorySandbox
 
-    return MemorySandbox.from_folder(files) if isinstance(files, str | Path) else MemorySandbox(files)
+    return MemorySandbox(read_mount(files) if isinstance(files, str | Path) else files)
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:
@@ -358,7 +368,7 @@ def _spec_for(
             tools=tuple([PartSpec(name=name) for name in names]) or spec.tools,
             task_set=task.task_set,
         )
-    folder = str(files) if isinstance(files, str | Path) else None
+    folder = path_of(files)
     if schema == spec.schema and folder == spec.files:
         return spec
     return replace(spec, schema=schema, files=folder)

@@ -1,5 +1,6 @@
 """The conversion of an agent's parts to an agent spec, and of a spec back to parts."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from treadle.tools.protocol import ToolLike
 from treadle.tools.toolbox import Toolbox
 
 Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
-"""Initial files: a mapping of path to content, or the path of a folder, which is only read."""
+"""Initial files: a mapping of path to content, or the path of a folder or file on disk; see `Mount`."""
 
 
 def make_spec(
@@ -31,8 +32,25 @@ def make_spec(
         tools=_parts_of(items) if items else (),
         policy=policy,
         schema=schema,
-        files=str(files) if isinstance(files, str | Path) else None,
+        files=path_of(files),
     )
+
+
+def path_of(files: Files | None) -> str | None:
+    """Return the path on disk of initial files; `None` if they are not from the disk."""
+    place = getattr(files, "path", files)  # that of a `Mount`
+    return str(place) if isinstance(place, str | Path) else None
+
+
+def read_mount(path: str | Path) -> Mapping[str, bytes]:
+    """Return the files at `path` for a sandbox, and log what is left out. Raises: `ConfigError`."""
+    from treadle.sandbox.mount import Mount
+
+    mount = Mount(path)
+    if mount.left_out or mount.refused:
+        names = ", ".join([*mount.left_out, *mount.refused])
+        logging.getLogger("treadle").info("left out of the files of %r: %s", str(path), names)
+    return mount
 
 
 def make_model(part: PartSpec, api_key: str | None = None) -> Model:

@@ -1,5 +1,5 @@
 """The command line: one file for each command, loaded only when the command is used."""
 
-from treadle.cli.app import main
+from treadle.cli.start import main
 
 __all__ = ["main"]

@@ -1,26 +1,35 @@
-"""The command `treadle`: its help, its exit codes, and how its errors are reported.
-
-Exit codes: 0 completed, 1 failed, 2 misuse, 3 a limit was reached, 130 interrupted.
-"""
+"""The command `treadle`: its help, and how its errors are reported."""
 
 import atexit
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from treadle.cli.exit import MEANINGS, ExitCode
 from treadle.cli.table import COMMANDS, Command, Group
 
 VARIABLE = "_TREADLE_COMPLETE"
 """The environment variable by which a shell asks for completions."""
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+_EPILOG = "\n\n".join(
+    (
+        "Start with:  treadle demo",
+        "The help of each command has examples:  treadle run --help",
+        f"Exit codes:  {', '.join([f'{code} {meaning}' for code, meaning in MEANINGS.items()])}.",
+    )
+)
 
 
 class LazyCommand(TyperCommand):
@@ -101,53 +110,89 @@ def make_app() -> TyperGroup:
         no_args_is_help=True,
         add_completion=False,
         context_settings=_SETTINGS,
-        epilog="Start with:  treadle demo\n\nThe help of each command has examples:  treadle run --help",
+        epilog=_EPILOG,
     )
     app.callback()(_treadle)
     return _make_group("treadle", app, COMMANDS)
 
 
-def main() -> NoReturn:
+def run() -> NoReturn:
     """Run the command that the process was started with, and exit."""
-    code = 1
+    code = ExitCode.FAILED
     if VARIABLE in os.environ:
         from typer._completion_classes import completion_init
 
         completion_init()
     try:
-        make_app().main(prog_name="treadle")
+        _decode_arguments()
+        # Without typer's own handling of errors, which prints boxes of several lines.
+        code = ExitCode(make_app().main(prog_name="treadle", standalone_mode=False) or 0)
     except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        code = ExitCode(stop.code) if isinstance(stop.code, int) else ExitCode(stop.code is not None)
+        if isinstance(stop.__context__, BrokenPipeError):  # typer exits with 1
+            code = ExitCode.PIPE_CLOSED
     except KeyboardInterrupt:
-        code = 130
-    except Exception as error:
+        code = ExitCode.INTERRUPTED
+    except (Exception, BaseExceptionGroup) as error:
         code = _report(error)
     _leave(code)
 
 
-def _report(error: Exception) -> int:
-    """Print an error, in one line if Treadle raised it on purpose, and return the exit code."""
+def _decode_arguments() -> None:
+    """Decode the arguments as UTF-8, whatever the locale says. Raises: `ConfigError` for one that is not UTF-8."""
+    for index, text in enumerate(sys.argv):
+        try:
+            sys.argv[index] = os.fsencode(text).decode()
+        except UnicodeError:
+            from treadle.core.errors import ConfigError
+
+            raise ConfigError(f"the argument {text!r} is not valid UTF-8") from None
+
+
+def _report(error: BaseException) -> ExitCode:
+    """Print an error, in one line unless it is a defect of Treadle, and return the exit code."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, BrokenPipeError):
+        return ExitCode.PIPE_CLOSED
+    from treadle.cli.terminal.output import print_error
     from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 
-    if os.environ.get("TREADLE_DEBUG") or not isinstance(error, TreadleError):
+    write_usage_error = getattr(error, "format_message", None)
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return ExitCode.MISUSE  # the help was printed when the error was made
+    if os.environ.get("TREADLE_DEBUG"):
         traceback.print_exception(error)
+    elif write_usage_error is not None:
+        text = str(write_usage_error()).strip().replace("Value error, ", "")
+        more = f" See: {context.command_path} --help" if context is not None else ""
+        print_error(f"{text[:1].lower()}{text[1:]}{'' if text.endswith(('.', '?', ')')) else '.'}{more}")
+        return ExitCode.MISUSE
+    elif isinstance(error, TreadleError):
+        lines = [line.removeprefix("- ") for line in str(error).splitlines()]
+        print_error(re.sub(r":; ", ": ", "; ".join(lines)))
+    elif isinstance(error, OSError):
+        where = "" if error.filename is None else f": {os.fspath(error.filename)!r}"
+        print_error(f"{error.strerror or error}{where}")
     else:
-        from treadle.cli.terminal.output import print_error
-
-        print_error(str(error))
-    return 2 if isinstance(error, ConfigError | RunNotFoundError) else 1
+        traceback.print_exception(error)
+    return ExitCode.MISUSE if isinstance(error, ConfigError | RunNotFoundError) else ExitCode.FAILED
 
 
-def _leave(code: int) -> NoReturn:
+def _leave(code: ExitCode) -> NoReturn:
     """Exit without waiting for the thread of a cancelled tool, which Python would wait for."""
     # From here on Ctrl-C must not change the exit code.
     signal.signal(signal.SIGINT, lambda *_: os._exit(code))
     try:
         sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        # The reader closed the pipe; output that is still buffered must not raise again at exit.
+    except OSError as error:
+        # Output that is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if code is ExitCode.DONE:
+            code = _report(error)
+    with suppress(OSError):
+        sys.stderr.flush()
     if any(thread.name.startswith("treadle-tool") for thread in threading.enumerate()):
         atexit._run_exitfuncs()
         os._exit(code)

@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from treadle.agent.run import Run
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.terminal.agents import RunAgents
@@ -105,13 +106,13 @@ def _list(run_id: str, waiting: dict[str, ToolCall], *, is_json: bool) -> int:
         print_note(f"no call of run {run_id} waits for approval")
     for call in () if is_json else waiting.values():
         stdout().print(f"{clean(call.call_id)}  {format_call(call, 2000)}", soft_wrap=True)
-    return 0 if waiting else 1
+    return ExitCode.DONE if waiting else ExitCode.FAILED
 
 
 def _find_calls(run_id: str, waiting: dict[str, ToolCall], text: str, follow_up: FollowUp) -> list[str]:
     """Return the ids of the waiting calls that `text` names. Raises: `ConfigError`."""
     if not waiting:
-        command = FollowUp(follow_up.journal).write("show", run_id)
+        command = follow_up.write("show", run_id)
         raise ConfigError(f"no call of run {run_id!r} waits for approval; `{command}` shows the run")
     if text == "all":
         return list(waiting)
@@ -119,6 +120,6 @@ def _find_calls(run_id: str, waiting: dict[str, ToolCall], text: str, follow_up:
     if len(found) == 1:
         return found
     near = difflib.get_close_matches(text, waiting, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near and not found else ""
+    hint = f"did you mean {near[0]!r}? " if near and not found else ""
     how_many = "several calls begin" if found else "no call begins"
-    raise ConfigError(f"{how_many} with {text!r}{hint}; waiting are: {', '.join(waiting)}")
+    raise ConfigError(f"{how_many} with {text!r}; {hint}waiting are: {', '.join(waiting)}")

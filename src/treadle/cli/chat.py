@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.agent.run import Run
 from treadle.agent.session import Session
+from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.options.complete import complete_run
@@ -20,7 +22,8 @@ from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.drive import FollowUp, print_follow_up
 from treadle.cli.terminal.execute import Work
-from treadle.cli.terminal.format import exit_code, join_codes
+from treadle.cli.terminal.files import read_mount
+from treadle.cli.terminal.format import exit_code
 from treadle.cli.terminal.journals import find_run, open_or_make
 from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
@@ -63,7 +66,7 @@ def chat(
     *,
     agent: AgentOptions,
     is_trusted: o.IsTrusted = False,
-    mount: o.Mount = None,
+    mount: o.MountOptions,
     instructions: o.Instructions = None,
     journal: o.Journal = None,
     level: o.LevelOption = o.Level.PROCESS,
@@ -79,14 +82,14 @@ def chat(
     with closing(open_or_make(journal, level)) as opened:
         if session is None and not is_continued:
             runner = make_agent(
-                agent.with_files(mount is not None),
+                agent.with_files(mount.path is not None),
                 opened,
                 policy=limits.over(Policy()),
                 instructions=instructions,
-                files=mount,
+                files=read_mount(mount),
             )
             return Chat(runner, follow_up, None).run()
-        if mount is not None or instructions is not None:
+        if mount.path is not None or instructions is not None:
             raise ConfigError(
                 "a session keeps its files and instructions; --mount and --instructions are for a new one"
             )
@@ -110,7 +113,7 @@ class Chat:
 
     def __init__(self, agent: Agent, follow_up: FollowUp, run_id: str | None) -> None:
         self._agent = agent
-        self._follow_up = follow_up
+        self._follow_up = replace(follow_up, tools=agent.spec.tools)
         self._run_id = run_id
         self._prompt = Prompt(_COMMANDS, lambda: agent.tools)
         self._approver = agent.approver = make_approver()
@@ -131,8 +134,8 @@ class Chat:
             finally:
                 work.run(session.close())
         assert session.run_id is not None
-        print_note("continue with: " + self._follow_up.write("chat", "--session", session.run_id))
-        return 0 if self._prompt.is_person else join_codes(self._codes)
+        print_note("continue with: " + self._follow_up.write("chat", session=session.run_id))
+        return ExitCode.DONE if self._prompt.is_person else join_codes(self._codes)
 
     def _greet(self, session: Session) -> None:
         run = self._read(session)
@@ -207,14 +210,14 @@ class Chat:
         except KeyboardInterrupt:
             view.close()
             print_note("stopped")
-            self._codes.append(130)
+            self._codes.append(ExitCode.INTERRUPTED)
             if not self._prompt.is_person:
                 raise
             return
         except ConfigError as error:
             view.close()
             print_error(str(error))
-            self._codes.append(1)
+            self._codes.append(ExitCode.FAILED)
             return
         except BaseException:
             view.close()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from treadle.cli.app import VARIABLE
+from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import print_lines, print_note
 from treadle.core.errors import ConfigError
 
@@ -53,7 +54,7 @@ def completion(
         print_note(
             f'to use it in every {shell} shell, add to {_PLACES[shell]}: eval "$(treadle completion {shell})"'
         )
-    return 0
+    return ExitCode.DONE
 
 
 def _find_shell() -> Shell:

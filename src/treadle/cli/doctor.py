@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_lines, stdout
 from treadle.journal.registry import DEFAULT_PATH
@@ -55,7 +56,7 @@ def doctor(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
             print_lines([msgspec.json.encode(check)])
         else:
             _print(check)
-    return 0 if can_work else 1
+    return ExitCode.DONE if can_work else ExitCode.FAILED
 
 
 def _print(check: Check) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.options.complete import complete_format
 from treadle.cli.terminal.files import write_whole
@@ -16,6 +16,7 @@ from treadle.core.errors import ConfigError
 from treadle.export import FORMATS, export_rows
 from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import Journal, RunFilter
+from treadle.tools.references import did_you_mean
 
 EXAMPLES = (
     "treadle export --all --format trl -o rows.jsonl",
@@ -41,10 +42,7 @@ def export(
             autocompletion=complete_format,
         ),
     ] = "openai",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: standard output."),
-    ] = None,
+    out: o.Out = None,
     journal: o.Journal = None,
 ) -> int:
     """Export runs as rows for training, or as a journal.
@@ -52,8 +50,9 @@ def export(
     Each row is a line of JSON. `treadle import` reads a journal.
     """
     if format_ != JOURNAL_FORMAT and format_ not in FORMATS:
-        known = ", ".join([*FORMATS.names(), JOURNAL_FORMAT])
-        raise ConfigError(f"there is no format {format_!r}; the formats are {known}")
+        known = [*FORMATS.names(), JOURNAL_FORMAT]
+        near = did_you_mean(format_, known)
+        raise ConfigError(f"there is no format {format_!r}{near or ';'} the formats are {', '.join(known)}")
     skips: list[str] = []
     with closing(open_existing(journal)) as opened:
         run_ids = find_runs(opened, runs, is_all=is_all)
@@ -74,7 +73,7 @@ def export(
         print_note(
             f"{write_count(count, 'line')} of {write_count(len(run_ids), 'run')} written to {str(out)!r}"
         )
-    return 0
+    return ExitCode.DONE
 
 
 def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:

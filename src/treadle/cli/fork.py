@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from treadle.agent.driving import make_run_id
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.terminal.agents import RunAgents
 from treadle.cli.terminal.drive import FollowUp, drive
-from treadle.cli.terminal.journals import find_run, open_existing
+from treadle.cli.terminal.journals import find_run, new_run_id, open_existing
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 from treadle.journal.protocol import Journal
@@ -46,11 +45,11 @@ def fork(
     The new run has the files of that moment, and the model, tools and limits of the other run unless others are
     given.
     """
+    new_id = new_run_id(run_id)
     with closing(open_existing(journal)) as opened:
         old_id = find_run(opened, run)
         _check(opened, old_id, at, text)
         runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(old_id)
-        new_id = run_id or make_run_id()
         return drive(
             runner,
             lambda emit: runner.fork(old_id, at, text=text, new_run_id=new_id, on_event=emit),

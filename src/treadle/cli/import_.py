@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.files import import_file
 from treadle.cli.terminal.journals import open_or_make
@@ -32,4 +33,4 @@ def import_(
         print_note(f"{write_count(len(found.known), 'run')} of the file had been imported before")
     if found.added:
         print_note("nothing that these runs name is started, asked or sent before you pass --trust")
-    return 0
+    return ExitCode.DONE

@@ -1,12 +1,14 @@
 """`treadle init`: a first treadle.toml."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_note
 from treadle.core.errors import ConfigError
@@ -68,7 +70,7 @@ def init(
 
     The file has named models, fallbacks and limits. Editors use the schema to complete and check it.
     """
-    from treadle.models.config.file import config_schema
+    from treadle.models.config.file import FILE_NAMES, VARIABLE, config_schema
 
     if os.path.lexists(path) and not is_forced:
         raise ConfigError(f"{str(path)!r} exists; --force replaces it")
@@ -82,5 +84,7 @@ def init(
     except OSError as error:
         raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from error
     print_note(f"{path} is written, and {SCHEMA_NAME} beside it, which editors use to check it")
-    print_note("next: treadle models list")
-    return 0
+    is_found = path.resolve().parent in (Path.cwd(), *Path.cwd().parents) and path.name in FILE_NAMES
+    place = "" if is_found else f"{VARIABLE}={shlex.quote(str(path))} "
+    print_note(f"next: {place}treadle models list")
+    return ExitCode.DONE

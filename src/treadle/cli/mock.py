@@ -1,15 +1,15 @@
 """`treadle mock`: a server in place of a model's, for trying things without a key."""
 
 import asyncio
-import sys
 from typing import Annotated
 
 import msgspec
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import call_at_end_of_stdin, execute
-from treadle.cli.terminal.output import print_lines, print_note, stdout, write_command
+from treadle.cli.terminal.output import flush, print_lines, print_note, stdout, write_command
 from treadle.teacher.server import ServerSettings, serve
 
 EXAMPLES = (
@@ -85,7 +85,7 @@ def mock(
             await server.close()
 
     execute(work())
-    return 0
+    return ExitCode.DONE
 
 
 def _print_url(url: str, *, is_json: bool) -> None:
@@ -93,12 +93,10 @@ def _print_url(url: str, *, is_json: bool) -> None:
         print_lines([msgspec.json.encode({"base_url": url})])
         return
     stdout().print(url, style="bold")
-    sys.stdout.flush()
+    flush()
     for command in (
-        write_command(
-            "run", "call list_files", "--tools", "files", "--model", "openai:echo", "--base-url", url
-        ),
-        write_command("run", "--task", "files:csv_sum-0001", "--model", "openai:oracle", "--base-url", url),
+        write_command("run", "call list_files", tools="files", model="openai:echo", base_url=url),
+        write_command("run", task="files:csv_sum-0001", model="openai:oracle", base_url=url),
     ):
         print_note(f"try: {command}")
     print_note("Ctrl-C stops the server")

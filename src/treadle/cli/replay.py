@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import PolicyOptions
 from treadle.cli.terminal.journals import find_runs, open_existing, read_started
@@ -44,7 +45,7 @@ def replay(
         seconds = write_seconds(time.monotonic() - begin)
         runs_text = write_count(len(found), "run")
         stdout().print(f"{exact:,} of {runs_text} exact, {events} in {seconds}", style="bold")
-    return 0 if exact == len(found) else 1
+    return ExitCode.DONE if exact == len(found) else ExitCode.FAILED
 
 
 def replay_runs(

@@ -9,13 +9,14 @@ import msgspec
 import typer
 
 from treadle.agent.run import Run
+from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.options.complete import complete_run
 from treadle.cli.terminal.agents import RunAgents
 from treadle.cli.terminal.drive import FollowUp, drive, print_follow_up
 from treadle.cli.terminal.execute import execute, run_limited
-from treadle.cli.terminal.format import exit_code, join_codes, summarize
+from treadle.cli.terminal.format import exit_code, summarize
 from treadle.cli.terminal.journals import find_run, open_existing
 from treadle.cli.terminal.listing import find_unfinished
 from treadle.cli.terminal.output import (
@@ -69,6 +70,8 @@ def resume(
     """
     if (run is None) is not is_all:
         raise ConfigError("give a run or --all" if run is None else "give a run or --all, not both")
+    if is_failed and not is_all:
+        raise ConfigError("--failed goes with --all")
     if is_all and answer is not None:
         raise ConfigError("--answer is for one run; give its id instead of --all")
     follow_up = FollowUp(journal, agent.api_key is not None)
@@ -79,7 +82,7 @@ def resume(
         run_ids = find_unfinished(opened, has_failed=is_failed)
         if not run_ids:
             print_note("no run is unfinished")
-            return 0
+            return ExitCode.DONE
         return _resume_all(agents, run_ids, parallel_runs, follow_up, is_json=shown.is_json)
 
 
@@ -97,14 +100,14 @@ def _resume_one(
             )
         answers = dict.fromkeys(questions, answer)
     if run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR:
-        command = follow_up.write("fork", run_id, "--text", "TEXT")
+        command = follow_up.write("fork", run_id, text="TEXT")
         print_note(f"run {run_id} is finished ({run.stop_reason}); continue it in a new run with: {command}")
         if run.state.started is None or run.state.started.task is None:
             return _show(run, shown)
     elif _is_between_turns(run):
         print_note(
             f"no turn of session {run_id} is open; continue it with: "
-            + follow_up.write("chat", "--session", run_id)
+            + follow_up.write("chat", session=run_id)
         )
         return _show(run, shown)
     agent = agents.agent_for_run(run_id)
@@ -134,7 +137,7 @@ def _show(run: Run, shown: o.ViewOptions) -> int:
 def _resume_all(
     agents: RunAgents, run_ids: list[str], parallel_runs: int, follow_up: FollowUp, *, is_json: bool
 ) -> int:
-    """Resume runs, and return the exit code: 1 if one failed, 3 if one reached a limit."""
+    """Resume runs, and return the gravest exit code of any."""
     begin = time.monotonic()
     codes: list[int] = []
 
@@ -143,7 +146,7 @@ def _resume_all(
             run = await agents.agent_for_run(run_id).resume(run_id)
         except TreadleError as error:
             print_error(f"run {run_id}: {error}")
-            codes.append(1)
+            codes.append(ExitCode.FAILED)
             return
         codes.append(exit_code(run))
         _print(run, follow_up, is_json=is_json)
@@ -152,11 +155,11 @@ def _resume_all(
         execute(run_limited([partial(resume_run, run_id) for run_id in run_ids], parallel_runs))
     except KeyboardInterrupt:
         left = write_count(len(run_ids) - len(codes), "run")
-        print_interrupted(f" with {left} unfinished; continue with: " + follow_up.write("resume", "--all"))
-        return 130
+        print_interrupted(f" with {left} unfinished; continue with: " + follow_up.write("resume", all=True))
+        return ExitCode.INTERRUPTED
     if not is_json:
         seconds = write_seconds(time.monotonic() - begin)
-        print_note(f"{write_count(len(codes), 'run')}, {codes.count(0)} completed, in {seconds}")
+        print_note(f"{write_count(len(codes), 'run')}, {codes.count(ExitCode.DONE)} completed, in {seconds}")
     return join_codes(codes)
 
 

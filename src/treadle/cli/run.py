@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from treadle.agent.driving import make_run_id
 from treadle.agent.run import Run
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.terminal.agents import make_agent
 from treadle.cli.terminal.drive import FollowUp, drive
-from treadle.cli.terminal.files import Changes, find_changes, print_changes, refuse_folder, write_changes
-from treadle.cli.terminal.journals import open_or_make
+from treadle.cli.terminal.files import (
+    Changes,
+    find_changes,
+    print_changes,
+    read_mount,
+    refuse_folder,
+    write_files,
+)
+from treadle.cli.terminal.journals import new_run_id, open_or_make
 from treadle.cli.terminal.piped import read_stdin
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
@@ -50,7 +56,8 @@ Attach: TypeAlias = Annotated[
     ),
 ]
 Out: TypeAlias = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="A new folder for the files that the run changed.")
+    Path | None,
+    typer.Option("--out", "-o", metavar="DIR", help="A new folder for the files that the run changed."),
 ]
 Schema: TypeAlias = Annotated[
     Path | None,
@@ -64,7 +71,7 @@ def run(
     *,
     agent: AgentOptions,
     attach: Attach = None,
-    mount: o.Mount = None,
+    mount: o.MountOptions,
     out: Out = None,
     instructions: o.Instructions = None,
     schema: Schema = None,
@@ -78,20 +85,21 @@ def run(
 
     Every step is stored in a journal, from which the run can be resumed, replayed, forked and exported.
     """
-    work = _read_work(text, task, mount, attach)
+    new_id = new_run_id(run_id)
+    work = _read_work(text, task, mount.path, attach)
     if out is not None:
-        refuse_folder(out, mount)
+        refuse_folder(out, mount.path)
     with closing(open_or_make(journal, level)) as opened:
         runner = make_agent(
-            agent.with_files(mount is not None),
+            agent.with_files(mount.path is not None),
             opened,
             task=None if isinstance(work, str) else work,
             policy=limits.over(Policy()),
             instructions=instructions,
-            files=mount,
+            files=read_mount(mount, is_quiet=shown.is_json or shown.is_quiet),
             schema=None if schema is None else _read_schema(schema),
         )
-        new_id = run_id or make_run_id()
+        follow_up = FollowUp(journal, agent.api_key is not None)
         driven: list[tuple[Run, Changes]] = []
 
         def describe(run: Run) -> Mapping[str, Json]:
@@ -103,14 +111,14 @@ def run(
             lambda emit: runner.run(work, run_id=new_id, attach=attach or (), on_event=emit),
             shown,
             new_id,
-            FollowUp(journal, agent.api_key is not None),
+            follow_up,
             describe,
         )
         for finished, changes in driven:
             if out is not None:
-                write_changes(finished, changes, out)
+                write_files(finished, changes.written, out)
             if not shown.is_json and not shown.is_quiet:
-                print_changes(changes, mount, out)
+                print_changes(changes, finished, follow_up, out)
         return code
 
 
@@ -145,6 +153,7 @@ def _read_work(
         return load_task(task)
     if text is None or not text.strip():
         raise ConfigError(
-            "there is nothing to do: write treadle run TEXT, or treadle run --task files:csv_sum-0001"
+            "there is nothing to do: write `treadle run TEXT`, or, to try it without a model, "
+            "`treadle run --task files:csv_sum-0001 --model oracle`"
         )
     return text

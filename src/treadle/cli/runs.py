@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.format import format_age, style_of
 from treadle.cli.terminal.journals import find_run, open_existing
@@ -21,6 +22,7 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json, StopReason
 from treadle.journal.protocol import RunFilter, RunInfo
+from treadle.tools.references import did_you_mean
 
 EXAMPLES = (
     "treadle runs",
@@ -36,6 +38,8 @@ _MARKS = {
 """The mark and the style of each status."""
 _COLUMNS = ("run", "status", "steps", "tokens", "reward", "age", "model")
 _NUMBERS = ("steps", "tokens", "reward", "age")
+_LIMIT = 20
+"""How many runs are listed by default."""
 _WIDE = 120
 """The width of a terminal, in columns, from which the model is shown."""
 
@@ -62,13 +66,14 @@ def runs(
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="The number of runs; 0 lists all.")
-    ] = 20,
+    ] = _LIMIT,
     is_json: o.IsJson = False,
 ) -> int:
     """List the runs of a journal, the newest first."""
-    known = (*_MARKS, *StopReason)
+    known = [*_MARKS, *[reason.value for reason in StopReason]]
     if status is not None and status not in known:
-        raise ConfigError(f"there is no status {status!r}; the statuses are {', '.join(known)}")
+        near = did_you_mean(status, known)
+        raise ConfigError(f"there is no status {status!r}{near or ';'} the statuses are {', '.join(known)}")
     task_set, _, task_id = (task or "").partition(":")
     condition = RunFilter(
         stop_reason=status if status in tuple(StopReason) else None,
@@ -86,18 +91,25 @@ def runs(
     shown = found[:limit] if limit else found
     if is_json:
         print_lines([msgspec.json.encode(_to_line(info)) for info in shown])
-        return 0
+        return ExitCode.DONE
     if not shown:
         print_note("no runs" if condition == RunFilter() and status is None else "no such runs")
-        return 0
+        return ExitCode.DONE
     _print_table(shown)
     if len(found) > len(shown):
-        print_note(f"there are more runs: --limit 0 lists all, --after {shown[-1].run_id} the next {limit}")
+        given = {
+            "status": status,
+            "model": model,
+            "task": task,
+            "limit": str(limit) if limit != _LIMIT else None,
+        }
+        command = write_command("runs", journal=journal, after=shown[-1].run_id, **given)
+        print_note(f"there are more runs; list the next with: {command}   (--limit 0 lists all)")
     unfinished = sum(status_of(info) == "unfinished" for info in shown)
     if unfinished:
-        command = write_command("resume", "--all", journal=journal)
+        command = write_command("resume", all=True, journal=journal)
         print_note(f"◐ {unfinished} unfinished; continue with: {command}")
-    return 0
+    return ExitCode.DONE
 
 
 def _to_line(info: RunInfo) -> dict[str, Json]:

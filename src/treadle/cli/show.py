@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.journals import find_run, open_existing
 from treadle.cli.terminal.output import print_lines
@@ -47,4 +48,4 @@ def show(
             print_events(opened, run_id, is_full=is_full)
         else:
             print_transcript(opened, run_id, is_full=is_full)
-    return 0
+    return ExitCode.DONE

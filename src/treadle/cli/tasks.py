@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_lines, print_note, stdout, write_count
 from treadle.tasks import TASK_SETS, load_task, task_set
@@ -42,7 +43,7 @@ def tasks(
         _print_task(name, is_json=is_json)
     else:
         _print_set(name, limit or None, is_json=is_json)
-    return 0
+    return ExitCode.DONE
 
 
 def _print_sets(*, is_json: bool) -> None:

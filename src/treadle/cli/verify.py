@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from treadle.agent.run import Run
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import import_file
 from treadle.cli.terminal.journals import find_runs, open_existing
-from treadle.cli.terminal.output import clean, print_error, print_lines, stdout, write_count
-from treadle.core.errors import UntrustedError
+from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
+from treadle.core.errors import ConfigError, UntrustedError
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 
@@ -40,9 +42,10 @@ def verify(
 ) -> int:
     """Make the tool calls of runs again in a fresh sandbox and compare the results.
 
-    The tools are those of --tools, or those that the run's journal names and the built-in ones. A call of effect
+    The tools are those of --tools, then those that the run's journal names and the built-in ones. A call of effect
     'once' is never made again.
-    The exit code is 0 if every result is the same, 1 otherwise.
+    The exit code is 0 if every result that was compared is the same, and 1 if one differs, if a call's tool is
+    missing, or if none of a run's calls could be compared.
     """
     if runs and len(runs) == 1 and runs[0].endswith(".jsonl"):
         memory = MemoryJournal()
@@ -62,9 +65,10 @@ def _verify(
     is_trusted: bool,
     is_json: bool,
 ) -> int:
-    """Verify runs, print each, and return 0 if no result differs."""
+    """Verify runs, print each, and return the exit code."""
     from treadle.trajectory.verify import verify_run
 
+    _refuse_strange_tools(journal, run_ids, tools or ())
     found: list[Verification] = []
     refused: list[str] = []
 
@@ -86,7 +90,35 @@ def _verify(
             f"{sum(item.skipped for item in found):,} skipped",
             style="bold",
         )
-    return int(bool(refused) or any(item.differences for item in found))
+    missing = sum(len(item.unavailable) for item in found)
+    if missing and not is_json:
+        print_note(
+            f"{write_count(missing, 'call')} not made again, because the tool is missing; give it with --tools"
+        )
+    is_good = not refused and all(_is_good(item) for item in found)
+    return ExitCode.DONE if is_good else ExitCode.FAILED
+
+
+def _is_good(found: "Verification") -> bool:
+    is_checked = found.matched > 0 or found.calls == 0
+    return is_checked and not found.differences and not found.unavailable
+
+
+def _refuse_strange_tools(journal: Journal, run_ids: Sequence[str], tools: Sequence[str]) -> None:
+    """Raise an error if no run has any of the given tools. Raises: `ConfigError`."""
+    from treadle.tools.resolve import resolve_tools
+
+    given = {tool.spec.name for tool in resolve_tools(tools)}
+    known = (
+        {spec.name for run_id in run_ids for spec in Run.load(run_id, journal).state.tools}
+        if given
+        else given
+    )
+    if given and not given & known:
+        raise ConfigError(
+            f"--tools: no run has a tool {' or '.join(map(repr, sorted(given)))}; the tools are: "
+            f"{', '.join(sorted(known)) or 'none'}"
+        )
 
 
 def _print(verification: "Verification", *, is_json: bool) -> None:
@@ -99,6 +131,8 @@ def _print(verification: "Verification", *, is_json: bool) -> None:
         found, style = "differs ", "bold red"
     elif not verification.matched:
         found, style = "nothing ", "yellow"
+    elif verification.skipped:
+        found, style = "partly  ", "yellow"
     skipped = f", {verification.skipped:,} skipped" if verification.skipped else ""
     console.print(found, style=style, end="")
     console.print(

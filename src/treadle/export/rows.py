@@ -7,7 +7,15 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ExportError
-from treadle.core.events import VERSION, ToolCompleted
+from treadle.core.events import (
+    VERSION,
+    DurableBody,
+    InferenceCompleted,
+    InferenceStarted,
+    RunResumed,
+    RunStarted,
+    ToolCompleted,
+)
 from treadle.core.state import fold
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Effect, Fault, Json, Message, Role, ToolSpec
@@ -19,6 +27,7 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
 
     run_id: str
     model: str | None
+    """The name of the model that gave the last answer."""
     stop_reason: str
     tools_hash: str
     """The SHA-256 of the row's tools as JSON with sorted keys, in hexadecimal."""
@@ -33,6 +42,8 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
     """The ids of the calls whose result is an error. Rows have no such flag in their messages."""
     simulated: tuple[str, ...] = ()
     """The ids of the calls whose result was simulated and not returned by a real tool."""
+    models: tuple[str, ...] = ()
+    """The names of the models of the assistant messages, in order. Empty if `model` said all of them."""
     event_version: str = ""
     treadle_version: str = ""
 
@@ -66,9 +77,10 @@ def load_row(journal: Journal, run_id: str) -> Row:
     if not any(message.role is Role.ASSISTANT for message in messages):
         raise ExportError(f"run {run_id!r} has no answer ({state.stop_reason}: {state.error})")
     task, parent = started.task, started.parent
+    models = _find_models(bodies)
     lineage = Lineage(
         run_id=run_id,
-        model=started.spec.model.name,
+        model=models[-1] if models else started.spec.model.name,
         stop_reason=state.stop_reason.value,
         tools_hash=hash_tools(started.tools),
         task=None if task is None else f"{task.task_set}:{task.task_id}",
@@ -83,10 +95,27 @@ def load_row(journal: Journal, run_id: str) -> Row:
                 if isinstance(body, ToolCompleted) and body.result.is_simulated
             ]
         ),
+        models=tuple(models) if len(set(models)) > 1 else (),
         event_version=VERSION,
         treadle_version=treadle.__version__,
     )
     return Row(messages, started.tools, lineage)
+
+
+def _find_models(bodies: Sequence[DurableBody]) -> list[str]:
+    """Return the name of the model that was asked for each answer, in order."""
+    found: list[str] = []
+    agents = asked = ""
+    for body in bodies:
+        if isinstance(body, RunStarted):
+            agents = body.spec.model.name
+        elif isinstance(body, RunResumed) and body.agent is not None:
+            agents = body.agent.model.name
+        elif isinstance(body, InferenceStarted):
+            asked = body.model or agents
+        elif isinstance(body, InferenceCompleted):
+            found.append(asked)
+    return found
 
 
 def write_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Json]]:

@@ -13,6 +13,9 @@ from msgspec import Struct
 
 from treadle.core.events import DurableBody, Event
 
+APPLICATION_ID = 0x5452444C
+"""The number in SQLite's header that marks a file as a journal of Treadle."""
+
 
 class Clock(Protocol):
     """A source of the time; the module `time` is one."""

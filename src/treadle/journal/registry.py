@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, JournalError
 from treadle.core.registry import Registry
 from treadle.journal.protocol import Clock, Journal, StoreOptions
 
@@ -45,9 +45,27 @@ def open_journal(
     if path is None:
         path = Path(DEFAULT_PATH)
         if not must_exist:
-            path.parent.mkdir(exist_ok=True)
+            make_folder(path.parent)
     scheme, address = _split(path)
     return STORES.load(scheme)(address, options)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a journal. The folder `.treadle` is for its owner alone, and git ignores it.
+
+    Raises: `JournalError`.
+    """
+    if folder.is_dir():
+        return
+    is_private = folder.name == Path(DEFAULT_PATH).parent.name
+    try:
+        folder.mkdir(0o700 if is_private else 0o777, parents=True, exist_ok=True)
+        if is_private:
+            (folder / ".gitignore").write_text("*\n")
+    except OSError as error:
+        raise JournalError(
+            f"cannot make the folder {str(folder)!r} of the journal: {error.strerror}; give another path"
+        ) from error
 
 
 def _split(path: str | Path) -> tuple[str, str]:

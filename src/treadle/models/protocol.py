@@ -98,6 +98,11 @@ def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> b
     return True if takes is None else bool(takes(schema, has_tools=has_tools))
 
 
+def has_price(model: Model) -> bool:
+    """Return whether the answers of `model` have a cost: true unless an attribute `has_price` denies it."""
+    return bool(getattr(model, "has_price", True))
+
+
 def part_of(model: Model) -> PartSpec:
     """Return the description of `model` for the agent spec. It is the model's attribute `part`, if it has one."""
     part = getattr(model, "part", None)

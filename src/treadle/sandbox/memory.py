@@ -5,17 +5,12 @@ content is hashed once for all sandboxes that hold it. Methods may be called fro
 """
 
 import hashlib
-import os
-import stat
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from threading import Lock
 
-from treadle.core.errors import ConfigError, SandboxError
+from treadle.core.errors import SandboxError
 from treadle.core.types import FileDelta
 from treadle.sandbox.paths import folders_of, normalize_file
-
-MAX_FOLDER_BYTES = 256 * 1024 * 1024
 
 
 class _Content:
@@ -59,35 +54,6 @@ class MemorySandbox:
                 raise SandboxError(f"{name!r} is given twice, once as {path!r}")
             self._check_place(name)
             self._put(name, _Content(_to_bytes(name, content)))
-
-    @classmethod
-    def from_folder(
-        cls, path: str | os.PathLike[str], *, max_bytes: int = MAX_FOLDER_BYTES
-    ) -> "MemorySandbox":
-        """Return a sandbox with the content of a folder on disk. The folder is never written to.
-
-        A symlink is followed if its target lies in the folder and is not a parent of the link. Other symlinks,
-        special files (sockets, pipes) and empty folders are left out.
-        Raises: `ConfigError` if there is no such folder; `SandboxError` if its files together are larger than
-        `max_bytes`, or if a file cannot be read or has a name that a sandbox cannot hold.
-        """
-        root = Path(path)
-        if not root.is_dir():
-            problem = "is not a folder" if root.exists() else "does not exist"
-            raise ConfigError(f"the sandbox's folder {os.fspath(path)!r} {problem}")
-        try:
-            found = sorted(_walk(root.resolve()))
-            total_bytes = sum(size for _, _, size in found)
-            if total_bytes > max_bytes:
-                raise SandboxError(
-                    f"the folder {os.fspath(path)!r} holds {total_bytes:,} bytes in {len(found):,} files, over the "
-                    f"limit of {max_bytes:,}; choose a smaller folder or raise `max_bytes`"
-                )
-            return cls({name: file.read_bytes() for name, file, _ in found})
-        except SandboxError:
-            raise
-        except OSError as error:
-            raise SandboxError(f"cannot read the folder {os.fspath(path)!r}: {error}") from error
 
     @classmethod
     def restore(
@@ -257,20 +223,3 @@ def _to_bytes(name: str, content: bytes | str) -> bytes:
         return content.encode()
     except UnicodeEncodeError as error:
         raise SandboxError(f"the text of {name!r} is not valid Unicode: {error}") from None
-
-
-def _walk(root: Path) -> Iterator[tuple[str, Path, int]]:
-    """Yield the sandbox path, disk path and size of every regular file below `root`, which has no symlinks in
-    it."""
-    pending = [("", root, frozenset({root}))]
-    while pending:
-        prefix, folder, above = pending.pop()
-        for path in folder.iterdir():
-            target = Path(os.path.realpath(path)) if path.is_symlink() else path
-            if not target.is_relative_to(root) or not target.exists():
-                continue
-            info = target.stat()
-            if stat.S_ISREG(info.st_mode):
-                yield prefix + path.name, target, info.st_size
-            elif stat.S_ISDIR(info.st_mode) and target not in above:
-                pending.append((f"{prefix}{path.name}/", target, above | {target}))

@@ -48,6 +48,9 @@ _LOST = {
 }
 
 
+_UNAVAILABLE = "its implementation is not available, or takes other arguments"
+
+
 class Difference(Struct, frozen=True):
     """One result that differs from the recorded one."""
 
@@ -77,6 +80,11 @@ class Verification(Struct, frozen=True):
     differences: tuple[Difference, ...]
 
     @property
+    def unavailable(self) -> tuple[str, ...]:
+        """The texts of `skips` for calls whose tool is not at hand."""
+        return tuple([skip for skip in self.skips if skip.endswith(_UNAVAILABLE)])
+
+    @property
     def is_verified(self) -> bool:
         """True if every call was made again and gave the same result."""
         return not self.differences and not self.skipped
@@ -87,8 +95,8 @@ async def verify_run(
 ) -> Verification:
     """Make a run's `pure` and `idempotent` calls again, in order, and compare results and files.
 
-    `tools` are the implementations. Without them, the tools that the run's agent specs name and the built-in
-    toolsets are used; calls of other tools are skipped. `ToolSpec.may_differ` says which differences are allowed.
+    The implementations are `tools`, then the tools that the run's agent specs name, then the built-in toolsets;
+    calls of other tools are skipped. `ToolSpec.may_differ` says which differences are allowed.
     Calls with simulated results are skipped too. `trust` records that a run which comes from elsewhere is trusted;
     without it, such a run is verified only if its tools work in memory.
 
@@ -101,7 +109,8 @@ async def verify_run(
             raise UntrustedError(f"run {run_id!r}", demands)
         else:
             tools = ["files"]
-    return await _Verifier(journal, run_id, tools).verify()
+    is_trusted = await asyncio.to_thread(journal.is_trusted, run_id)
+    return await _Verifier(journal, run_id, tools, is_trusted=is_trusted).verify()
 
 
 def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> tuple[str, ...]:
@@ -164,10 +173,14 @@ class _Attempt(Struct):
 
 
 class _Verifier:
-    def __init__(self, journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> None:
+    def __init__(
+        self, journal: Journal, run_id: str, tools: Iterable[ToolLike] | None, *, is_trusted: bool
+    ) -> None:
         self._journal = journal
         self._run_id = run_id
-        self._given = None if tools is None else resolve_tools(tools)
+        self._given = () if tools is None else resolve_tools(tools)
+        self._is_trusted = is_trusted
+        """True if tools that were not given may be used too."""
         self._found: Sequence[Tool] = ()
         self._found_for: tuple[tuple[PartSpec, ...], set[str]] | None = None
         """The agent's parts and the names of the tools that `_found` was looked up for."""
@@ -239,12 +252,15 @@ class _Verifier:
 
     def _find_tools(self, names: set[str]) -> Sequence[Tool]:
         """Return the implementations at hand; those that were found for the same agent before stay as they are."""
-        if self._given is not None:
+        if not self._is_trusted:
             return self._given
         parts = self._state.agent.tools if self._state.agent is not None else ()
         if (parts, names) != self._found_for:
-            named = resolve_tools([part for part in parts if part.missing is None])
-            self._found = (*named, *_built_in(names - {tool.spec.name for tool in named}))
+            given = {tool.spec.name for tool in self._given}
+            named = resolve_tools([part for part in parts if part.missing is None]) if names - given else ()
+            others = _built_in(names - given - {tool.spec.name for tool in named})
+            # A given tool replaces another one of the same name.
+            self._found = tuple({tool.spec.name: tool for tool in (*others, *named, *self._given)}.values())
             self._found_for = parts, names
         return self._found
 
@@ -329,11 +345,7 @@ class _Verifier:
             return "nothing says that it was run"
         if started.effect is Effect.ONCE:
             return "its effect is once"
-        return (
-            "its implementation is not available, or takes other arguments"
-            if isinstance(ready[0], _Recorded)
-            else None
-        )
+        return _UNAVAILABLE if isinstance(ready[0], _Recorded) else None
 
     def inner_of(self, call_id: str) -> Mapping[str, _Inner]:
         """Return the recorded inner calls of a call, by id."""

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.state import Status, fold
+from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal
 
 
@@ -26,11 +27,13 @@ class Census(Struct):
     tokens: int = 0
     rewards: list[float] = []
     stop_reasons: dict[str, int] = {}
+    errors: dict[str, int] = {}
+    """How many runs failed with each error."""
 
 
 def take_census(journal: Journal, run_ids: Sequence[str]) -> Census:
     """Return the counts of the runs with these ids."""
-    census = Census([], [], doubtful=[], rewards=[], stop_reasons={})
+    census = Census([], [], doubtful=[], rewards=[], stop_reasons={}, errors={})
     known = {info.run_id for info in journal.runs()}
     for run_id in run_ids:
         if run_id not in known:
@@ -43,6 +46,9 @@ def take_census(journal: Journal, run_ids: Sequence[str]) -> Census:
             census.finished.append(run_id)
             reason = str(state.stop_reason)
             census.stop_reasons[reason] = census.stop_reasons.get(reason, 0) + 1
+            if state.stop_reason is StopReason.ERROR:
+                error = state.error or "no error was recorded"
+                census.errors[error] = census.errors.get(error, 0) + 1
             if "check" in state.rewards:
                 census.rewards.append(state.rewards["check"])
             continue

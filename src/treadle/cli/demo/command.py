@@ -40,7 +40,7 @@ def demo(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="DIR", help="The folder for demo.db and rows.jsonl, which are replaced."
+            "--out", "-o", metavar="DIR", help="The folder for demo.db and rows.jsonl, which are replaced."
         ),
     ] = Path("demo"),
 ) -> int:

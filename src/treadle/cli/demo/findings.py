@@ -15,7 +15,7 @@ from treadle.cli.export import write_lines
 from treadle.cli.replay import replay_runs
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import write_whole
-from treadle.cli.terminal.output import write_command, write_count, write_seconds
+from treadle.cli.terminal.output import shorten, write_command, write_count, write_seconds
 from treadle.cli.terminal.transcript import print_transcript
 from treadle.journal.protocol import Journal
 from treadle.trajectory.verify import verify_run
@@ -60,8 +60,12 @@ def show_findings(view: DemoView, journal: Journal, outcome: Outcome, rows: Path
 
 def _show_runs(view: DemoView, census: Census, outcome: Outcome) -> bool:
     reasons = " · ".join(f"{count} {reason}" for reason, count in sorted(census.stop_reasons.items()))
-    is_whole = not census.interrupted and not census.not_begun
-    view.result("runs", f"{reasons or 'none ended'}", is_good=is_whole)
+    failed = sum(census.errors.values())
+    is_good = not census.interrupted and not census.not_begun and failed < len(census.finished)
+    view.result("runs", f"{reasons or 'none ended'}", is_good=None if is_good and failed else is_good)
+    if failed:
+        error, count = max(census.errors.items(), key=lambda item: item[1])
+        view.more(f"{count} of them: {shorten(error, 400)}", "yellow" if is_good else "red")
     if census.rewards:
         full = sum(reward == 1 for reward in census.rewards)
         mean = sum(census.rewards) / len(census.rewards)
@@ -70,7 +74,7 @@ def _show_runs(view: DemoView, census: Census, outcome: Outcome) -> bool:
     pace = census.steps / outcome.seconds
     text = f"{census.steps:,} in {write_seconds(outcome.seconds)}, {pace:,.0f} a second; {census.tokens:,} tokens"
     view.result("steps", text)
-    return is_whole
+    return is_good
 
 
 def _show_replays(view: DemoView, journal: Journal, run_ids: Sequence[str]) -> bool:
@@ -90,7 +94,7 @@ def _show_rows(view: DemoView, journal: Journal, run_ids: Sequence[str], rows: P
     count = write_whole(write_lines(journal, run_ids, "trl", skips.__setitem__), rows)
     text = f"{write_count(count, 'row')} for training in {rows} (trl)"
     if skips:
-        text += f"; {len(skips)} left out: they have a malformed call"
+        text += f"; {len(skips)} left out, the first because {shorten(next(iter(skips.values())), 200)}"
     view.result("export", text)
     begin = time.monotonic()
     calls = matched = skipped = 0
@@ -108,7 +112,9 @@ def _show_rows(view: DemoView, journal: Journal, run_ids: Sequence[str], rows: P
     if skipped:
         text += f", {skipped:,} must not be made again"
     view.result(
-        "verify", f"{text}, in {write_seconds(time.monotonic() - begin)}", is_good=matched + skipped == calls
+        "verify",
+        f"{text}, in {write_seconds(time.monotonic() - begin)}",
+        is_good=matched + skipped == calls if calls else None,
     )
     return matched + skipped == calls
 
@@ -135,25 +141,26 @@ def show_next(view: DemoView, journal_path: Path, rows: Path, example: str) -> N
     """Print commands to try, which work in the current folder."""
     view.section("Try next")
     activate = Path(sys.executable).with_name("activate")
-    if shutil.which("treadle") is None and activate.exists():
+    found = shutil.which("treadle")
+    if (found is None or Path(found).parent != activate.parent) and activate.exists():
         folder = Path.cwd()
         shown = activate.relative_to(folder) if activate.is_relative_to(folder) else activate
         view.command(
             f". {shlex.quote(str(shown))}", "first, once in each shell: lets it find the command treadle"
         )
     view.command(write_command("runs", journal=journal_path), "the runs")
-    view.command(write_command("show", example, "--events", journal=journal_path), "one run, event by event")
+    view.command(write_command("show", example, events=True, journal=journal_path), "one run, event by event")
     view.command(
-        write_command("replay", "--all", "--max-steps", "4", journal=journal_path),
+        write_command("replay", all=True, max_steps="4", journal=journal_path),
         "where a limit of 4 steps would have changed a run",
     )
-    view.command(f"head -1 {rows}", "the first row")
+    view.command(f"head -1 {shlex.quote(str(rows))}", "the first row")
     view.command(
-        write_command("run", "--task", "files:csv_sum-0001", "--model", "oracle"),
+        write_command("run", task="files:csv_sum-0001", model="oracle"),
         "one run, shown while it works",
     )
     view.command(
-        'treadle run "Which of these files are empty?" --model openai:gpt-5-mini --mount DIR',
+        'treadle run "Which of these files are empty?" --model openai:gpt-5-mini --mount .',
         "your own model on your own files, which are never changed (needs OPENAI_API_KEY)",
     )
     view.command(

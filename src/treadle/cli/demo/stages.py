@@ -13,6 +13,7 @@ from treadle.cli.demo.findings import Outcome, show_findings, show_next
 from treadle.cli.demo.processes import ModelServer, WorkerProcess
 from treadle.cli.demo.view import DemoView
 from treadle.cli.demo.worker import Job, Order
+from treadle.cli.exit import ExitCode
 from treadle.cli.options.agent import AgentOptions
 from treadle.cli.terminal.output import print_interrupted, write_count, write_seconds
 from treadle.core.errors import ConfigError
@@ -55,8 +56,8 @@ def run_demo(options: DemoOptions) -> int:
             show_next(view, journal_path, options.out / "rows.jsonl", example)
     except KeyboardInterrupt:
         print_interrupted("; the processes were stopped, and the journal is in " + str(journal_path))
-        return 130
-    return 0 if is_good else 1
+        return ExitCode.INTERRUPTED
+    return ExitCode.DONE if is_good else ExitCode.FAILED
 
 
 def _choose_jobs(options: DemoOptions) -> list[Job]:
@@ -75,7 +76,8 @@ def _choose_jobs(options: DemoOptions) -> list[Job]:
     try:
         texts = [line.strip() for line in options.prompts.read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read --prompts {str(options.prompts)!r}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot read --prompts {str(options.prompts)!r}: {why}") from error
     if not texts:
         raise ConfigError(f"--prompts {str(options.prompts)!r} has no text in it")
     return [Job(f"prompt-{number:04d}", text=text) for number, text in enumerate(texts[: options.tasks], 1)]
@@ -88,7 +90,7 @@ def _prepare_folder(folder: Path) -> Path:
         for name in ("demo.db", "demo.db-wal", "demo.db-shm", "rows.jsonl"):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot write to --out {str(folder)!r}: {error}") from error
+        raise ConfigError(f"cannot write to --out {str(folder)!r}: {error.strerror}") from error
     return folder / "demo.db"
 
 

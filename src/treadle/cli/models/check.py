@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.output import clean, print_lines, stdout
@@ -49,15 +50,15 @@ def check(
 
     probed = execute(_probe(Prober(make), is_json=is_json))
     if not probed.is_usable:
-        return 1
+        return ExitCode.FAILED
     if is_json:
         print_lines([msgspec.json.encode({"grade": probed.grade, "output_mode": probed.output_mode})])
-        return 0
+        return ExitCode.DONE
     console = stdout()
     console.print(f"\ngrade   {probed.grade}", style="bold")
     console.print(f"        {_GRADES[probed.grade]}", style="dim", soft_wrap=True)
     console.print(f'answers that must fit a schema: output_mode = "{probed.output_mode}"', soft_wrap=True)
-    return 0
+    return ExitCode.DONE
 
 
 async def _probe(prober: "Prober", *, is_json: bool) -> "Probed":

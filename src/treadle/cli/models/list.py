@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_lines, stdout
 from treadle.core.masking import hide_in_url
@@ -51,18 +52,18 @@ def list_models(is_json: o.IsJson = False) -> int:
         print_lines(
             [msgspec.json.encode({"provider": item.name, **msgspec.to_builtins(item)}) for item in known]
         )
-        return 0
+        return ExitCode.DONE
     console = stdout()
     if models:
         console.print(f"models of {config.path}", style="bold", soft_wrap=True)
         _print(models)
         console.print()
     else:
-        text = "there is no treadle.toml in this folder or above it; treadle init writes one\n"
+        text = "there is no treadle.toml in this folder or above it; `treadle init` writes one\n"
         console.print(text, style="dim", soft_wrap=True)
     console.print("providers, for names such as openai:gpt-5-mini", style="bold", soft_wrap=True)
     _print(known)
-    return 0
+    return ExitCode.DONE
 
 
 def _print(items: list[Listed]) -> None:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import print_lines
 
 EXAMPLES = (
@@ -15,4 +16,4 @@ def schema() -> int:
     from treadle.models.config.file import config_schema
 
     print_lines([msgspec.json.format(msgspec.json.encode(config_schema()), indent=2)])
-    return 0
+    return ExitCode.DONE

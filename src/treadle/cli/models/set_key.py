@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options.complete import complete_provider
 from treadle.cli.terminal.output import print_note
 from treadle.core.errors import ConfigError
@@ -39,14 +40,14 @@ def set_key(
     variable = _find_variable(provider)
     if is_deleted:
         print_note(f"deleted {variable}" if delete_key(variable) else f"no key is stored for {variable}")
-        return 0
+        return ExitCode.DONE
     key = _read_key(variable)
     if not key or not key.isprintable() or " " in key:
         raise ConfigError("the key is empty" if not key else "the key has blanks or control characters")
     print_note(f"stored {variable} in {store_key(variable, key, in_file=in_file)}")
     if where_is_key(variable) == "the environment":
         print_note(f"{variable} is also set in the environment, which takes precedence")
-    return 0
+    return ExitCode.DONE
 
 
 def _find_variable(provider: str) -> str:
@@ -59,7 +60,7 @@ def _find_variable(provider: str) -> str:
 
         near = get_close_matches(provider, provider_names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"unknown provider {provider!r}; {hint}Known: {', '.join(provider_names())}")
+        raise ConfigError(f"unknown provider {provider!r}; {hint}known are {', '.join(provider_names())}")
     if preset.key_variable is None:
         raise ConfigError(f"the provider {provider!r} needs no key")
     return preset.key_variable

@@ -7,6 +7,7 @@ option here. Its help text is one line in `SETTINGS` or `POLICY`.
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self, TypeAlias
+from urllib.parse import urlsplit
 
 import typer
 from msgspec import Struct
@@ -147,7 +148,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
         url = values["base_url"]
-        if url is not None and not url.startswith(("http://", "https://")):
+        if url is not None and not (url.startswith(("http://", "https://")) and urlsplit(url).netloc):
             shown = hide_in_url(url)
             raise ConfigError(f"--base-url {shown!r} is not a URL; give one such as http://localhost:8000/v1")
         return cls(

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from treadle.cli.options.complete import complete_run, complete_toolset
 from treadle.cli.options.signature import make_parameter
+from treadle.core.errors import ConfigError
 
 _OUTPUT = "Output"
 
@@ -92,16 +93,21 @@ ApiKey: TypeAlias = Annotated[
         help="Safer in the environment, such as OPENAI_API_KEY: other users can see a command line.",
     ),
 ]
-Mount: TypeAlias = Annotated[
+_Mount: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--mount",
         metavar="DIR",
-        exists=True,
-        file_okay=False,
-        help="A folder whose files are copied into the sandbox. The folder itself is never changed. Brings "
-        "--tools files if no --tools are given.",
+        help="A folder, or a file, that is copied into the sandbox and never changed. What git ignores, keys, "
+        "environments and caches are left out. Brings --tools files if no --tools are given.",
     ),
+]
+_MountAll: TypeAlias = Annotated[
+    bool, typer.Option("--mount-all", help="With --mount: leave out nothing but journals.")
+]
+Out: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: standard output."),
 ]
 Instructions: TypeAlias = Annotated[
     str | None, typer.Option("--instructions", metavar="TEXT", help="The system message.")
@@ -130,6 +136,27 @@ IsQuiet: TypeAlias = Annotated[
 ]
 
 
+class MountOptions(Struct, frozen=True):
+    """The options for files from the disk."""
+
+    path: Path | None = None
+    """The folder or file; `None` if none was given."""
+    is_whole: bool = False
+    """True if nothing is left out."""
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """See `OptionGroup.parameters`."""
+        return [make_parameter("mount", _Mount, None), make_parameter("is_mount_whole", _MountAll, False)]
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """See `OptionGroup.from_values`."""
+        if values["is_mount_whole"] and values["mount"] is None:
+            raise ConfigError("--mount-all goes with --mount DIR")
+        return cls(values["mount"], values["is_mount_whole"])
+
+
 class ViewOptions(Struct, frozen=True):
     """The options for what is printed while a run is driven."""
 
@@ -149,4 +176,6 @@ class ViewOptions(Struct, frozen=True):
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
+        if values["is_json"] and values["is_quiet"]:
+            raise ConfigError("give --json or --quiet, not both")
         return cls(**values)

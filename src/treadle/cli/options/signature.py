@@ -13,6 +13,8 @@ import msgspec
 import typer
 from msgspec import Struct
 
+from treadle.cli.exit import ExitCode
+from treadle.cli.start import allow_interrupts
 from treadle.core.errors import ConfigError
 
 _UNITS = {"_usd": "USD", "_seconds": "SECONDS"}
@@ -146,10 +148,17 @@ def as_command(function: Callable[..., int]) -> Callable[..., None]:
     }
 
     def command(**values: Any) -> None:
+        allow_interrupts()
         for name, group in groups.items():
             own = [parameter.name for parameter in group.parameters()]
             values[name] = group.from_values({key: values.pop(key) for key in own})
-        code = function(**values)
+        try:
+            code = function(**values)
+        except KeyboardInterrupt:
+            from treadle.cli.terminal.output import print_interrupted
+
+            print_interrupted("")
+            code = ExitCode.INTERRUPTED
         if code:
             raise typer.Exit(code)
 

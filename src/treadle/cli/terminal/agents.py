@@ -1,7 +1,7 @@
 """The construction of agents for commands: from options, or from the agent spec in a run's journal."""
 
-from collections.abc import Mapping
-from pathlib import Path
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 
 from treadle.agent.agent import Agent
 from treadle.agent.run import Run
+from treadle.agent.spec import Files
 from treadle.agent.task import load_task
 from treadle.agent.trust import demands_of
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
@@ -30,12 +31,12 @@ def make_agent(
     task: "Task | None" = None,
     policy: Policy | None = None,
     instructions: str | None = None,
-    files: Path | None = None,
+    files: Files | None = None,
     schema: Json = None,
 ) -> Agent:
     """Return an agent as the options describe it. Raises: `ConfigError`."""
     return Agent(
-        make_model(options, task),
+        _tools_first(options.tools, lambda: make_model(options, task)),
         instructions=instructions,
         tools=options.tools,
         policy=policy,
@@ -43,6 +44,17 @@ def make_agent(
         files=files,
         schema=schema,
     )
+
+
+def _tools_first(tools: Sequence[str], make: Callable[[], Model]) -> Model:
+    """Return the model that `make` makes. If it fails, misspelt tools are reported first; no server is started."""
+    try:
+        return make()
+    except ConfigError:
+        from treadle.tools.resolve import TOOLSETS, resolve_tools
+
+        resolve_tools([text for text in tools if f"{text.partition(':')[0]}:" not in TOOLSETS])
+        raise
 
 
 def make_model(options: AgentOptions, task: "Task | None" = None) -> Model:
@@ -55,7 +67,7 @@ def make_model(options: AgentOptions, task: "Task | None" = None) -> Model:
             "no model is given; pass --model openai:gpt-5-mini (with OPENAI_API_KEY set), or --model NAME "
             "--base-url URL for your own server, or set TREADLE_MODEL, or write a treadle.toml with `treadle "
             "init`. To try Treadle without a model: "
-            "treadle demo, or treadle run --task files:csv_sum-0001 --model oracle"
+            "`treadle demo`, or `treadle run --task files:csv_sum-0001 --model oracle`"
         )
     settings = _given_settings(options)
     return _build_model(PartSpec(name=_full_name(name, settings), settings=settings), options.api_key, task)
@@ -95,7 +107,9 @@ class RunAgents:
             task = None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")
             self._agents[key] = Agent.from_spec(
                 spec,
-                model=_build_model(spec.model, self._given.api_key, task),
+                model=_tools_first(
+                    self._given.tools, lambda: _build_model(spec.model, self._given.api_key, task)
+                ),
                 tools=self._given.tools or None,
                 journal=self.journal,
             )
@@ -136,7 +150,11 @@ def _full_name(name: str, settings: Mapping[str, Json]) -> str:
         return name
     from treadle.models.config.file import load_config
 
-    return load_config().full_name(name)
+    config = load_config()
+    is_unknown = "base_url" not in settings and name not in config.file.models
+    if is_unknown and difflib.get_close_matches(name.partition(":")[0], ["oracle"], cutoff=0.8):
+        raise ConfigError(f"there is no model {name!r}; did you mean 'oracle'?")
+    return config.full_name(name)
 
 
 def _refuse_missing(run_id: str, spec: AgentSpec) -> None:

@@ -5,29 +5,51 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.agent.run import Run
+from treadle.cli.exit import ExitCode
 from treadle.cli.options.shared import ViewOptions
 from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.format import exit_code, format_call
-from treadle.cli.terminal.output import clean, print_interrupted, print_note, stderr, write_command
+from treadle.cli.terminal.output import (
+    OptionValue,
+    clean,
+    print_interrupted,
+    print_note,
+    stderr,
+    write_command,
+)
 from treadle.cli.terminal.view import make_view
+from treadle.core.spec import PartSpec
 from treadle.core.types import Json, StopReason, ToolCall
 from treadle.loop.listener import Emit
 
+_DRIVING = ("resume", "approve", "fork", "chat")
+"""The commands that build a run's agent again."""
+
 
 class FollowUp(Struct, frozen=True):
-    """A writer of commands that continue a run, with the options that they need again."""
+    """A writer of commands about a run, with the options that they need again."""
 
     journal: str | None
     has_key: bool = False
     """True if the API key was given as an option."""
+    tools: tuple[PartSpec, ...] = ()
+    """The tools of the agent, which must be given again if the journal does not have all of them."""
 
-    def write(self, *parts: str) -> str:
-        """Return a command line with the journal, and with a placeholder for the API key if it was an option."""
-        return write_command(*parts, journal=self.journal, has_key=self.has_key)
+    def write(self, command: str, *words: str, **options: OptionValue) -> str:
+        """Return a command line, with placeholders for what is not in the journal: keys, and tools with secrets."""
+        options["journal"] = self.journal
+        if command in _DRIVING and self.has_key:
+            options["api_key"] = "KEY"
+        if command in _DRIVING and any(part.missing for part in self.tools):
+            options["tools"] = tuple(
+                [f"{part.name}..." if part.missing else part.name for part in self.tools]
+            )
+        return write_command(command, *words, **options)
 
 
 def drive(
@@ -43,6 +65,7 @@ def drive(
 
     `describe` adds fields to the summary of `--json`. `calls` are the calls that the model made before.
     """
+    follow_up = replace(follow_up, tools=agent.spec.tools)
     view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet, calls=calls)
     agent.approver = None if shown.is_json else make_approver(view)
     begin = time.monotonic()
@@ -51,7 +74,7 @@ def drive(
     except KeyboardInterrupt:
         view.close()
         print_interrupted("; continue with: " + follow_up.write("resume", run_id))
-        return 130
+        return ExitCode.INTERRUPTED
     except BaseException:
         view.close()
         raise
@@ -71,6 +94,6 @@ def print_follow_up(run: Run, follow_up: FollowUp) -> None:
             command = follow_up.write("approve", run.run_id, call_id, "yes")
             print_note(f"decide with: {command}   (or no, or edit JSON)")
     elif run.questions:
-        print_note("answer with: " + follow_up.write("resume", run.run_id, "--answer", "TEXT"))
+        print_note("answer with: " + follow_up.write("resume", run.run_id, answer="TEXT"))
     elif run.stop_reason is StopReason.ERROR:
         print_note("try again with: " + follow_up.write("resume", run.run_id))

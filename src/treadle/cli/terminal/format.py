@@ -1,12 +1,13 @@
 """Texts for calls, results and outcomes, shared by the live view and by transcripts."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from treadle.agent.run import Run
+from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import clean, shorten, write_cost, write_count, write_seconds, write_usage
 from treadle.core.types import Artifact, Json, StopReason, ToolCall, ToolResult
 
@@ -24,17 +25,13 @@ LIMITS: frozenset[str] = frozenset(
 _STYLES: Mapping[str, str] = {StopReason.COMPLETED: "green", StopReason.CANCELLED: "yellow"}
 
 
-def exit_code(run: Run) -> int:
+def exit_code(run: Run) -> ExitCode:
     """Return the exit code of a command that drove `run`."""
     if run.stop_reason is StopReason.COMPLETED:
-        return 0
-    return 3 if run.stop_reason in LIMITS else 1
-
-
-def join_codes(codes: Iterable[int]) -> int:
-    """Return the exit code of several runs: 1 if one failed, else 3 if one reached a limit, else 0."""
-    found = set(codes)
-    return 1 if 1 in found else 3 if 3 in found else 0
+        return ExitCode.DONE
+    if run.stop_reason is None and (run.questions or run.approvals):
+        return ExitCode.WAITING
+    return ExitCode.LIMIT if run.stop_reason in LIMITS else ExitCode.FAILED
 
 
 def style_of(stop_reason: str | None) -> str:
@@ -110,7 +107,7 @@ def summarize(run: Run, seconds: float | None = None) -> Mapping[str, Json]:
         "output": run.output,
         "error": run.error,
         "fault": run.fault,
-        "model": started.spec.model.name if started else None,
+        "model": run.spec.model.name if started else None,
         "task": f"{started.task.task_set}:{started.task.task_id}" if started and started.task else None,
         "steps": run.steps,
         "usage": {

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from treadle.agent.driving import make_run_id
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.events import RunStarted
 from treadle.journal.protocol import Journal, RunFilter
-from treadle.journal.registry import open_journal
+from treadle.journal.registry import make_folder, open_journal
 
 _MAX_LISTED = 5
 """How many ids an error lists."""
@@ -21,12 +22,19 @@ def open_existing(address: str | None) -> Journal:
 def open_or_make(address: str | None, level: str) -> Journal:
     """Open a journal; make it, and the folder of its file, if it does not exist. Raises: `JournalError`."""
     if address is not None and not address.endswith(":") and "://" not in address:
-        folder = Path(address).parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise JournalError(f"cannot make the folder {str(folder)!r} of the journal: {error}") from error
+        make_folder(Path(address).parent)
     return open_journal(address, level)
+
+
+def new_run_id(given: str | None) -> str:
+    """Return the id of a new run: a given one or a generated one. Raises: `ConfigError`."""
+    if given is None:
+        return make_run_id()
+    if not given or given == "last" or given.startswith("-") or not given.isprintable() or " " in given:
+        raise ConfigError(
+            f"--run-id {given!r}: an id has no blanks, does not begin with a dash, and is not 'last'"
+        )
+    return given
 
 
 def find_run(journal: Journal, text: str) -> str:
@@ -50,9 +58,7 @@ def find_run(journal: Journal, text: str) -> str:
         raise RunNotFoundError(f"there is no run {text!r}: the journal is empty")
     if text == "last":
         return newest[0].run_id
-    raise RunNotFoundError(
-        f"there is no run {text!r} in this journal; the newest is {newest[0].run_id!r}. `treadle runs` lists them"
-    )
+    raise RunNotFoundError(f"there is no run {text!r} in this journal; the newest is {newest[0].run_id!r}")
 
 
 def _has_run(journal: Journal, run_id: str) -> bool:

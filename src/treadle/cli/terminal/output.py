@@ -7,10 +7,13 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from treadle.core.errors import TreadleError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,10 +43,12 @@ def _console(*, is_error: bool) -> "Console":
     from rich.console import Console
 
     class Plain(Console):
-        """A console that cleans the texts that it prints, and raises the error of a broken pipe."""
+        """A console that cleans the texts that it prints, and ignores errors of standard error."""
 
         def print(self, *objects: Any, **options: Any) -> None:
-            super().print(*[clean(item) if isinstance(item, str) else item for item in objects], **options)
+            texts = [clean(item) if isinstance(item, str) else item for item in objects]
+            with _writing(is_ignored=is_error):
+                super().print(*texts, **options)
 
         def on_broken_pipe(self) -> None:
             raise
@@ -54,6 +59,22 @@ def _console(*, is_error: bool) -> "Console":
     return Plain(
         stderr=is_error, width=width, markup=False, emoji=False, highlight=False, soft_wrap=width is not None
     )
+
+
+@contextmanager
+def _writing(*, is_ignored: bool = False) -> Iterator[None]:
+    """Report an error of an output in the `with` block, or ignore it.
+
+    Raises: `TreadleError`; `BrokenPipeError` if the reader has closed the pipe.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_ignored:
+            return
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise TreadleError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def is_live() -> bool:
@@ -80,12 +101,27 @@ def print_note(text: str) -> None:
 
 def print_lines(lines: Iterable[bytes]) -> None:
     """Print lines of bytes unchanged, and flush them."""
-    sys.stdout.flush()
-    buffer = sys.stdout.buffer
+    with _writing():
+        sys.stdout.flush()
     for line in lines:
-        buffer.write(line)
-        buffer.write(b"\n")
-    buffer.flush()
+        with _writing():
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.write(b"\n")
+    flush()
+
+
+def print_bytes(data: bytes) -> None:
+    """Print bytes unchanged, and flush them."""
+    with _writing():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+    flush()
+
+
+def flush() -> None:
+    """Flush standard output."""
+    with _writing():
+        sys.stdout.flush()
 
 
 def clean(text: str) -> str:
@@ -132,11 +168,19 @@ def write_cost(cost_usd: float | None) -> str:
     return f"${cost_usd:.4f}" if cost_usd else "$0"
 
 
-def write_command(*parts: str, journal: str | Path | None = None, has_key: bool = False) -> str:
-    """Return a command line that works when it is typed, with the options that it needs.
+OptionValue: TypeAlias = str | Path | tuple[str, ...] | Literal[True] | None
 
-    `journal` is the journal that was given, if any; `has_key` is true if the API key was given as an option.
+
+def write_command(command: str, *words: str, **options: OptionValue) -> str:
+    """Return a command line that works when it is typed, also if a word begins with a dash.
+
+    The value of a flag is `True`, several values repeat an option, and an option of `None` is left out.
     """
-    more = ("--journal", str(journal)) if journal is not None else ()
-    key = ("--api-key", "KEY") if has_key else ()
-    return shlex.join(["treadle", *parts, *more, *key])
+    more: list[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        values = value if isinstance(value, tuple) else () if value is None else (str(value),)
+        more += [flag] if value is True else [word for item in values for word in (flag, item)]
+    if any(word.startswith("-") for word in words):
+        return shlex.join(["treadle", command, *more, "--", *words])
+    return shlex.join(["treadle", command, *words, *more])

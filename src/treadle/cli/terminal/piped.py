@@ -29,6 +29,8 @@ def read_stdin(*, is_needed: bool = False) -> str:
         print_note("reading standard input; if there is nothing to read, add </dev/null to the command")
     try:
         return sys.stdin.buffer.read().decode().strip()
+    except OSError as error:
+        raise ConfigError(f"cannot read standard input: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"standard input is not text in UTF-8 ({error}); send other files with --attach FILE"

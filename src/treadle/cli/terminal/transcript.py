@@ -1,11 +1,10 @@
 """A run as text: its transcript, or its events one per line."""
 
-import sys
 import time
 
 from treadle.agent.run import Run
 from treadle.cli.terminal.format import format_artifact, format_call
-from treadle.cli.terminal.output import clean, shorten, stdout, write_cost, write_seconds
+from treadle.cli.terminal.output import clean, print_bytes, shorten, stdout, write_cost, write_seconds
 from treadle.cli.terminal.view import print_outcome
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
@@ -30,9 +29,7 @@ def write_artifact(journal: Journal, run_id: str, text: str) -> None:
             f"{len(found) or 'no'} artifacts of run {run_id!r} have a hash that begins with {text!r}; it has: "
             f"{', '.join(sorted(digest[:12] for digest in known)) or 'none'}"
         )
-    sys.stdout.flush()
-    sys.stdout.buffer.write(run.read_artifact(found[0]))
-    sys.stdout.buffer.flush()
+    print_bytes(run.read_artifact(found[0]))
 
 
 def print_transcript(
@@ -61,6 +58,10 @@ class _Printer:
         self._result_lines = result_lines
         self._is_full = result_lines is None
         self._calls: dict[str, ToolCall] = {}
+        self._asked = ""
+        """The name of the model that was asked last."""
+        self._shown = ""
+        """The name of the model that the first line shows."""
         self._is_paused = False
         """True if the run was paused or finished by the last event that was printed."""
 
@@ -73,6 +74,7 @@ class _Printer:
         started = run.state.started
         if started is None:
             return
+        self._shown = started.spec.model.name
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started.at))
         parts = [f"run {clean(run.run_id)}", clean(started.spec.model.name or "no model"), at]
         if started.task is not None:
@@ -99,6 +101,8 @@ class _Printer:
         if isinstance(body, e.TurnStarted):
             self.say("")
             self._print_message("› ", body.message, "cyan")
+        elif isinstance(body, e.InferenceStarted):
+            self._asked = body.model or self._asked
         elif isinstance(body, e.InferenceCompleted):
             self._print_inference(body)
         elif isinstance(body, e.InferenceFailed):
@@ -160,6 +164,8 @@ class _Printer:
         self._calls.update({call.call_id: call for call in message.tool_calls})
         tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens" if usage else "tokens unknown"
         facts = [f"step {body.step}", tokens, write_seconds(body.duration_seconds)]
+        if self._asked not in ("", self._shown):
+            facts.insert(1, clean(self._asked))
         if completion.cost_usd:
             facts.append(write_cost(completion.cost_usd))
         self.say("\n" + " · ".join(facts), "dim")

@@ -8,8 +8,10 @@ import msgspec
 import typer
 
 from treadle.agent.driving import make_run_id
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import execute
+from treadle.cli.terminal.files import read_mount
 from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
 from treadle.core.errors import ConfigError
 from treadle.core.events import SnapshotTaken
@@ -32,7 +34,8 @@ def call(
         str, typer.Argument(metavar="JSON", help="The arguments, as an object; - reads standard input.")
     ] = "{}",
     tools: o.Tools = None,
-    mount: o.Mount = None,
+    *,
+    mount: o.MountOptions,
     is_json: o.IsJson = False,
 ) -> int:
     """Call one tool in a fresh sandbox and print its result.
@@ -47,7 +50,7 @@ def call(
         hint = f"; did you mean {near[0]!r}? The" if near else "; the"
         raise ConfigError(f"there is no tool {tool!r}{hint} tools are: {', '.join(found) or 'none'}")
     text = _read_stdin() if arguments == "-" else arguments
-    sandbox = MemorySandbox.from_folder(mount) if mount is not None else MemorySandbox()
+    sandbox = MemorySandbox(read_mount(mount))
     result, delta = execute(_make_call(ToolCall("call_1", tool, text), found, sandbox))
     if result.error_kind in (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS):
         raise ConfigError(result.content)
@@ -61,7 +64,7 @@ def call(
     if not is_json and (delta.changed or delta.deleted):
         changes = [*delta.changed, *[f"-{path}" for path in delta.deleted]]
         print_note(f"{write_count(len(changes), 'file')} changed in the sandbox: {', '.join(changes)[:500]}")
-    return int(result.is_error)
+    return ExitCode.FAILED if result.is_error else ExitCode.DONE
 
 
 def _read_stdin() -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.definitions import encode, print_losses
 from treadle.cli.terminal.files import write_whole
@@ -32,10 +33,7 @@ def import_tools(
             show_default=False,
         ),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The file to write. Default: standard output."),
-    ] = None,
+    out: o.Out = None,
     shape: Annotated[
         Shape, typer.Option("--format", metavar="SHAPE", help="treadle, openai, mcp or deepfabric.")
     ] = Shape.TREADLE,
@@ -53,10 +51,10 @@ def import_tools(
     data = encode(specs, shape, is_yaml=out is not None and is_yaml_name(out.name))
     if out is None:
         print_lines([data])
-        return 0
+        return ExitCode.DONE
     write_whole([data], out)
     print_note(f"{write_count(len(specs), 'tool')} written to {out}")
-    return 0
+    return ExitCode.DONE
 
 
 def _read(source: str) -> tuple[ToolSpec, ...]:

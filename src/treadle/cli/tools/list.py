@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_lines, print_note, stdout
 from treadle.core.errors import ConfigError
@@ -51,7 +52,7 @@ def list_tools(
         )
     else:
         _print_toolsets(is_json=is_json)
-    return 0
+    return ExitCode.DONE
 
 
 def _print_toolsets(*, is_json: bool) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import sys
 from collections.abc import AsyncIterator
 from enum import StrEnum
 from typing import Annotated, Any
@@ -11,9 +10,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import execute
-from treadle.cli.terminal.output import print_lines, print_note, stdout
+from treadle.cli.terminal.files import read_mount
+from treadle.cli.terminal.output import flush, print_lines, print_note, stdout
 from treadle.core.errors import ConfigError
 from treadle.core.registry import require
 from treadle.sandbox.memory import MemorySandbox
@@ -47,7 +48,8 @@ def serve(
     ] = False,
     host: o.Host = "127.0.0.1",
     port: o.Port = 3000,
-    mount: o.Mount = None,
+    *,
+    mount: o.MountOptions,
     idle: Annotated[
         float,
         typer.Option(
@@ -72,19 +74,19 @@ def serve(
         raise ConfigError("--spin and --mcp each serve one protocol alone; leave out both to serve both")
     sessions = ToolSessions(
         resolve_tools(tools or ["files"]),
-        files=MemorySandbox.from_folder(mount) if mount is not None else None,
+        files=MemorySandbox(read_mount(mount)),
         idle_seconds=idle,
         max_sessions=max_sessions,
     )
     if mcp is Mcp.STDIO:
         _serve_stdio(sessions)
-        return 0
+        return ExitCode.DONE
     listener = _listen(host, port)
     url = f"http://{host if ':' not in host else f'[{host}]'}:{listener.getsockname()[1]}"
     app = _make_app(sessions, host, has_mcp=not has_spin, has_spin=mcp is None)
     paths = {**({"mcp": f"{url}/mcp"} if not has_spin else {}), **({"spin": url} if mcp is None else {})}
     _serve_http(app, listener, sessions, paths, is_json=is_json)
-    return 0
+    return ExitCode.DONE
 
 
 def _serve_stdio(sessions: ToolSessions) -> None:
@@ -167,5 +169,5 @@ def _print_addresses(paths: dict[str, str], sessions: ToolSessions, *, is_json: 
         return
     for name, address in paths.items():
         stdout().print(f"{name:<5} {address}", style="bold")
-    sys.stdout.flush()
+    flush()
     print_note(f"tools: {', '.join(sessions.tools)}; Ctrl-C stops the server")

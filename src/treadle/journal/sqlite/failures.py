@@ -28,7 +28,7 @@ _MESSAGES = {
 """The texts for users, by SQLite's primary result code."""
 
 
-def explain(error: sqlite3.Error, path: Path) -> JournalError:
+def explain(error: sqlite3.Error | OSError, path: Path) -> JournalError:
     """Return a `JournalError` that says what failed and what to do."""
     return JournalError(_MESSAGES.get(_code_of(error), _FAILED).format(name=str(path), text=error))
 
@@ -38,6 +38,6 @@ def has_code(error: sqlite3.Error, code: int) -> bool:
     return _code_of(error) == code
 
 
-def _code_of(error: sqlite3.Error) -> int:
+def _code_of(error: sqlite3.Error | OSError) -> int:
     """Return the primary result code: the low byte of the extended one. 0 if Python itself raised the error."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -198,6 +198,8 @@ def open_store(address: str, options: StoreOptions) -> SqliteJournal:
     """
     if options.must_exist and not Path(address).exists():
         raise JournalError(f"there is no journal at {address!r}; give another path, or run something first")
+    if Path(address).is_dir():
+        raise JournalError(f"{address!r} is a folder; give the path of a file in it")
     return SqliteJournal(address, options.level, options.lease_seconds, options.clock)
 
 

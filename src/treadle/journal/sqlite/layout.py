@@ -22,10 +22,9 @@ from pathlib import Path
 
 from treadle.core.errors import JournalError
 from treadle.journal.identity import make_seal, mark_place
+from treadle.journal.protocol import APPLICATION_ID
 from treadle.journal.sqlite.failures import explain, has_code
-
-APPLICATION_ID = 0x5452444C
-"""The number in SQLite's header that marks a file as Treadle's."""
+from treadle.journal.sqlite.readonly import connect_to_read, is_refused
 
 MIGRATIONS = (
     """
@@ -94,6 +93,8 @@ LOCK_SECONDS = 30.0
 def connect(path: Path, level: str) -> sqlite3.Connection:
     """Open a connection to the journal at `path`; create the file and bring it up to date if need be.
 
+    Where nothing can be written, an existing journal is opened for reading; what writes to it then fails.
+
     Raises: `JournalError` for a file of another program, a newer Treadle, or a file that cannot be opened.
     """
     try:
@@ -110,10 +111,28 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
         _migrate(db, path)
     except sqlite3.Error as error:
         db.close()
+        if is_refused(error, path):
+            return _connect_to_read(path)
         raise explain(error, path) from error
     except BaseException:
         db.close()
         raise
+    return db
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    try:
+        db = connect_to_read(path)
+        _refuse_foreign(db, path)
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+    except (sqlite3.Error, OSError) as error:
+        raise explain(error, path) from error
+    if version < len(MIGRATIONS):
+        db.close()
+        raise JournalError(
+            f"{str(path)!r} was written by an older Treadle, and nothing can be written there to bring it up to "
+            "date; open a copy of it"
+        )
     return db
 
 

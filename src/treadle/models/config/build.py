@@ -265,7 +265,7 @@ def _find_maker(provider: str, name: str) -> Maker:
     near = get_close_matches(provider, known, n=1)
     hint = f"did you mean {near[0] + ':' + name.partition(':')[2]!r}? " if near else ""
     raise ConfigError(
-        f"unknown provider {provider!r} in the model name {name!r}; {hint}Known: {', '.join(sorted(known))}. "
+        f"unknown provider {provider!r} in the model name {name!r}; {hint}known are {', '.join(sorted(known))}. "
         f"A model whose own name has a colon is written {'openai:' + name!r}"
     )
 
@@ -292,6 +292,12 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
         if (value := os.environ.get(variable))
     }
     headers |= {name.lower(): value for name, value in (config.headers or {}).items()}
+    stem, slash, rest = config.name.partition("/")
+    if is_home and provider == "openai" and slash and find_preset(stem) is not None:
+        raise ConfigError(
+            f"{home} has no model {config.name!r}; did you mean {f'{stem}:{rest}'!r}? A model with this name on "
+            "another server needs its address: --base-url, or base_url= in Python"
+        )
     if api_key is None and preset.needs_key and is_home and not _has_key(headers):
         raise ConfigError(
             f"no API key for {config.name!r} at {home}: set the environment variable "

@@ -52,7 +52,12 @@ def _local(base_url: str, stem: str) -> Preset:
 
 
 _PRESETS: dict[str, Preset] = {
-    "openrouter": _chat("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "openrouter"),
+    "openrouter": _chat(
+        "https://openrouter.ai/api/v1",
+        "OPENROUTER_API_KEY",
+        "openrouter",
+        quirks=Quirks(reports_cost=True),
+    ),
     "groq": _chat("https://api.groq.com/openai/v1", "GROQ_API_KEY", "groq", decodes_beside_tools=False),
     "deepseek": _chat(
         "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek", output_mode=OutputMode.TOOL

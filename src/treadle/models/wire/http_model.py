@@ -106,6 +106,11 @@ class HttpModel(ABC):
         asked = [self.DIALECT, self.server.address, self.model, self.settings]
         return msgspec.json.encode(asked, order="sorted").decode()
 
+    @property
+    def has_price(self) -> bool:
+        """True if the cost of answers is known from the user's price, or reported by the server."""
+        return self._price is not None
+
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Return whether the server decodes within `schema`."""
         return self._decodes_beside_tools or not has_tools

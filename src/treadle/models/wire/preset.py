@@ -14,6 +14,8 @@ class Quirks(Struct, frozen=True, omit_defaults=True):
     """Fields of the request body that have another name at this server."""
     has_reasoning: bool = True
     """True if the server accepts the reasoning of earlier messages."""
+    reports_cost: bool = False
+    """True if the server's answers say what they cost."""
     has_short_ids: bool = False
     """True if the ids of calls must consist of nine letters and digits."""
 

@@ -14,7 +14,7 @@ class CostModel(Wrapper):
     """A model that adds the cost to every answer that has none yet, from the server or from the user's own price.
 
     If the table has no price, the cost stays unknown, which is different from 0: a run with `max_cost_usd` then
-    ends with an error. `is_known` tells in advance whether there is a price.
+    ends with an error. `has_price` tells in advance whether there is a price.
     """
 
     CHANGES_ANSWERS = False
@@ -34,9 +34,10 @@ class CostModel(Wrapper):
         self._unknown: set[str] = set()
 
     @property
-    def is_known(self) -> bool:
-        """True if the table has a price for the model under its configured name."""
-        return self.cost_usd(Usage(1, 1), self._model) is not None
+    def has_price(self) -> bool:
+        """True if the inner model has a price, or the table has one for the model under its configured name."""
+        is_priced = getattr(self.inner, "has_price", False)
+        return bool(is_priced) or self.cost_usd(Usage(1, 1), self._model) is not None
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the inner model's answer with its cost; see `Model.infer`."""

@@ -15,7 +15,15 @@ from treadle.core.errors import (
 )
 from treadle.core.spec import PartSpec
 from treadle.core.types import Artifact, Completion, Json, OutputMode, Request
-from treadle.models.protocol import Model, Watch, check_parts, identity_of, output_mode_of, takes_schema
+from treadle.models.protocol import (
+    Model,
+    Watch,
+    check_parts,
+    has_price,
+    identity_of,
+    output_mode_of,
+    takes_schema,
+)
 
 DEFAULT_ERRORS = (
     RateLimitError,
@@ -81,6 +89,11 @@ class FallbackModel:
         modes = {output_mode_of(model) for model in self.models}
         order = (OutputMode.TEXT, OutputMode.TOOL, OutputMode.NATIVE)
         return next(mode for mode in order if mode in modes)
+
+    @property
+    def has_price(self) -> bool:
+        """True if all models have a price, since any of them may answer."""
+        return all(has_price(model) for model in self.models)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Return whether the servers of all models decode within `schema`."""

@@ -4,7 +4,15 @@ from typing import ClassVar
 
 from treadle.core.spec import PartSpec
 from treadle.core.types import Artifact, Json, OutputMode
-from treadle.models.protocol import Model, check_parts, identity_of, output_mode_of, part_of, takes_schema
+from treadle.models.protocol import (
+    Model,
+    check_parts,
+    has_price,
+    identity_of,
+    output_mode_of,
+    part_of,
+    takes_schema,
+)
 
 
 class Wrapper:
@@ -36,6 +44,11 @@ class Wrapper:
     def output_mode(self) -> OutputMode:
         """How the inner model is made to give answers that fit a schema."""
         return output_mode_of(self.inner)
+
+    @property
+    def has_price(self) -> bool:
+        """Whether the inner model's answers come with their cost."""
+        return has_price(self.inner)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Return whether the inner model's server decodes within `schema`."""

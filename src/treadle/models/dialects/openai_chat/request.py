@@ -59,6 +59,12 @@ class OpenAIChatModel(HttpModel):
         is_openai = urlsplit(self._endpoint).hostname == "api.openai.com"
         self._fields = _fields(model, self.settings, quirks, is_openai=is_openai)
         self._step = with_attached(encoder_for(quirks), _parts_apart)
+        self._reports_cost = quirks.reports_cost
+
+    @property
+    def has_price(self) -> bool:
+        """See `HttpModel.has_price`."""
+        return self._reports_cost or super().has_price
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
         prefix = self._kept_prefix(request, is_stream)

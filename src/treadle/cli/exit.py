@@ -1,0 +1,36 @@
+"""The exit codes of the command `treadle`."""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the exit code of a command says. A command about several runs returns the gravest code of any."""
+
+    DONE = 0
+    FAILED = 1
+    MISUSE = 2
+    LIMIT = 3
+    WAITING = 4
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
+
+
+MEANINGS = {
+    ExitCode.DONE: "done",
+    ExitCode.FAILED: "failed",
+    ExitCode.MISUSE: "misuse",
+    ExitCode.LIMIT: "a run reached a limit",
+    ExitCode.WAITING: "a run waits for an answer or an approval",
+    ExitCode.INTERRUPTED: "interrupted",
+    ExitCode.PIPE_CLOSED: "the output was closed",
+}
+"""The meanings of the exit codes, for the help."""
+
+_GRAVEST_FIRST = (ExitCode.INTERRUPTED, ExitCode.FAILED, ExitCode.WAITING, ExitCode.LIMIT)
+
+
+def join_codes(codes: Iterable[int]) -> ExitCode:
+    """Return the gravest of the exit codes of several runs."""
+    found = set(codes)
+    return next((code for code in _GRAVEST_FIRST if code in found), ExitCode.DONE)

@@ -1,0 +1,65 @@
+"""The entry point of the command `treadle`, which prepares the process before anything else is imported.
+
+The standard streams are made usable: one that was closed is opened, so that no file gets its number, and one that
+is not UTF-8 gets replacements for characters that it does not have. Ctrl-C ends the process at once until the
+command's function begins, because an import that is interrupted may fail in any way.
+"""
+
+import codecs
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+_PLAIN = str.maketrans("·›●○◐▶↳✓✗─", "->*o~>>+x-") | {ord("…"): "..."}
+"""The replacements for the marks that commands print, on a terminal that does not have them."""
+
+
+def main() -> NoReturn:
+    """Run the command that the process was started with, and exit."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+    _prepare_streams()
+    from treadle.cli.app import run
+
+    run()
+
+
+def allow_interrupts() -> None:
+    """Let Ctrl-C raise `KeyboardInterrupt` from now on, if it ended the process at once until now."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(*_: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(130)
+
+
+def _prepare_streams() -> None:
+    codecs.register_error("treadle", _replace)
+    # Reading from or writing to a stream that was closed fails; what is written to standard error is lost.
+    for number, name, flags in (
+        (0, "stdin", os.O_WRONLY),
+        (1, "stdout", os.O_RDONLY),
+        (2, "stderr", os.O_RDWR),
+    ):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            fd = os.open(os.devnull, flags)
+            if fd != number:
+                os.dup2(fd, number)
+            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+        if number == 0:
+            stream.reconfigure(encoding="utf-8", errors="replace")
+        elif codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="treadle")
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that an encoding does not have; see `codecs.register_error`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    return "".join([char if char.isascii() else "?" for char in text]), error.end

@@ -1,0 +1,251 @@
+"""The files of a folder on disk for a sandbox. The folder is only read.
+
+What an agent has no use for, or must not see, is left out: what git ignores, keys, environments and caches.
+Journals are always left out.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from treadle.core.errors import ConfigError, SandboxError
+from treadle.journal.protocol import APPLICATION_ID
+from treadle.sandbox.gitignore import Rules
+from treadle.sandbox.paths import normalize_file
+
+MAX_BYTES = 256 * 1024 * 1024
+"""The most bytes that all files may have together."""
+MAX_FILE_BYTES = 32 * 1024 * 1024
+"""The size of a file from which it is left out by default."""
+
+LEFT_OUT = """
+.git
+.hg
+.svn
+.treadle
+node_modules
+__pycache__
+*.pyc
+.venv
+.tox
+.nox
+.eggs
+.cache
+.*_cache
+.hypothesis
+.ipynb_checkpoints
+.terraform
+.gradle
+.DS_Store
+.env
+.env.*
+!.env.example
+!.env.sample
+!.env.template
+*.env
+.envrc
+*.pem
+*.key
+*.p12
+*.pfx
+*.jks
+*.keystore
+*.kdbx
+*.ppk
+id_rsa*
+id_dsa*
+id_ecdsa*
+id_ed25519*
+.ssh
+.gnupg
+.aws
+.azure
+.kube
+.netrc
+.npmrc
+.pypirc
+.pgpass
+.htpasswd
+.git-credentials
+.docker/config.json
+credentials
+credentials.*
+!credentials.py
+*credentials*.json
+secrets.*
+!secrets.py
+service[-_]account*.json
+*.tfstate
+*.tfstate.backup
+"""
+"""What is left out by default, in the language of .gitignore: version control, caches, environments and keys."""
+
+_MARKS = ("pyvenv.cfg", "CACHEDIR.TAG")
+"""Files that mark their folder as a virtual environment or a cache."""
+
+
+class Mount(Mapping[str, bytes]):
+    """The content of a folder, or of a single file, by path. It is read once, when the mount is made."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, is_whole: bool = False, max_bytes: int = MAX_BYTES
+    ) -> None:
+        """Read what is at `path`; with `is_whole`, also what is left out by default.
+
+        A symlink is followed if its target lies in the folder and is not a parent of the link. Empty folders are
+        left out.
+
+        Raises: `ConfigError` if there is nothing at `path`, a single file cannot be read, or the files together
+        have more than `max_bytes`.
+        """
+        self.path = Path(path)
+        self.is_whole = is_whole
+        self.left_out: list[str] = []
+        """The files and folders that `is_whole` would include. The name of a folder ends with a slash."""
+        self.refused: dict[str, str] = {}
+        """The files and folders that cannot be mounted, each with the reason."""
+        try:
+            root = self.path.resolve(strict=True)
+            found = dict(sorted(self._walk(root))) if root.is_dir() else {root.name: root}
+            fault = None if root.is_dir() else _find_fault(root.name, root)
+            total_bytes = sum(file.stat().st_size for file in found.values())
+        except FileNotFoundError:
+            fault = "there is no such file or folder"
+        except (OSError, RuntimeError) as error:  # RuntimeError: a circle of symlinks
+            fault = getattr(error, "strerror", None) or str(error)
+        if fault is not None:
+            raise ConfigError(f"cannot mount {os.fspath(path)!r}: {fault}")
+        if total_bytes > max_bytes:
+            raise ConfigError(
+                f"cannot mount {os.fspath(path)!r}: it holds {total_bytes:,} bytes in {len(found):,} files, over "
+                f"the limit of {max_bytes:,}; mount a smaller folder"
+            )
+        self._files: dict[str, bytes] = {}
+        for name, file in found.items():
+            try:
+                self._files[name] = file.read_bytes()
+            except OSError as error:
+                self.refused[name] = error.strerror or str(error)
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._files[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __repr__(self) -> str:
+        return f"<Mount of {str(self.path)!r}: {len(self)} files>"
+
+    def _walk(self, root: Path) -> Iterator[tuple[str, Path]]:
+        """Yield the name and the place of every file to mount below `root`, which has no symlinks in it."""
+        selection = None if self.is_whole else _Selection(root)
+        pending = [("", root, frozenset({root}))]
+        while pending:
+            prefix, folder, above = pending.pop()
+            try:
+                entries = sorted(folder.iterdir())
+            except OSError as error:
+                self.refused[prefix] = error.strerror or str(error)
+                continue
+            for path in entries:
+                name = prefix + path.name
+                try:
+                    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+                    is_folder = target.is_dir()
+                    name += "/" if is_folder else ""
+                    is_left_out = selection is not None and selection.leaves_out(path, target)
+                    fault = _find_fault(name, target) if target.is_relative_to(root) else _OUTSIDE
+                except OSError as error:
+                    is_left_out, fault = False, error.strerror or str(error)
+                if is_left_out:
+                    self.left_out.append(name)
+                elif target in above or fault is not None:
+                    self.refused[name] = fault or "its target is a folder above it"
+                elif is_folder:
+                    pending.append((name, target, above | {target}))
+                else:
+                    yield name, target
+
+
+_OUTSIDE = "its target is outside the folder"
+
+
+def _find_fault(name: str, file: Path) -> str | None:
+    """Return why a file or folder cannot be mounted; `None` if it can."""
+    try:
+        normalize_file(name.removesuffix("/"))
+        mode = file.stat().st_mode
+        if stat.S_ISDIR(mode):
+            return None
+        if not stat.S_ISREG(mode):
+            return "it is not a regular file"
+        # A database that is in use must not even be opened: closing it would end SQLite's locks in this process.
+        base = file.name.removesuffix("-wal").removesuffix("-shm").removesuffix("-journal")
+        beside = [file.with_name(base + end) for end in ("-wal", "-shm", "-journal")]
+        if any(other.exists() for other in beside) and file.with_name(base).exists():
+            return "it belongs to a database that is in use"
+        with file.open("rb") as opened:
+            head = opened.read(72)
+    except SandboxError:
+        return "a sandbox cannot hold such a name"
+    except OSError as error:
+        return error.strerror or str(error)
+    is_journal = head.startswith(b"SQLite format 3\0") and head[68:72] == APPLICATION_ID.to_bytes(4, "big")
+    return "it is a journal" if is_journal else None
+
+
+class _Selection:
+    """The choice of what is left out by default."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._default = Rules(LEFT_OUT.split())
+        self._read: dict[Path, Rules] = {}
+        """The rules of git in each file with rules."""
+        self._base = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
+        """The folder to which the rules of git apply: that of the repository, or the mounted one."""
+        config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        self._general = [self._base / ".git" / "info" / "exclude", Path(config, "git", "ignore")]
+        if any(self._git_ignores(folder, is_folder=True) for folder in self._up_to_base(root)[:-1]):
+            # The folder was asked for by name, so only its own rules apply.
+            self._base, self._general = root, []
+
+    def leaves_out(self, path: Path, target: Path) -> bool:
+        """Return whether a file or folder is left out; `target` is what a symlink leads to, else the same path."""
+        is_folder = target.is_dir()
+        if self._default.ignores(path.relative_to(self._root).as_posix(), is_folder=is_folder):
+            return True
+        if is_folder and any((target / mark).exists() for mark in _MARKS):
+            return True
+        # To git a link to a folder is a file.
+        if self._git_ignores(path, is_folder=is_folder and target == path):
+            return True
+        if target != path and target.is_relative_to(self._root):
+            parts = [item for item in (target, *target.parents) if item.is_relative_to(self._root)][:-1]
+            return any(self.leaves_out(part, part) for part in parts)
+        return not is_folder and target.exists() and target.stat().st_size > MAX_FILE_BYTES
+
+    def _git_ignores(self, path: Path, *, is_folder: bool) -> bool:
+        """Return whether git ignores `path`, whose folder it does not ignore. The nearest rules decide."""
+        files = [(folder, folder / ".gitignore") for folder in self._up_to_base(path.parent)]
+        for folder, file in [*files, *[(self._base, file) for file in self._general]]:
+            if file not in self._read:
+                self._read[file] = Rules(_read_lines(file))
+            found = self._read[file].ignores(path.relative_to(folder).as_posix(), is_folder=is_folder)
+            if found is not None:
+                return found
+        return False
+
+    def _up_to_base(self, folder: Path) -> list[Path]:
+        return [item for item in (folder, *folder.parents) if item.is_relative_to(self._base)]
+
+
+def _read_lines(file: Path) -> list[str]:
+    try:
+        return file.read_text("utf-8", "replace").split("\n")
+    except OSError:
+        return []

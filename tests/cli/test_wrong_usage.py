@@ -1,0 +1,284 @@
+"""What is typed wrongly, with the message and the exit code that it must have. No message is a traceback."""
+
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.command import FORKS, Cli, Result
+from tests.cli.scripted import Scripted, call_once
+
+ROWS = """
+# Misspelt commands and options
+rnu hi                                     | did you mean 'run'?                                | 2
+tools cal x                                | did you mean 'call'?                               | 2
+models lst                                 | did you mean 'list'?                               | 2
+run hi --modle m                           | no such option: --modle (possible options: --model | 2
+tools import files --output x              | possible options: --out                            | 2
+completion bsh                             | 'bsh' is not one of 'bash', 'zsh'                  | 2
+--nothere                                  | no such option: --nothere                          | 2
+# Missing, surplus and conflicting words
+run                                        | there is nothing to do: write `treadle run TEXT`   | 2
+run ''                                     | there is nothing to do                             | 2
+run hi there $M                            | unexpected extra argument(s) (there)               | 2
+run hi --model                             | option '--model' requires an argument              | 2
+run hi $M --json --quiet                   | give --json or --quiet, not both                   | 2
+run hi $M --mount-all                      | --mount-all goes with --mount dir                  | 2
+run --task files:csv_sum-0001 hi -m oracle | give a text or --task, not both                    | 2
+resume                                     | give a run or --all                                | 2
+resume abc1 --all                          | give a run or --all, not both                      | 2
+resume abc1 --failed                       | --failed goes with --all                           | 2
+resume --all --answer x                    | --answer is for one run                            | 2
+approve                                    | missing argument 'run'                             | 2
+fork                                       | missing argument 'run'                             | 2
+replay                                     | give the runs, or --all                            | 2
+verify abc1 --all                          | give the runs or --all, not both                   | 2
+export                                     | give the runs, or --all                            | 2
+chat --session abc1 --continue             | give --session or --continue, not both             | 2
+tools list --format openai                 | name the tools with --tools                        | 2
+tools serve --spin --mcp http              | leave out both to serve both                       | 2
+demo --tools once.py                       | --tools needs --prompts file                       | 2
+demo --base-url $URL                       | --base-url needs --model                           | 2
+# Wrong types and values out of range
+run hi --max-steps x                       | '--max-steps': input should be a valid integer     | 2
+run hi --max-steps -1                      | greater than or equal to 0                         | 2
+run hi --temperature hot                   | '--temperature': input should be a valid number    | 2
+run hi --in-doubt perhaps                  | 'perhaps' is not one of 'tell', 'ask'              | 2
+run hi $M --extra [                        | --extra '['                                        | 2
+run hi $M --extra 3                        | --extra '3'                                        | 2
+run hi $M --tool-limit x                   | --tool-limit 'x': write tool:calls=3               | 2
+run hi $M --approve perhaps                | 'perhaps' is not one of ask, never and always      | 2
+run hi $M --run-id last                    | --run-id 'last': an id has no blanks               | 2
+run hi $M --run-id=-x                      | does not begin with a dash                         | 2
+run hi $M --run-id ''                      | --run-id ''                                        | 2
+run hi $M --level strong                   | 'strong' is not one of 'process', 'power'          | 2
+runs --limit -1                            | greater than or equal to 0                         | 2
+runs --status complete                     | did you mean 'completed' or                       | 2
+resume --all --parallel-runs 0             | greater than or equal to 1                         | 2
+fork abc1 --at 0                           | greater than or equal to 1                         | 2
+tools serve --port 99999                   | less than or equal to 65535                        | 2
+mock --mistake-rate 2                      | less than or equal to 1                            | 2
+# Models and keys
+run hi                                     | no model is given; pass --model                    | 2
+run hi -m opnai:gpt-5                      | did you mean 'openai:gpt-5'?                       | 2
+run hi -m openai/gpt-5                     | did you mean 'openai:gpt-5'?                       | 2
+run hi -m openai:anthropic/claude          | did you mean 'anthropic:claude'?                   | 2
+run hi -m openai:                          | names no model                                     | 2
+run hi -m openai:gpt-5                     | set the environment variable openai_api_key        | 2
+run hi -m openai:gpt-5 -t fils             | did you mean 'files'?                              | 2
+run hi -m oracle                           | pass --task files:csv_sum-0001                     | 2
+run hi -m orcale                           | did you mean 'oracle'?                             | 2
+run --task files:csv_sum-0001 -m oracle:x  | 'x' is not a rate of mistakes                      | 2
+run hi -m m --base-url localhost:8000      | --base-url 'localhost:8000' is not a url           | 2
+run hi -m m --base-url http://             | --base-url 'http://' is not a url                  | 2
+run hi $M --max-cost 1                     | no price of the model 'openai:m' is known          | 2
+models check opnai:x                       | did you mean 'openai:x'?                           | 2
+models set-key nobody                      | unknown provider 'nobody'                          | 2
+TREADLE_CONFIG=bad.toml run hi -m fast     | 'bad.toml' is not valid toml                       | 2
+TREADLE_CONFIG=odd.toml run hi -m fast     | unknown key 'modle', did you mean 'model'?         | 2
+TREADLE_CONFIG=nothere.toml run hi -m fast | which is not a file                                | 2
+# Tools
+run hi $M -t fils                          | unknown toolset 'fils'; did you mean 'files'?      | 2
+run hi $M -t onec.py                       | there is no file 'onec.py'; did you mean 'once.py' | 2
+run hi $M -t bad.py                        | cannot load the file 'bad.py': syntaxerror         | 2
+run hi $M -t raises.py                     | zerodivisionerror: division by zero                | 2
+run hi $M -t empty.py                      | defines no tools                                   | 2
+run hi $M -t once.py:sned                  | did you mean 'send'?                               | 2
+run hi $M -t folder                        | unknown toolset 'folder'                           | 2
+run hi $M -t mcp:nothere-server            | was not found; install it                          | 2
+run hi $M -t openapi:bad.json              | 'bad.json' is not valid json                       | 2
+run hi $M -t mock:folder                   | cannot read the tools of 'folder': is a directory  | 2
+run hi $M -t files -t files                | two tools are called 'read_file'                   | 2
+tools call read_fil                        | did you mean 'read_file'?                          | 2
+tools call read_file {                     | not valid json                                     | 2
+tools call read_file {}                    | missing parameter 'file_path'; accepted            | 2
+tools call read_file '{"file_path": "x"}'  | there is no file 'x'                               | 1
+tools import nothere.json                  | cannot read the tools of 'nothere.json'            | 2
+tools import bad.json                      | 'bad.json' is not valid json                       | 2
+tools import files -o bad.json             | 'bad.json' exists; --force replaces it             | 2
+tools import files -o folder --force       | 'folder' is a folder; name a file in it            | 2
+verify waits -t files                      | no run has a tool 'delete_file'                    | 2
+# Files and folders
+run hi $M --mount nothere                  | there is no such file or folder                    | 2
+run hi $M --mount .treadle/runs.db         | cannot mount '.treadle/runs.db'                    | 2
+run hi $M --out folder                     | 'folder' exists and is not empty                   | 2
+run hi $M --out bad.json                   | 'bad.json' is a file; give a new folder            | 2
+run hi $M --attach nothere.png             | cannot attach 'nothere.png': no such file          | 2
+run hi $M --attach folder                  | cannot attach 'folder': is a directory             | 2
+run hi $M --schema nothere.json            | cannot read the schema 'nothere.json'              | 2
+run hi $M --schema list.json               | is not a json schema: it must be an object         | 2
+files abc1 --out bad.json                  | 'bad.json' is a file; give a folder                | 2
+export abc1 --out folder                   | cannot write 'folder': is a directory              | 1
+export abc1 --out nothere/x                | cannot write 'nothere/x': no such file             | 2
+export abc1 --format trll                  | did you mean 'trl'?                                | 2
+demo --out bad.json                        | cannot write to --out 'bad.json': file exists      | 2
+demo --prompts nothere.txt $M              | cannot read --prompts 'nothere.txt': no such file  | 2
+init folder                                | 'folder' exists                                    | 2
+init treadle.json                          | must end with .toml                                | 2
+# Runs, events, calls and tasks that do not exist
+show nothere                               | there is no run 'nothere'; the newest is           | 2
+show abc                                   | ('abc1', 'abc2'); write more of it                 | 2
+show abc1 --artifact ffff                  | no artifacts of run 'abc1' have a hash             | 2
+files abc1 --at 999                        | --at 999: run 'abc1' has the events 1 to           | 2
+fork abc1                                  | give --text text for the next turn                 | 2
+fork abc1 --at 3 --text x                  | the turn is still open at event 3                  | 2
+fork abc1 --text x --run-id abc2           | run 'abc2' exists already                          | 1
+run hi $M --run-id abc1                    | run 'abc1' exists already                          | 1
+resume abc1 --answer x                     | waits for no answers                               | 2
+approve abc1 call_1 yes                    | no call of run 'abc1' waits for approval           | 2
+approve waits call_9 yes                   | did you mean 'call_1'? waiting are: call_1         | 2
+approve waits call_1                       | say yes, no or edit: treadle approve waits         | 2
+approve waits call_1 perhaps               | 'perhaps' is not a decision                        | 2
+approve waits call_1 edit                  | edit needs the arguments                           | 2
+approve waits call_1 edit {                | not valid json                                     | 2
+approve waits call_1 edit '{"from": "b"}'  | missing parameter 'to'; unknown parameter 'from'   | 2
+approve waits call_1 yes --reason x        | --reason comes with no                             | 2
+chat --session abc1                        | run 'abc1' is not a session                        | 2
+chat --continue                            | there is no session; begin one with: treadle chat  | 2
+run --task files:csv_sm-0001 -m oracle     | near ids are csv_sum-0001                          | 2
+run --task fles:csv_sum-0001 -m oracle     | did you mean 'files'?                              | 2
+tasks fles                                 | did you mean 'files'?                              | 2
+tasks files:                               | write set:id                                       | 2
+# Journals
+runs --journal nothere.db                  | there is no journal at 'nothere.db'                | 1
+runs --journal folder                      | 'folder' is a folder; give the path of a file      | 1
+runs --journal list.json                   | 'list.json' is not a treadle journal               | 1
+runs --journal cut.db                      | 'cut.db' is not a treadle journal, or is damaged   | 1
+runs --journal nothere://x                 | unknown store 'nothere'                            | 2
+show last --journal zero.db                | the journal is empty                               | 2
+import nothere.jsonl                       | cannot read 'nothere.jsonl': no such file          | 2
+import folder                              | cannot read 'folder': is a directory               | 2
+import bad.json                            | line 1: not a line of a treadle journal            | 1
+verify bad.jsonl                           | line 1: not a line of a treadle journal            | 1
+"""
+
+ONCE = '''
+from treadle import tool
+
+@tool(effect="once")
+def send(to: str) -> str:
+    """Send a letter."""
+    return "sent"
+'''
+FILES = {
+    "once.py": ONCE,
+    "bad.py": "def f(:\n",
+    "raises.py": "1/0\n",
+    "empty.py": "x = 1\n",
+    "bad.json": "{",
+    "bad.jsonl": "{\n",
+    "list.json": "[1]",
+    "bad.toml": "model = \n",
+    "odd.toml": '[models.fast]\nmodle = "x"\n',
+    "folder/x": "x",
+    "zero.db": "",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]:
+    """A folder with two finished runs, one that waits for approval, and files that are not what is asked for."""
+    cli = Cli(tmp_path_factory.mktemp("wrong"))
+    server = Scripted(call_once("send", to="a"))
+    for name, text in FILES.items():
+        cli.write(name, text)
+    task = ["run", "--task", "files:csv_sum-0001", "-m", "oracle", "--run-id"]
+    cli.run_all([[*task, "abc1"], [*task, "abc2"]])
+    model = ["-m", "m", "--base-url", server.url]
+    cli("run", "go", *model, "-t", "once.py", "--approve", "ask", "--run-id", "waits")
+    journal = (cli.folder / ".treadle" / "runs.db").read_bytes()
+    (cli.folder / "cut.db").write_bytes(journal[:5000])
+    yield cli, server.url
+    server.stop()
+
+
+def read_rows(url: str) -> list[tuple[dict[str, str], list[str], str, int]]:
+    """The rows as environment, arguments, a part of the message, and exit code."""
+    rows = []
+    for row in ROWS.splitlines():
+        if row and not row.startswith("#"):
+            line, message, code = row.rsplit("|", 2)
+            words = shlex.split(line.replace("$M", f"-m m --base-url {url}").replace("$URL", url))
+            env = dict([words.pop(0).split("=")]) if words[0].isupper() or "TREADLE_" in words[0] else {}
+            rows.append((env, words, message.strip(), int(code)))
+    return rows
+
+
+def find_fault(result: Result, message: str, code: int) -> str | None:
+    """Return what is wrong with the end of a command."""
+    lines = result.err.strip().splitlines()
+    if "Traceback" in result.err + result.out:
+        return "a traceback"
+    if result.code != code:
+        return f"exit code {result.code}"
+    if message.lower() not in result.err.lower().replace(" in this journal;", ";"):
+        return "another message"
+    return None if len(lines) == 1 else "several lines"
+
+
+def test_every_wrong_usage_is_one_clear_line(place: tuple[Cli, str]) -> None:
+    cli, url = place
+    rows = read_rows(url)
+    assert len(rows) >= 80
+    faults = []
+    for begin in range(0, len(rows), 12):
+        batch = rows[begin : begin + 12]
+        started = []
+        for env, words, _, _ in batch:
+            started.append(cli.start(*words, env=env))
+            if words[0] == "approve":  # it holds the run while it looks at the arguments
+                started[-1].wait(60)
+        for process, (_, words, message, code) in zip(started, batch, strict=True):
+            out, err = process.communicate(timeout=120)
+            if fault := find_fault(Result(process.wait(), out, err), message, code):
+                faults.append((fault, shlex.join(words), err))
+    assert faults == []
+
+
+MISSING = [
+    ("mcp", "run hi $M -t mcp:npx", "this needs mcp, which is not installed: pip install 'treadle[mcp]'"),
+    ("yaml", "run hi $M --schema x.yaml", "which is not installed: pip install 'treadle[yaml]'"),
+    ("uvicorn", "tools serve --port 0", "which is not installed: pip install 'treadle[serve]'"),
+    ("pydantic_monty", "run hi $M -t python", "which is not installed: pip install 'treadle[python]'"),
+    (
+        "genai_prices",
+        "run hi -m openai:gpt-5 --api-key k --max-cost 1",
+        "pip install 'treadle[cost]', or give its",
+    ),
+]
+WITHOUT = (
+    "import sys; sys.modules[sys.argv[1]] = None; sys.argv[:2] = ['']; from treadle.cli import main; main()"
+)
+
+
+@pytest.mark.parametrize(("module", "line", "message"), MISSING)
+def test_a_missing_extra_is_named(place: tuple[Cli, str], module: str, line: str, message: str) -> None:
+    cli, url = place
+    cli.write("x.yaml", "type: object\n")
+    words = shlex.split(line.replace("$M", f"-m m --base-url {url}"))
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = FORKS.start("-c", WITHOUT, module, *words, cwd=cli.folder, env=cli.env, **streams)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, message in err, len(err.splitlines())) == (2, True, 1), err
+
+
+def test_a_file_that_only_another_user_may_read(tmp_path: Path) -> None:
+    """Nothing at all can be opened, so each command has only its errors left."""
+    Cli(tmp_path)("run", "--task", "files:csv_sum-0001", "-m", "oracle", "--run-id", "r")
+    program = (
+        "import os, sys; fd = os.open('.', os.O_RDONLY); os.setgid(65534) if os.geteuid() == 0 else None\n"
+        "os.setuid(65534) if os.geteuid() == 0 else None; sys.argv[:1] = ['treadle']\n"
+        "from treadle.cli import main; main()"
+    )
+    for words in (
+        ["runs"],
+        ["show", "r"],
+        ["export", "--all"],
+        ["run", "hi", "-m", "m", "--base-url", "http://x/v1"],
+    ):
+        process = FORKS.start(
+            "-c", program, *words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, len(err.splitlines()), "Traceback" in err) == (1, 1, False), err

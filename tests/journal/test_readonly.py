@@ -1,0 +1,107 @@
+"""A journal in a place where nothing can be written is read as elsewhere."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.forks.process import ForkServer
+
+from treadle import Agent, ScriptedModel, open_journal
+
+FORKS = ForkServer("treadle.*")
+"""The files of Python may be closed to the other user, so the process has imported everything before."""
+READ = """
+import asyncio, os, sys
+from treadle import Agent, JournalError, ScriptedModel, open_journal
+if os.geteuid() == 0:
+    os.setgid(65534); os.setuid(65534)
+try:
+    with open_journal(sys.argv[1]) as journal:
+        for info in journal.runs():
+            print(info.run_id, info.stop_reason, len(journal.read(info.run_id)))
+        asyncio.run(Agent(ScriptedModel(["x"]), journal=journal).run("go"))
+except JournalError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """The place of a journal in a folder that other users can enter."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder / "my runs.db"
+        folder.chmod(0o755)
+
+
+def make_run(path: Path, run_id: str) -> None:
+    with open_journal(path) as journal:
+        asyncio.run(Agent(ScriptedModel(["done"]), journal=journal).run("go", run_id=run_id))
+
+
+def read_as_another_user(path: Path) -> list[str]:
+    """Read the journal as a user that cannot write it, because root may write everywhere."""
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    before = sorted((item.name, item.stat().st_size) for item in path.parent.iterdir())
+    process = FORKS.start("-c", READ, str(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert sorted((item.name, item.stat().st_size) for item in path.parent.iterdir()) == before
+    return out.splitlines()
+
+
+REFUSED = "is read-only (attempt to write a readonly database); check the file's and folder's rights"
+
+
+def test_it_is_read_and_writing_is_refused_clearly(path: Path) -> None:
+    make_run(path, "r")
+    first, refused = read_as_another_user(path)
+    assert first == "r completed 6"
+    assert refused.endswith(REFUSED)
+
+
+def test_what_a_killed_process_left_is_read_too(path: Path) -> None:
+    make_run(path, "r")
+    pid = os.fork()
+    if pid == 0:
+        make_run_and_die(path)
+    os.waitpid(pid, 0)
+    assert path.with_name(f"{path.name}-wal").stat().st_size
+    path.with_name(f"{path.name}-shm").unlink()
+    for file in path.parent.iterdir():
+        file.chmod(0o444)
+    assert read_as_another_user(path)[:2] == ["r completed 6", "killed completed 6"]
+
+
+def make_run_and_die(path: Path) -> None:
+    try:
+        journal = open_journal(path)
+        asyncio.run(Agent(ScriptedModel(["done"]), journal=journal).run("go", run_id="killed"))
+    finally:
+        os._exit(0)
+
+
+def test_it_is_read_while_another_process_writes(path: Path) -> None:
+    with open_journal(path) as journal:
+        asyncio.run(Agent(ScriptedModel(["done"]), journal=journal).run("go", run_id="r"))
+        for file in path.parent.iterdir():
+            file.chmod(0o644)
+        assert read_as_another_user(path)[0] == "r completed 6"
+
+
+def test_a_file_of_an_older_treadle_is_not_brought_up_to_date(path: Path) -> None:
+    make_run(path, "r")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version=1")
+        db.execute("PRAGMA journal_mode=DELETE")
+        db.execute("PRAGMA journal_mode=WAL")
+    (told,) = read_as_another_user(path)
+    assert "was written by an older Treadle" in told
