@@ -79,10 +79,23 @@ async def test_what_cannot_be_made_again_is_named() -> None:
     assert (found.calls, found.matched, found.skipped) == (2, 1, 1)
     assert found.skips == ("send (c1): its effect is once",)
     assert not found.is_verified
-    again = await verify_run(journal, run_id, tools=["files"])
-    assert again.skipped == 2
-    assert "shout" in again.skips[1]
-    assert "implementation is not available" in again.skips[1]
+    assert await verify_run(journal, run_id, tools=["files"]) == found, (
+        "given tools are added to the run's own"
+    )
+
+
+async def test_a_tool_that_is_not_at_hand_is_named() -> None:
+    @tool(effect="pure")
+    def local() -> str:
+        """Cannot be found by its name."""
+        return "x"
+
+    journal = open_journal("memory:")
+    run = await Agent(ScriptedModel([[call("local", {})], "done"]), tools=[local], journal=journal).run("go")
+    found = await verify_run(journal, run.run_id)
+    assert (found.matched, found.unavailable) == (0, found.skips)
+    assert "implementation is not available" in found.skips[0]
+    assert (await verify_run(journal, run.run_id, tools=[local])).is_verified
 
 
 async def test_a_result_that_differs_is_told_with_its_event() -> None:

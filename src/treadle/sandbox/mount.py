@@ -68,7 +68,9 @@ id_ed25519*
 .pgpass
 .htpasswd
 .git-credentials
-.docker/config.json
+**/.docker/config.json
+**/treadle/secret
+**/treadle/keys.json
 credentials
 credentials.*
 !credentials.py
