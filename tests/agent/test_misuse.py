@@ -79,7 +79,7 @@ MISUSES: list[tuple[Callable[[], object], str]] = [
     (lambda: make(tools=[look], policy=Policy(tool_limits={"lok": ToolLimits()})), "did you mean 'look'"),
     (lambda: make(files=["a.txt"]), "files is .*give the path of a folder, or a dict"),
     (lambda: make(files={"a.txt": 3}), "files has 'a.txt': 3"),
-    (lambda: make(files="/no/such/folder").run_sync("go"), "does not exist"),
+    (lambda: make(files="/no/such/folder").run_sync("go"), "there is no such file or folder"),
     (lambda: make(journal=3), "journal is 3; give a path"),
     (lambda: make(approver=True), "approver is True; give a function"),
     (lambda: make(clock=3), "clock is 3"),

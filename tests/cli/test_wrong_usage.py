@@ -184,7 +184,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     for name, text in FILES.items():
         cli.write(name, text)
     task = ["run", "--task", "files:csv_sum-0001", "-m", "oracle", "--run-id"]
-    cli.run_all([[*task, "abc1"], [*task, "abc2"]])
+    cli(*task, "abc1")
+    cli(*task, "abc2")
     model = ["-m", "m", "--base-url", server.url]
     cli("run", "go", *model, "-t", "once.py", "--approve", "ask", "--run-id", "waits")
     journal = (cli.folder / ".treadle" / "runs.db").read_bytes()

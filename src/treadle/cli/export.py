@@ -13,10 +13,10 @@ from treadle.cli.terminal.files import write_whole
 from treadle.cli.terminal.journals import find_runs, open_existing
 from treadle.cli.terminal.output import print_lines, print_note, write_count
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.export import FORMATS, export_rows
 from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import Journal, RunFilter
-from treadle.tools.references import did_you_mean
 
 EXAMPLES = (
     "treadle export --all --format trl -o rows.jsonl",

@@ -20,9 +20,9 @@ from treadle.cli.terminal.output import (
     write_command,
 )
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json, StopReason
 from treadle.journal.protocol import RunFilter, RunInfo
-from treadle.tools.references import did_you_mean
 
 EXAMPLES = (
     "treadle runs",
