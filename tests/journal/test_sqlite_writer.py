@@ -83,7 +83,9 @@ async def test_any_error_of_a_commit_is_told(journal: SqliteJournal) -> None:
     await asyncio.wrap_future(journal._committer.submit(lambda db: db.execute("DELETE FROM meta")))
     with pytest.raises(JournalError, match=r"runs\.db' failed: TypeError"):
         await keep(journal, "a")
-    await asyncio.wrap_future(journal._committer.submit(lambda db: db.execute("INSERT INTO meta VALUES(0)")))
+    await asyncio.wrap_future(
+        journal._committer.submit(lambda db: db.execute("INSERT INTO meta(takeovers) VALUES(0)"))
+    )
     await keep(journal, "b")
 
 

@@ -37,6 +37,8 @@ class FileState:
     def __init__(self) -> None:
         self.takeovers = 0
         """How often a run was taken over from a process that died or hung."""
+        self.level = ""
+        """The level that the file keeps; empty before it was read."""
         self.frame_id = 0
         """The newest frame."""
         self._version = -1
@@ -45,7 +47,7 @@ class FileState:
         """Read the values again if they may have changed. Called within a transaction."""
         version = db.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
-            self.takeovers = db.execute("SELECT takeovers FROM meta").fetchone()[0]
+            self.takeovers, self.level = db.execute("SELECT takeovers, level FROM meta").fetchone()
             self.frame_id = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
             self._version = version
 

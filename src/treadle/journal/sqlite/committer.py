@@ -12,6 +12,7 @@ committed on the event loop while anything is queued for the thread.
 
 import asyncio
 import contextlib
+import logging
 import math
 import queue
 import sqlite3
@@ -28,9 +29,9 @@ from treadle.core.errors import JournalError
 from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.commit import FileState, commit_writes
-from treadle.journal.sqlite.failures import explain, has_code
-from treadle.journal.sqlite.layout import LOCK_SECONDS
-from treadle.journal.sqlite.lease import Lease, give_back, this_owner
+from treadle.journal.sqlite.failures import explain, has_code, write_waiting
+from treadle.journal.sqlite.layout import LOCK_SECONDS, set_level, stored_level
+from treadle.journal.sqlite.lease import Lease, abandoned, give_back, this_owner
 from treadle.journal.sqlite.writer import Write
 
 T = TypeVar("T")
@@ -41,6 +42,10 @@ _CHECKPOINT_BYTES = 16 * 1024 * 1024
 """When the log has about this many bytes, the thread copies it into the file. A page that many commits changed is
 copied only once."""
 _PAGE_BYTES = 4096
+_TELL_SECONDS = 5.0
+"""After this time a warning says that another process holds the file's lock."""
+
+_log = logging.getLogger("treadle.journal")
 
 
 class _BusyError(Exception):
@@ -79,7 +84,7 @@ class Committer:
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._changes = changes
-        self._is_patient = db.execute("PRAGMA synchronous").fetchone()[0] > 1
+        self._is_patient = stored_level(db) == "power"
         """True at level `power`, where a commit waits for the disk."""
         # SQLite must neither wait for a lock (`_begin` does) nor make a checkpoint within a commit.
         db.execute("PRAGMA busy_timeout=0")
@@ -93,6 +98,8 @@ class Committer:
         self._queued = 0
         """The number of items that were queued and are not done."""
         self._is_stopped = False
+        self._give_up_at = math.inf
+        """When a stopped committer no longer waits for the file's lock, by `clock.monotonic`."""
         self._orphans: deque[Lease] = deque()
         """Leases that the next successful transaction releases."""
         self._log_bytes = 0
@@ -148,6 +155,7 @@ class Committer:
         """Commit the queued writes, release the leases, and end the thread."""
         with self._queue_lock:
             self._is_stopped = True
+            self._give_up_at = self._clock.monotonic() + LOCK_SECONDS
             self._queue.put(_Order.STOP)
         if threading.current_thread() is not self._thread:  # the thread itself may drop the journal last
             self._thread.join()
@@ -247,9 +255,10 @@ class Committer:
     def _leave(self) -> None:
         with self._db_lock:
             if self.owner_id:
-                # If it fails, the leases end when the heartbeat is missed.
-                with contextlib.suppress(Exception):
+                try:
                     self._in_transaction(self._give_all_back)
+                except Exception:  # other processes miss the heartbeat
+                    abandoned.add((self._path.resolve(), self.owner_id))
             self._db.close()
 
     def _give_all_back(self, db: sqlite3.Connection) -> None:
@@ -277,12 +286,22 @@ class Committer:
                 _settle(writes)
                 raise
             return
+        if self._file.level == "power" and not self._is_patient:
+            self._strengthen()
         if self._changes.followers:
             self._changes.announce([write.writer.run_id for write in writes])
         self._log_bytes += size + _PAGE_BYTES * (4 + len(writes) // 8)
         if self._log_bytes > _CHECKPOINT_BYTES:
             self._log_bytes = 0
             self._enqueue(_Order.CHECKPOINT)
+
+    def _strengthen(self) -> None:
+        """Go on at level `power`, because another process opened the file so; sync what was just committed."""
+        set_level(self._db, "power")
+        self._is_patient = True
+        self._beat_at = -math.inf
+        with contextlib.suppress(JournalError):  # the next commit fails too
+            self._in_transaction(lambda db: None)
 
     def _in_transaction(self, function: Callable[[sqlite3.Connection], T], *, can_wait: bool = True) -> T:
         db = self._db
@@ -295,8 +314,8 @@ class Committer:
                     self._register(db)
                     self._beat_at = now
                 elif now - self._beat_at > self._lease_seconds / 4:
-                    values = (self._clock.time(), self.owner_id)
-                    db.execute("UPDATE owners SET beat_at=? WHERE id=?", values)
+                    values = (self._clock.time(), now, self.owner_id)
+                    db.execute("UPDATE owners SET beat_at=?, ticks=? WHERE id=?", values)
                     self._beat_at = now
                 for index in range(orphans):
                     give_back(db, self._orphans[index])
@@ -317,8 +336,11 @@ class Committer:
         return result
 
     def _begin(self, *, can_wait: bool) -> None:
-        """Take the file's lock. Raises: `_BusyError` if another process has it and `can_wait` is False."""
-        give_up_at = time.monotonic() + LOCK_SECONDS
+        """Take the file's lock; wait for a process that has it, unless the committer is stopped.
+
+        Raises: `_BusyError` if another process has it and `can_wait` is False.
+        """
+        tell_at = self._clock.monotonic() + _TELL_SECONDS
         pause_seconds = 0.001
         while True:
             try:
@@ -329,16 +351,22 @@ class Committer:
                     raise
                 if not can_wait:
                     raise _BusyError from None
-                if time.monotonic() > give_up_at:
+                if (now := self._clock.monotonic()) > self._give_up_at:
                     raise
+                if now > tell_at:
+                    tell_at = math.inf
+                    _log.warning("%s", write_waiting(self._path, _TELL_SECONDS))
             time.sleep(pause_seconds)
             pause_seconds = min(0.05, pause_seconds * 2)
 
     def _register(self, db: sqlite3.Connection) -> None:
         owner = this_owner()
         row = db.execute(
-            "INSERT INTO owners(host, pid, started, beat_at) VALUES(?,?,?,?)",
-            (owner.host, owner.pid, owner.started, self._clock.time()),
+            "INSERT INTO owners(host, space, pid, started, beat_at, ticks, lease_seconds) VALUES(?,?,?,?,?,?,?)",
+            (
+                *(owner.host, owner.space, owner.pid, owner.started),
+                *(self._clock.time(), self._clock.monotonic(), self._lease_seconds),
+            ),
         )
         self.owner_id = row.lastrowid or 0
 

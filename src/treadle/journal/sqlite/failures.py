@@ -1,5 +1,6 @@
 """Texts for SQLite's errors, by their codes."""
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -12,7 +13,10 @@ _FULL = (
     "safe; free room and resume the run"
 )
 _CANNOT_OPEN = "the journal {name!r} cannot be opened ({text}); check that its folder exists and is writable"
-_LOCKED = "the journal {name!r} is locked by another process for over 30 s ({text})"
+_LOCKED = (
+    "the journal {name!r} has been locked by another process for over 30 s ({text}); "
+    "if that process is stopped, continue or end it"
+)
 _FAILED = "the journal {name!r} failed: {text}"
 
 _MESSAGES = {
@@ -31,6 +35,39 @@ _MESSAGES = {
 def explain(error: sqlite3.Error, path: Path) -> JournalError:
     """Return a `JournalError` that says what failed and what to do."""
     return JournalError(_MESSAGES.get(_code_of(error), _FAILED).format(name=str(path), text=error))
+
+
+def write_waiting(path: Path, seconds: float) -> str:
+    """Return a message about a process that keeps the file locked."""
+    pids = ", ".join(map(str, _lock_owners(path)))
+    return (
+        f"the journal {str(path)!r} has been locked by {f'process {pids}' if pids else 'another process'} for over "
+        f"{seconds:g} s; runs wait until it goes on (if it is stopped, continue or end it)"
+    )
+
+
+def _lock_owners(path: Path) -> list[int]:
+    """Return the processes that hold the lock for writing, as far as the system tells. Source: Linux, /proc/locks.
+
+    SQLite locks byte 120 of the file with the suffix `-shm`. The file is not opened here: closing it would release
+    this process's own locks.
+    """
+    try:
+        status = os.stat(f"{path}-shm")
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return []
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    locks = [line.split() for line in lines if "->" not in line]
+    return [
+        int(pid)
+        for _, _, _, kind, pid, where, first, last in locks
+        if kind == "WRITE"
+        and where == place
+        and int(first) <= 120
+        and (last == "EOF" or int(last) >= 120)
+        and pid != "0"
+    ]
 
 
 def has_code(error: sqlite3.Error, code: int) -> bool:

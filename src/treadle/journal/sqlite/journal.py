@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from treadle.core import events as e
@@ -26,8 +26,8 @@ from treadle.journal.follow import POLL_SECONDS, Changes, follow
 from treadle.journal.identity import VARIABLE, is_marked, is_sealed, make_seal
 from treadle.journal.protocol import Clock, RunFilter, RunInfo, StoreOptions
 from treadle.journal.sqlite.committer import Committer
-from treadle.journal.sqlite.layout import LEVELS, connect
-from treadle.journal.sqlite.lease import Lease, take_lease
+from treadle.journal.sqlite.layout import LEVELS, connect, stored_level, sync_folders
+from treadle.journal.sqlite.lease import Lease, Silence, Watch, take_lease
 from treadle.journal.sqlite.reader import Reader
 from treadle.journal.sqlite.rows import COLUMNS, facts_from, fill_facts
 from treadle.journal.sqlite.writer import SqliteWriter
@@ -47,12 +47,14 @@ class SqliteJournal:
         clock: Clock = time,
     ) -> None:
         self.path = Path(path)
-        self.level = _check_level(level)
-        self._clock = clock
-        self._lease_seconds = lease_seconds
+        self._watch = Watch(self.path, lease_seconds, clock)
         self._changes = Changes()
-        self._reader = Reader(connect(self.path, level), self.path, lease_seconds, clock)
-        writing = connect(self.path, level)
+        writing = connect(self.path, _check_level(level))
+        self.level = stored_level(writing)
+        """What a kept event survives: what was asked for, or what the file keeps if that is stronger."""
+        if self.level == "power":
+            sync_folders(self.path)
+        self._reader = Reader(connect(self.path, level), self.path, self._watch)
         self._committer = Committer(writing, self.path, lease_seconds, clock, self._changes)
         self._dirty: dict[asyncio.AbstractEventLoop, list[SqliteWriter]] = {}
         self._close = weakref.finalize(
@@ -103,13 +105,19 @@ class SqliteJournal:
     async def acquire(self, run_id: str) -> SqliteWriter:
         """See `Journal.acquire`."""
         self._check_open()
-        self._flush(asyncio.get_running_loop())
-        taken = self._committer.submit(lambda db: self._take(db, run_id))
-        try:
-            return await asyncio.wrap_future(taken)
-        except asyncio.CancelledError:
-            taken.add_done_callback(self._give_back)
-            raise
+        last: Silence | None = None
+        while True:
+            self._flush(asyncio.get_running_loop())
+            taken = self._committer.submit(partial(self._take, run_id, last))
+            try:
+                answer = await asyncio.wrap_future(taken)
+            except asyncio.CancelledError:
+                taken.add_done_callback(self._give_back)
+                raise
+            if isinstance(answer, SqliteWriter):
+                return answer
+            last = answer
+            await asyncio.sleep(last.pause_seconds)
 
     def read(self, run_id: str, after_seq: int = 0) -> list[e.Event]:
         """See `Journal.read`."""
@@ -150,13 +158,14 @@ class SqliteJournal:
         if not self._close.alive:
             raise JournalError(f"the journal {str(self.path)!r} is closed; open it again with open_journal")
 
-    def _take(self, db: sqlite3.Connection, run_id: str) -> SqliteWriter:
-        """Take a run's lease, in the committer's thread."""
-        owner_id, now = self._committer.owner_id, self._clock.time()
+    def _take(self, run_id: str, last: Silence | None, db: sqlite3.Connection) -> SqliteWriter | Silence:
+        """Take a run's lease, in the committer's thread. See `take_lease`."""
         try:
-            lease = take_lease(db, run_id, owner_id, now, self._lease_seconds)
+            lease = take_lease(db, run_id, self._committer.owner_id, self._watch, last)
         except RunNotFoundError:
             raise RunNotFoundError(f"run {run_id!r} not found in the journal {str(self.path)!r}") from None
+        if isinstance(lease, Silence):
+            return lease
         fill_facts(db, key=lease.key)
         head, *row = db.execute(
             f"SELECT heads.frame, {COLUMNS} FROM heads JOIN runs ON runs.id = heads.run WHERE heads.run=?",
@@ -165,10 +174,11 @@ class SqliteJournal:
         facts = facts_from(tuple(row))
         return SqliteWriter(run_id, self._mark_dirty, self._committer.give_back, lease, head, facts)
 
-    def _give_back(self, taken: "Future[SqliteWriter]") -> None:
+    def _give_back(self, taken: "Future[SqliteWriter | Silence]") -> None:
         """Release a lease that was taken for a caller who was cancelled meanwhile."""
-        if not taken.cancelled() and taken.exception() is None:
-            writer = taken.result()
+        if taken.cancelled() or taken.exception() is not None:
+            return
+        if isinstance(writer := taken.result(), SqliteWriter):
             self._committer.give_back(Lease(writer.key, writer.token))
 
     def _mark_dirty(self, writer: SqliteWriter) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.journal.follow import Page
-from treadle.journal.protocol import EQUAL_FIELDS, Clock, RunFilter, RunInfo
+from treadle.journal.protocol import EQUAL_FIELDS, RunFilter, RunInfo
 from treadle.journal.sqlite.failures import explain
-from treadle.journal.sqlite.lease import Owner, is_alive
+from treadle.journal.sqlite.lease import HOLDERS, Watch
 from treadle.journal.sqlite.rows import CHAIN, COLUMNS, facts_from
 
 _PAGE_FRAMES = 500
@@ -21,11 +21,10 @@ _PAGE_FRAMES = 500
 class Reader:
     """The reading connection of an open journal."""
 
-    def __init__(self, db: sqlite3.Connection, path: Path, lease_seconds: float, clock: Clock) -> None:
+    def __init__(self, db: sqlite3.Connection, path: Path, watch: Watch) -> None:
         self._db = db
         self._path = path
-        self._lease_seconds = lease_seconds
-        self._clock = clock
+        self._watch = watch
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -120,12 +119,8 @@ class Reader:
         return int(rows[0][0])
 
     def _live_owners(self) -> set[int]:
-        now = self._clock.time()
-        return {
-            key
-            for key, host, pid, started, beat_at in self.query("SELECT * FROM owners")
-            if is_alive(Owner(host, pid, started), beat_at, now, self._lease_seconds)
-        }
+        holders = self._watch.holders_from(self.query(HOLDERS))
+        return {holder.id for holder in holders if holder.is_alive(self._watch.clock)}
 
 
 def _decode(run_id: str, first_seq: int, body: bytes, after_seq: int) -> list[e.Event]:
