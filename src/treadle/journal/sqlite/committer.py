@@ -12,13 +12,9 @@ committed on the event loop while anything is queued for the thread.
 
 import asyncio
 import contextlib
-import logging
-import math
 import queue
 import sqlite3
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
@@ -29,9 +25,8 @@ from treadle.core.errors import JournalError
 from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.commit import FileState, commit_writes
-from treadle.journal.sqlite.failures import explain, has_code, write_waiting
-from treadle.journal.sqlite.layout import LOCK_SECONDS, set_level, stored_level
-from treadle.journal.sqlite.lease import Lease, abandoned, give_back, this_owner
+from treadle.journal.sqlite.lease import Lease
+from treadle.journal.sqlite.transactions import BusyError, Transactions
 from treadle.journal.sqlite.writer import Write
 
 T = TypeVar("T")
@@ -42,14 +37,6 @@ _CHECKPOINT_BYTES = 16 * 1024 * 1024
 """When the log has about this many bytes, the thread copies it into the file. A page that many commits changed is
 copied only once."""
 _PAGE_BYTES = 4096
-_TELL_SECONDS = 5.0
-"""After this time a warning says that another process holds the file's lock."""
-
-_log = logging.getLogger("treadle.journal")
-
-
-class _BusyError(Exception):
-    """The signal that another process holds the file's lock."""
 
 
 class _Writes(NamedTuple):
@@ -79,16 +66,11 @@ class Committer:
     def __init__(
         self, db: sqlite3.Connection, path: Path, lease_seconds: float, clock: Clock, changes: Changes
     ) -> None:
-        self._db = db
         self._path = path
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._changes = changes
-        self._is_patient = stored_level(db) == "power"
-        """True at level `power`, where a commit waits for the disk."""
-        # SQLite must neither wait for a lock (`_begin` does) nor make a checkpoint within a commit.
-        db.execute("PRAGMA busy_timeout=0")
-        db.execute("PRAGMA wal_autocheckpoint=0")
+        self._transactions = Transactions(db, path, lease_seconds, clock)
         self._file = FileState()
         self._db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
@@ -98,25 +80,21 @@ class Committer:
         self._queued = 0
         """The number of items that were queued and are not done."""
         self._is_stopped = False
-        self._give_up_at = math.inf
-        """When a stopped committer no longer waits for the file's lock, by `clock.monotonic`."""
-        self._orphans: deque[Lease] = deque()
-        """Leases that the next successful transaction releases."""
         self._log_bytes = 0
-        self._beat_at = 0.0
-        """The time of the last heartbeat, by the monotonic clock, so that setting the computer's clock delays no
-        heartbeat."""
-        self.owner_id = 0
-        """This journal's row in `owners`; 0 until it takes its first lease."""
         self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
         self._thread.start()
+
+    @property
+    def owner_id(self) -> int:
+        """This journal's row in `owners`; 0 until it takes its first lease."""
+        return self._transactions.owner_id
 
     def commit_now(self, writes: list[Write]) -> bool:
         """Commit and settle `writes` in this thread, which runs their event loop, and return True.
 
         Return False without committing if that could block the event loop; the caller then has to `put` them.
         """
-        if self._is_patient or not self._db_lock.acquire(blocking=False):
+        if self._transactions.is_patient or not self._db_lock.acquire(blocking=False):
             return False
         try:
             if self._queued or self._is_stopped or not self._thread.is_alive():
@@ -126,7 +104,7 @@ class Committer:
                 return False
             try:
                 self._commit(writes, size, can_wait=False)
-            except _BusyError:
+            except BusyError:
                 return False
         finally:
             self._db_lock.release()
@@ -148,14 +126,14 @@ class Committer:
 
     def give_back(self, lease: Lease) -> None:
         """Release a lease without a write, now or when the store works again."""
-        self._orphans.append(lease)
+        self._transactions.orphans.append(lease)
         self.submit(lambda db: None)
 
     def stop(self) -> None:
         """Commit the queued writes, release the leases, and end the thread."""
         with self._queue_lock:
             self._is_stopped = True
-            self._give_up_at = self._clock.monotonic() + LOCK_SECONDS
+            self._transactions.stop()
             self._queue.put(_Order.STOP)
         if threading.current_thread() is not self._thread:  # the thread itself may drop the journal last
             self._thread.join()
@@ -221,7 +199,7 @@ class Committer:
         with self._db_lock:
             if future.set_running_or_notify_cancel():
                 try:
-                    result = self._in_transaction(function)
+                    result = self._transactions.run(function)
                 except BaseException as error:
                     future.set_exception(error)
                 else:
@@ -239,10 +217,7 @@ class Committer:
         with self._db_lock:
             # If it fails, the log grows until the next checkpoint.
             with contextlib.suppress(Exception):
-                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                # The first commit after a restart of the log waits for the disk, so it is made here in the thread.
-                self._beat_at = -math.inf
-                self._in_transaction(lambda db: None)
+                self._transactions.checkpoint()
             self._count_done(1)
 
     def _beat_when_due(self) -> None:
@@ -250,35 +225,27 @@ class Committer:
             return
         # If it fails, the next write fails too and reports the error.
         with contextlib.suppress(Exception), self._db_lock:
-            self._in_transaction(lambda db: None)
+            self._transactions.run(lambda db: None)
 
     def _leave(self) -> None:
         with self._db_lock:
-            if self.owner_id:
-                try:
-                    self._in_transaction(self._give_all_back)
-                except Exception:  # other processes miss the heartbeat
-                    abandoned.add((self._path.resolve(), self.owner_id))
-            self._db.close()
-
-    def _give_all_back(self, db: sqlite3.Connection) -> None:
-        db.execute("UPDATE runs SET owner=NULL WHERE owner=?", (self.owner_id,))
-        db.execute("DELETE FROM owners WHERE id=?", (self.owner_id,))
+            self._transactions.close()
 
     # The following methods run in any thread, while it holds `_db_lock`; `_fail` also runs without it.
 
     def _commit(self, writes: list[Write], size: int, *, can_wait: bool) -> None:
-        """Commit `writes`. If that fails, store the error in each of them. Raises: `_BusyError` if another
+        """Commit `writes`. If that fails, store the error in each of them. Raises: `BusyError` if another
         process has the file's lock and `can_wait` is False."""
         new = [write.writer for write in writes if not write.writer.key]
         now = self._clock.time()
         try:
-            self._in_transaction(
+            self._transactions.run(
                 lambda db: commit_writes(db, writes, self._file, self.owner_id, now), can_wait=can_wait
             )
-        except _BusyError:
+        except BusyError:
             raise
         except BaseException as error:  # any error must reach those who wait
+            self._file.forget()
             for writer in new:
                 writer.key = 0
             self._fail(writes, self._explain(error))
@@ -286,89 +253,14 @@ class Committer:
                 _settle(writes)
                 raise
             return
-        if self._file.level == "power" and not self._is_patient:
-            self._strengthen()
+        if self._file.level == "power" and not self._transactions.is_patient:
+            self._transactions.strengthen()
         if self._changes.followers:
             self._changes.announce([write.writer.run_id for write in writes])
         self._log_bytes += size + _PAGE_BYTES * (4 + len(writes) // 8)
         if self._log_bytes > _CHECKPOINT_BYTES:
             self._log_bytes = 0
             self._enqueue(_Order.CHECKPOINT)
-
-    def _strengthen(self) -> None:
-        """Go on at level `power`, because another process opened the file so; sync what was just committed."""
-        set_level(self._db, "power")
-        self._is_patient = True
-        self._beat_at = -math.inf
-        with contextlib.suppress(JournalError):  # the next commit fails too
-            self._in_transaction(lambda db: None)
-
-    def _in_transaction(self, function: Callable[[sqlite3.Connection], T], *, can_wait: bool = True) -> T:
-        db = self._db
-        try:
-            self._begin(can_wait=can_wait)
-            owner_before, beat_before, orphans = self.owner_id, self._beat_at, len(self._orphans)
-            try:
-                now = self._clock.monotonic()
-                if not self.owner_id:
-                    self._register(db)
-                    self._beat_at = now
-                elif now - self._beat_at > self._lease_seconds / 4:
-                    values = (self._clock.time(), now, self.owner_id)
-                    db.execute("UPDATE owners SET beat_at=?, ticks=? WHERE id=?", values)
-                    self._beat_at = now
-                for index in range(orphans):
-                    give_back(db, self._orphans[index])
-                result = function(db)
-                db.execute("COMMIT")
-            except BaseException:
-                # The row of a new owner is rolled back too, and another process may get its id.
-                self.owner_id, self._beat_at = owner_before, beat_before
-                self._file.forget()
-                if db.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
-                        db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise explain(error, self._path) from error
-        for _ in range(orphans):
-            self._orphans.popleft()
-        return result
-
-    def _begin(self, *, can_wait: bool) -> None:
-        """Take the file's lock; wait for a process that has it, unless the committer is stopped.
-
-        Raises: `_BusyError` if another process has it and `can_wait` is False.
-        """
-        tell_at = self._clock.monotonic() + _TELL_SECONDS
-        pause_seconds = 0.001
-        while True:
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                if not has_code(error, sqlite3.SQLITE_BUSY):
-                    raise
-                if not can_wait:
-                    raise _BusyError from None
-                if (now := self._clock.monotonic()) > self._give_up_at:
-                    raise
-                if now > tell_at:
-                    tell_at = math.inf
-                    _log.warning("%s", write_waiting(self._path, _TELL_SECONDS))
-            time.sleep(pause_seconds)
-            pause_seconds = min(0.05, pause_seconds * 2)
-
-    def _register(self, db: sqlite3.Connection) -> None:
-        owner = this_owner()
-        row = db.execute(
-            "INSERT INTO owners(host, space, pid, started, beat_at, ticks, lease_seconds) VALUES(?,?,?,?,?,?,?)",
-            (
-                *(owner.host, owner.space, owner.pid, owner.started),
-                *(self._clock.time(), self._clock.monotonic(), self._lease_seconds),
-            ),
-        )
-        self.owner_id = row.lastrowid or 0
 
     def _fail(self, writes: list[Write], error: JournalError) -> None:
         for write in writes:
@@ -377,7 +269,7 @@ class Committer:
             # Set it now: the writer's next write may already be queued, and keeping it would leave a gap.
             writer.error = writer.error or write.error
             if write.is_release and writer.key:
-                self._orphans.append(Lease(writer.key, writer.token))
+                self._transactions.orphans.append(Lease(writer.key, writer.token))
 
     def _explain(self, error: BaseException) -> JournalError:
         if isinstance(error, JournalError):
