@@ -312,7 +312,7 @@ async def test_a_journal_that_is_closed_while_the_store_fails_keeps_no_lease(tmp
     path = tmp_path / "runs.db"
     journal = SqliteJournal(path, lease_seconds=3600)
     await hold(journal)
-    with journal._committer._db_lock:
+    with journal._committer.db_lock:
         journal._committer._transactions._db.execute("PRAGMA query_only=1")
     journal.close()
     with SqliteJournal(path) as other:

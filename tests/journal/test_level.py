@@ -1,7 +1,6 @@
 """The level is the journal's: the stronger of what the file keeps and what is asked for holds, for everybody."""
 
 import shutil
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -53,19 +52,6 @@ async def test_an_open_journal_takes_over_the_level_that_another_asks_for(tmp_pa
         writer.append([Rewarded(at=0.0, reward=2.0)])
         await writer.sync()
         assert len(weak.read("r")) == 3
-
-
-def test_a_file_of_an_older_version_has_the_level_process(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    open_journal(path).close()
-    with sqlite3.connect(path) as db:
-        db.execute("ALTER TABLE meta DROP COLUMN level")
-        for name in ("space", "ticks", "lease_seconds"):
-            db.execute(f"ALTER TABLE owners DROP COLUMN {name}")
-        db.execute("PRAGMA user_version=2")
-    db.close()
-    with SqliteJournal(path) as journal:
-        assert journal.level == "process"
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")

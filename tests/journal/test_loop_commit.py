@@ -250,7 +250,7 @@ async def test_a_lease_is_given_back_once_the_store_works_again(tmp_path: Path) 
         # Nothing can be committed, the end of the trouble included, until the trigger is away.
         other = sqlite3.connect(tmp_path / "runs.db")
         other.close()
-        with journal._committer._db_lock:
+        with journal._committer.db_lock:
             journal._committer._transactions._db.execute("DROP TRIGGER broken")
         async with asyncio.timeout(PATIENCE_SECONDS):
             while journal.runs(RunFilter(is_driven=True)):

@@ -179,7 +179,7 @@ async def test_an_append_that_was_refused_leaves_nothing_behind(tmp_path: Path) 
     assert details(journal, "outside") == ["kept"]
     journal.close()
     for _ in range(2):
-        with pytest.raises(JournalError, match="is closed; open it again"):
+        with pytest.raises(JournalError, match="is closed, or was opened before a fork; open it again"):
             outside.append([note("closed")])
     await asyncio.wait_for(outside.sync(), PATIENCE_SECONDS)
     with pytest.raises(JournalError, match="is closed"):

@@ -10,7 +10,6 @@ decompression.
 import asyncio
 import ipaddress
 import re
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.masking import hide_in_url
+from treadle.http.plain.dial import look_up
 from treadle.http.reqwest import (
     CancellationCheck,
     ClientSettings,
@@ -225,7 +225,7 @@ def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IP
 async def _resolve(host: str, port: int) -> Sequence[str]:
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await look_up(loop, host, port)
     except (OSError, UnicodeError) as error:
         raise ToolError(f"the host {host!r} is not known: {error}") from None
     return list(dict.fromkeys(str(item[4][0]) for item in found))

@@ -25,6 +25,7 @@ from treadle.core.errors import JournalError
 from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.commit import FileState, commit_writes
+from treadle.journal.sqlite.failures import explain_closed
 from treadle.journal.sqlite.lease import Lease
 from treadle.journal.sqlite.transactions import BusyError, Transactions
 from treadle.journal.sqlite.writer import Write
@@ -72,7 +73,7 @@ class Committer:
         self._changes = changes
         self._transactions = Transactions(db, path, lease_seconds, clock)
         self._file = FileState()
-        self._db_lock = threading.Lock()
+        self.db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
         self._queue: queue.SimpleQueue[_Writes | _Task | _Order] = queue.SimpleQueue()
         self._queue_lock = threading.Lock()
@@ -94,10 +95,10 @@ class Committer:
 
         Return False without committing if that could block the event loop; the caller then has to `put` them.
         """
-        if self._transactions.is_patient or not self._db_lock.acquire(blocking=False):
+        if self._transactions.is_patient or not self.db_lock.acquire(blocking=False):
             return False
         try:
-            if self._queued or self._is_stopped or not self._thread.is_alive():
+            if self._queued or self._is_stopped:
                 return False
             size = _size_of(writes)
             if size > _LOOP_BYTES:
@@ -107,21 +108,21 @@ class Committer:
             except BusyError:
                 return False
         finally:
-            self._db_lock.release()
+            self.db_lock.release()
         _settle(writes)
         return True
 
     def put(self, loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
         """Queue `writes` for the committer's thread, which commits them and then settles them in `loop`."""
         if not self._enqueue(_Writes(loop, writes)):
-            self._fail(writes, self._closed())
+            self._fail(writes, explain_closed(self._path))
             _settle_in(loop, writes)
 
     def submit(self, function: Callable[[sqlite3.Connection], T]) -> "Future[T]":
         """Run `function` in a transaction of its own, after everything that was put before."""
         future: Future[T] = Future()
         if not self._enqueue(_Task(function, future)):
-            future.set_exception(self._closed())
+            future.set_exception(explain_closed(self._path))
         return future
 
     def give_back(self, lease: Lease) -> None:
@@ -139,20 +140,16 @@ class Committer:
             self._thread.join()
 
     def _enqueue(self, item: _Writes | _Task | _Order) -> bool:
-        # In a process that was forked the thread is not there.
-        if not self._thread.is_alive():
-            return False
         with self._queue_lock:
             if not self._is_stopped:
                 self._queued += 1
                 self._queue.put(item)
             return not self._is_stopped
 
-    def _closed(self) -> JournalError:
-        return JournalError(
-            f"the journal {str(self._path)!r} is closed, or was opened before a fork; open it again with "
-            "open_journal"
-        )
+    def disown(self) -> sqlite3.Connection:
+        """Give up the connection in a forked child, which does not have the thread, and return it."""
+        self._is_stopped, self.db_lock, self._queue_lock = True, threading.Lock(), threading.Lock()
+        return self._transactions.disown()
 
     # The following methods run in the thread.
 
@@ -185,7 +182,7 @@ class Committer:
 
     def _commit_groups(self, groups: list[_Writes]) -> None:
         writes = [write for _, group in groups for write in group]
-        with self._db_lock:
+        with self.db_lock:
             self._commit(writes, _size_of(writes), can_wait=True)
             self._count_done(len(groups))
         by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
@@ -196,7 +193,7 @@ class Committer:
 
     def _run_task(self, task: _Task) -> None:
         function, future = task
-        with self._db_lock:
+        with self.db_lock:
             if future.set_running_or_notify_cancel():
                 try:
                     result = self._transactions.run(function)
@@ -214,7 +211,7 @@ class Committer:
 
     def _checkpoint(self) -> None:
         """Copy the log into the file, so that the next commit starts the log again."""
-        with self._db_lock:
+        with self.db_lock:
             # If it fails, the log grows until the next checkpoint.
             with contextlib.suppress(Exception):
                 self._transactions.checkpoint()
@@ -224,11 +221,11 @@ class Committer:
         if not self.owner_id:
             return
         # If it fails, the next write fails too and reports the error.
-        with contextlib.suppress(Exception), self._db_lock:
+        with contextlib.suppress(Exception), self.db_lock:
             self._transactions.run(lambda db: None)
 
     def _leave(self) -> None:
-        with self._db_lock:
+        with self.db_lock:
             self._transactions.close()
 
     # The following methods run in any thread, while it holds `_db_lock`; `_fail` also runs without it.

@@ -11,6 +11,7 @@ what is fast there.
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -26,6 +27,7 @@ from treadle.journal.follow import POLL_SECONDS, Changes, follow
 from treadle.journal.identity import VARIABLE, is_marked, is_sealed, make_seal
 from treadle.journal.protocol import Clock, RunFilter, RunInfo, StoreOptions
 from treadle.journal.sqlite.committer import Committer
+from treadle.journal.sqlite.failures import explain_closed
 from treadle.journal.sqlite.layout import LEVELS, connect, stored_level, sync_folders
 from treadle.journal.sqlite.lease import Lease, Silence, Watch, take_lease
 from treadle.journal.sqlite.reader import Reader
@@ -60,6 +62,7 @@ class SqliteJournal:
         self._close = weakref.finalize(
             self, _close, self._committer, self._reader, self._changes, self._dirty
         )
+        _opened.add(self)
 
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self.path)!r}, level={self.level!r})"
@@ -154,9 +157,22 @@ class SqliteJournal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _disown(self) -> None:
+        """Leave the file to the parent, in a forked child.
+
+        SQLite must not close a connection there: that could change the file, without the parent's locks. So
+        neither `close` nor the end of the process does, and the connections are never freed.
+        """
+        import ctypes
+
+        self._close.detach()
+        self._dirty.clear()
+        for db in (self._committer.disown(), self._reader.disown()):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+
     def _check_open(self) -> None:
         if not self._close.alive:
-            raise JournalError(f"the journal {str(self.path)!r} is closed; open it again with open_journal")
+            raise explain_closed(self.path)
 
     def _take(self, run_id: str, last: Silence | None, db: sqlite3.Connection) -> SqliteWriter | Silence:
         """Take a run's lease, in the committer's thread. See `take_lease`."""
@@ -199,6 +215,33 @@ class SqliteJournal:
             writes = [writer.hand_over() for writer in dirty]
             if not self._committer.commit_now(writes):
                 self._committer.put(loop, writes)
+
+
+_opened: "weakref.WeakSet[SqliteJournal]" = weakref.WeakSet()
+_held = threading.local()
+_FORK_SECONDS = 1.0
+"""How long a fork waits for a thread that uses SQLite, for example for one that waits for the disk."""
+
+
+def _hold() -> None:
+    """Keep other threads out of SQLite while this one forks: a lock of theirs would stay locked in the child."""
+    journals = [journal for journal in _opened if journal._close.alive]
+    locks = [lock for journal in journals for lock in (journal._committer.db_lock, journal._reader.lock)]
+    _held.locks = [lock for lock in locks if lock.acquire(timeout=_FORK_SECONDS)]
+
+
+def _let_go() -> None:
+    for lock in _held.locks:
+        lock.release()
+
+
+def _disown_all() -> None:
+    for journal in list(_opened):
+        journal._disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_disown_all)
 
 
 def open_store(address: str, options: StoreOptions) -> SqliteJournal:

@@ -10,7 +10,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.journal.follow import Page
 from treadle.journal.protocol import EQUAL_FIELDS, RunFilter, RunInfo
-from treadle.journal.sqlite.failures import explain
+from treadle.journal.sqlite.failures import explain, explain_closed
 from treadle.journal.sqlite.lease import HOLDERS, Watch
 from treadle.journal.sqlite.rows import CHAIN, COLUMNS, facts_from
 
@@ -25,13 +25,14 @@ class Reader:
         self._db = db
         self._path = path
         self._watch = watch
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held by the thread that uses the connection."""
         self._is_closed = False
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT. Raises: `JournalError`."""
         try:
-            with self._lock:
+            with self.lock:
                 self.check_open()
                 return self._db.execute(sql, values).fetchall()
         except sqlite3.Error as error:
@@ -40,13 +41,18 @@ class Reader:
     def check_open(self) -> None:
         """Check that the journal is open. Raises: `JournalError`."""
         if self._is_closed:
-            raise JournalError(f"the journal {str(self._path)!r} is closed; open it again with open_journal")
+            raise explain_closed(self._path)
 
     def close(self) -> None:
         """Wait for the running query to end, and close the connection."""
-        with self._lock:
+        with self.lock:
             self._is_closed = True
             self._db.close()
+
+    def disown(self) -> sqlite3.Connection:
+        """Give up the connection in a forked child, and return it."""
+        self._is_closed, self.lock = True, threading.Lock()
+        return self._db
 
     def read(self, run_id: str, after_seq: int = 0) -> list[e.Event]:
         """See `Journal.read`."""

@@ -115,6 +115,12 @@ class Transactions:
                 abandoned.add((self._path.resolve(), self.owner_id))
         self._db.close()
 
+    def disown(self) -> sqlite3.Connection:
+        """Give up the leases and the connection in a forked child: they belong to the parent."""
+        self.owner_id = 0
+        self.orphans.clear()
+        return self._db
+
     def _commit_heartbeat(self) -> None:
         self._beat_at = -math.inf
         self.run(lambda db: None)

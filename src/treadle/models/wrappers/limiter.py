@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +72,9 @@ class _Waiter:
         self.permit: Permit | None = None
 
 
+_limiters: "weakref.WeakSet[Limiter]" = weakref.WeakSet()
+
+
 class Limiter:
     """A gate that admits requests in the order in which they arrive. Threads and event loops may share it.
 
@@ -118,6 +122,7 @@ class Limiter:
         self._store = None if store is None else SharedBuckets(f"{store}.limits", name, self._per_minute)
         self._executor: ThreadPoolExecutor | None = None
         self._begin()
+        _limiters.add(self)
 
     @classmethod
     def shared(cls, name: str, **options: Any) -> "Limiter":
@@ -136,7 +141,6 @@ class Limiter:
     def _begin(self) -> None:
         """Set the state of a new limiter; called again in a process that was forked."""
         now = time.monotonic()
-        self._pid = os.getpid()
         # Reentrant, since a waiting request that is garbage collected gives up its place at any moment.
         self._lock = threading.RLock()
         self._waiters: deque[_Waiter] = deque()
@@ -194,8 +198,6 @@ class Limiter:
     async def admit(self, input_tokens: int = 0) -> Permit:
         """Wait until a request with `tokens` tokens may be sent, and return a permit, for which `finish` must be
         called."""
-        if self._pid != os.getpid():
-            self._begin()
         tokens = input_tokens + self._mean_output if self.counts_tokens else 0.0
         with self._lock:
             now = time.monotonic()
@@ -439,3 +441,14 @@ class Limiter:
 
     def __repr__(self) -> str:
         return f"Limiter({self.name!r})"
+
+
+def _begin_all() -> None:
+    """Begin anew in a forked child, where the requests, the threads and the locks are the parent's."""
+    Limiter._shared_lock = threading.Lock()
+    for limiter in list(_limiters):
+        limiter._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_all)
