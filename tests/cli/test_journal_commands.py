@@ -346,3 +346,15 @@ def test_a_run_is_found_by_the_beginning_of_its_id(cli: Cli) -> None:
     assert (several.code, "begins with 'a' ('a1', 'a22', 'a2')" in several.err) == (2, True), several
     absent = cli("show", "b")
     assert (absent.code, "there is no run 'b' in this journal; the newest is 'a2'" in absent.err) == (2, True)
+
+
+def test_backup_copies_a_journal_and_says_how_to_use_the_copy(two_runs: Cli) -> None:
+    done = two_runs("backup", "copy.db")
+    assert done.code == 0, done
+    assert re.search(r"2 runs \([\d,]+ bytes\) written to 'copy.db'", done.err)
+    assert "treadle runs --journal copy.db" in done.err
+    listed = [two_runs("runs", "--json", "-j", path) for path in (".treadle/runs.db", "copy.db")]
+    assert listed[0].out == listed[1].out
+    again = two_runs("backup", "copy.db")
+    assert again.code != 0
+    assert "'copy.db' exists already, and a backup overwrites nothing" in again.err

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from pathlib import Path
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
@@ -107,6 +108,10 @@ class MemoryJournal:
         is_over = run_id not in self._driven and self._facts_of(run_id).status == "finished"
         found = self.read(run_id, position)
         return Page(found, position + len(found), is_over)
+
+    def backup(self, path: str | Path) -> int:
+        """See `Journal.backup`. Raises: `JournalError`."""
+        raise JournalError("a journal in memory has no file to copy; export its runs instead")
 
     def close(self) -> None:
         """End all `follow`. The events stay as long as the journal does."""

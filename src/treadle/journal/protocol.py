@@ -7,6 +7,7 @@ loop calls them in a thread (`asyncio.to_thread`). What a running agent calls fo
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, Self, cast
 
 from msgspec import Struct
@@ -254,6 +255,14 @@ class Journal(Protocol):
         kept already. Events of one run come in order; events of different runs come in the order of commits. The
         iteration ends when the run is finished and no process drives it, or when the journal is closed. Raises:
         `RunNotFoundError`.
+        """
+        ...
+
+    def backup(self, path: str | Path) -> int:
+        """Write a copy of the store to the new file `path`, and return the number of its runs. Blocks.
+
+        The copy is consistent even while runs are being driven, and nobody drives them in the copy.
+        Raises: `JournalError` if `path` exists or cannot be written, or if the store cannot be copied.
         """
         ...
 

@@ -26,6 +26,7 @@ from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.journal.follow import POLL_SECONDS, Changes, follow
 from treadle.journal.identity import VARIABLE, is_marked, is_sealed, make_seal
 from treadle.journal.protocol import Clock, RunFilter, RunInfo, StoreOptions
+from treadle.journal.sqlite.backup import back_up
 from treadle.journal.sqlite.committer import Committer
 from treadle.journal.sqlite.failures import explain_closed
 from treadle.journal.sqlite.layout import LEVELS, connect, stored_level, sync_folders
@@ -146,6 +147,11 @@ class SqliteJournal:
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""
         return follow(self._reader, self._changes, run_id, after_seq, POLL_SECONDS)
+
+    def backup(self, path: str | Path) -> int:
+        """See `Journal.backup`."""
+        self._check_open()
+        return back_up(self.path, Path(path))
 
     def close(self) -> None:
         """See `Journal.close`."""

@@ -34,8 +34,8 @@ while [ $quiet -lt 10 ]; do
   sleep 0.1
 done
 """
-"""Waits until its standard input ends. Then it ends all processes whose command line or environment has the path of a
-sandbox in the folder `$0`, until none has appeared for a second."""
+"""Waits until its standard input ends. Then it ends all processes whose command line or environment has the path of
+a sandbox in `$0`, until none has appeared for a second."""
 
 
 def make_root(folders: tuple[str, ...], owner: int | None) -> Path:
