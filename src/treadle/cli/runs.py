@@ -34,6 +34,8 @@ _MARKS = {
     "open": ("○", "cyan"),
 }
 """The mark and the style of each status."""
+_FAILED = "failed"
+"""The status of the runs that ended with the stop reason `error`."""
 _COLUMNS = ("run", "status", "steps", "tokens", "reward", "age", "model")
 _NUMBERS = ("steps", "tokens", "reward", "age")
 _WIDE = 120
@@ -47,7 +49,7 @@ def runs(
         typer.Option(
             "--status",
             metavar="STATUS",
-            help="finished, running, unfinished, waiting, open, or a stop reason such as completed or max_steps.",
+            help="finished, failed, running, unfinished, waiting, open, or a stop reason such as completed.",
         ),
     ] = None,
     model: Annotated[
@@ -66,13 +68,14 @@ def runs(
     is_json: o.IsJson = False,
 ) -> int:
     """List the runs of a journal, the newest first."""
-    known = (*_MARKS, *StopReason)
+    known = (*_MARKS, _FAILED, *StopReason)
     if status is not None and status not in known:
         raise ConfigError(f"there is no status {status!r}; the statuses are {', '.join(known)}")
+    reason = StopReason.ERROR if status == _FAILED else status if status in tuple(StopReason) else None
     task_set, _, task_id = (task or "").partition(":")
     condition = RunFilter(
-        stop_reason=status if status in tuple(StopReason) else None,
-        is_finished=True if status in tuple(StopReason) else None,
+        stop_reason=reason,
+        is_finished=None if reason is None else True,
         model=model,
         task_set=task_set or None,
         task_id=task_id or None,

@@ -127,11 +127,11 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     """The options that `open_journal` passes to a store. A store refuses an option that it cannot fulfil."""
 
     level: str = "process"
-    """What a kept event survives: `memory`, `process` or `power`."""
+    """What a kept event survives at least: `memory`, `process` or `power`."""
     must_exist: bool = False
     """True to refuse to create a store."""
     lease_seconds: float = 10.0
-    """A process that sends no heartbeat for so long loses its runs."""
+    """If this process sends no heartbeat for so long, others may take its runs over."""
     clock: Clock = time
 
 
@@ -218,7 +218,8 @@ class Journal(Protocol):
     async def acquire(self, run_id: str) -> RunWriter:
         """Take the lease of a run that exists, and return its writer.
 
-        Raises: `RunNotFoundError`, or `LeaseHeldError` if another live process or task drives the run.
+        If the owner of the lease seems to be dead without that being certain, this waits as long as its leases
+        last. Raises: `RunNotFoundError`, or `LeaseHeldError` if another live process or task drives the run.
         """
         ...
 
