@@ -3,8 +3,8 @@
 The name of a host must be allowed. Its addresses are looked up and checked here, and the connection goes to a
 checked address, so that a name server cannot answer differently the second time. Redirects are followed one by
 one under the same rules, to another origin without credentials. URLs are parsed by the client that sends the
-request, so that both read the same host from them. Proxies of the environment are not used. Answers are read up to a limit, which counts after
-decompression.
+request, so that both read the same host from them. Proxies of the environment are not used. Answers are read up to
+a limit, which counts after decompression.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ from treadle.models.dialects.anthropic.answer import (
 )
 from treadle.models.dialects.anthropic.stream import MessageCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.arguments import fit_id, object_of
+from treadle.models.wire.arguments import fit_id, fit_name, object_of
 from treadle.models.wire.http_model import HttpModel, join_url
 from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link
 from treadle.models.wire.preset import Preset
@@ -199,7 +199,7 @@ def _tools_used(messages: Log[Message]) -> tuple[ToolSpec, ...]:
     """Return the tools that were called. The API requires their definitions even if no tool may be called any
     more."""
     return _past_tools(
-        tuple(dict.fromkeys([call.name for message in messages for call in message.tool_calls]))
+        tuple(dict.fromkeys([fit_name(call.name) for message in messages for call in message.tool_calls]))
     )
 
 
@@ -307,7 +307,7 @@ def _fits(kept: list[Json], message: Message) -> bool:
 
 
 def _encode_call(call: ToolCall) -> Json:
-    use = _Use(fit_id(call.call_id), call.name, object_of(call.arguments))
+    use = _Use(fit_id(call.call_id), fit_name(call.name), object_of(call.arguments))
     rest = (call.opaque or {}).get(KEY)
     if not isinstance(rest, dict):
         return use

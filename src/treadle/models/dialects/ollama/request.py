@@ -19,7 +19,7 @@ from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.ollama.answer import KEY, OllamaReader, keep_arguments, read_completion
 from treadle.models.dialects.ollama.stream import OllamaCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.arguments import object_of
+from treadle.models.wire.arguments import fit_name, object_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.openai import encode_tool
 from treadle.models.wire.parts import AcceptedParts, Contents, check_part, text_of_part, with_attached
@@ -211,7 +211,7 @@ def encode_message(message: Message, contents: Contents) -> bytes:
     role = message.role
     encoded: Json
     if role is Role.TOOL:
-        encoded = _Result(message.content, message.name or "", message.call_id)
+        encoded = _Result(message.content, fit_name(message.name or ""), message.call_id)
     elif role is not Role.ASSISTANT:
         encoded = _encode_asked(message, contents) if message.parts else _Asked(role, message.content)
     elif not message.tool_calls:
@@ -241,6 +241,6 @@ _STEP = with_attached(encode_message)
 
 
 def _encode_call(call: ToolCall) -> Json:
-    made = _Call(call.call_id, _Function(call.name, object_of(call.arguments)))
+    made = _Call(call.call_id, _Function(fit_name(call.name), object_of(call.arguments)))
     own = None if call.opaque is None else call.opaque.get(KEY)
     return {**own, "id": made.id, "function": made.function} if isinstance(own, dict) else made

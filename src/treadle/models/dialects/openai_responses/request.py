@@ -30,6 +30,7 @@ from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.openai_responses.answer import KEY, ResponseReader, read_completion
 from treadle.models.dialects.openai_responses.stream import ResponseCollector
 from treadle.models.protocol import Watch
+from treadle.models.wire.arguments import fit_arguments, fit_id, fit_name
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.openai import OPENAI
 from treadle.models.wire.parts import (
@@ -58,7 +59,6 @@ _CALLERS_TOOLS = frozenset(
     )
 )
 """Types of tools that the caller has to run, which cannot be server tools."""
-_MAX_ID_CHARS = 64
 _GONE = re.compile(rb"previous[_ ]response|response with id", re.IGNORECASE)
 """Texts in the errors of servers that no longer have a response. Source: OpenAI 2026, vLLM 0.11."""
 
@@ -273,7 +273,7 @@ def encode_items(message: Message, contents: Contents) -> bytes:
     """Return the input items of a message, joined by commas."""
     role = message.role
     if role is Role.TOOL:
-        call_id = _fit_length(message.call_id or "")
+        call_id = fit_id(message.call_id or "")
         if not message.parts:
             return _encode(_Result(call_id, message.content))
         output = _encode_content(message, contents)
@@ -320,7 +320,8 @@ _STEP = with_attached(encode_items, _parts_apart)
 
 def _plain_items(message: Message) -> list[Json]:
     items: list[Json] = [
-        _Call(_fit_length(call.call_id), call.name, call.arguments) for call in message.tool_calls
+        _Call(fit_id(call.call_id), fit_name(call.name), fit_arguments(call.arguments))
+        for call in message.tool_calls
     ]
     if message.content or not items:
         items.insert(0, _Asked(Role.ASSISTANT, message.content))
@@ -356,12 +357,10 @@ def _restore(message: Message, contents: Contents) -> list[Json] | None:
 
 
 def _encode_call(call: ToolCall) -> dict[str, Json]:
-    call_id = _fit_length(call.call_id)
-    return {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": call.arguments}
-
-
-def _fit_length(call_id: str) -> str:
-    """Return the id, or one derived from it if it is longer than the API accepts."""
-    if len(call_id) <= _MAX_ID_CHARS:
-        return call_id
-    return f"call_{hashlib.sha256(call_id.encode(errors='replace')).hexdigest()[:32]}"
+    call_id = fit_id(call.call_id)
+    return {
+        "type": "function_call",
+        "call_id": call_id,
+        "name": fit_name(call.name),
+        "arguments": fit_arguments(call.arguments),
+    }
