@@ -21,6 +21,7 @@ BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
     "growth": growth.measure,
+    "bodies": growth.measure_bodies,
     "streaming": streaming.measure,
     "dialects": dialects.measure,
     "formats": formats.measure,

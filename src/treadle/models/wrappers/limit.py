@@ -38,10 +38,10 @@ class LimitModel(Wrapper):
 
 def _count(request: Request) -> int:
     """Return an estimate of the tokens of a request."""
-    chars = sum(request.messages.map(_count_chars)) + sum(len(str(tool.parameters)) for tool in request.tools)
-    return chars // _CHARS_PER_TOKEN + 1
+    _, chars = request.messages.scan(_add_chars, 0)
+    return (chars + sum(len(str(tool.parameters)) for tool in request.tools)) // _CHARS_PER_TOKEN + 1
 
 
-def _count_chars(message: Message) -> int:
+def _add_chars(chars: int, message: Message) -> tuple[int, None]:
     calls = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
-    return len(message.content) + len(message.reasoning or "") + calls + 16
+    return chars + len(message.content) + len(message.reasoning or "") + calls + 16, None

@@ -96,12 +96,12 @@ class GeminiModel(HttpModel):
         return {"x-goog-api-key": api_key.strip()}
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        turns, state = request.messages.scan(self._writer, NO_TURNS, request.contents)
+        turns, state = request.messages.join(self._writer, NO_TURNS, request.contents)
         told = b""
         instructions = state[1]
         if instructions:
             told = b',"systemInstruction":' + _encode({"parts": [_Text("\n\n".join(instructions))]})
-        return b"".join((self._kept_prefix(request), *turns, self._writer.close(state), told, b"}"))
+        return b"".join([self._kept_prefix(request), *turns, self._writer.close(state), told, b"}"])
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         fields = dict(self._extra)

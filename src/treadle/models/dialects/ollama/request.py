@@ -22,7 +22,14 @@ from treadle.models.protocol import Watch
 from treadle.models.wire.arguments import fit_name, object_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.openai import encode_tool
-from treadle.models.wire.parts import AcceptedParts, Contents, check_part, text_of_part, with_attached
+from treadle.models.wire.parts import (
+    AcceptedParts,
+    Contents,
+    check_part,
+    join_body,
+    text_of_part,
+    with_attached,
+)
 from treadle.models.wire.preset import Preset
 
 _PORT = 11434
@@ -95,11 +102,7 @@ class OllamaModel(HttpModel):
         return self._mark_cut(await super().infer(request, watch))
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        prefix = self._kept_prefix(request, is_stream)
-        messages, waiting = request.messages.scan(_STEP, b"", request.contents)
-        if waiting:
-            messages = [*messages, waiting]
-        return b"".join((prefix, b",".join(messages), b"]}"))
+        return join_body(self._kept_prefix(request, is_stream), request.messages, _STEP, request.contents)
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         fields = {**self._fields, "stream": flags[0]}

@@ -37,6 +37,7 @@ from treadle.models.wire.parts import (
     check_part,
     data_url,
     file_name,
+    join_body,
     parts_apart,
     text_of_part,
     with_attached,
@@ -75,11 +76,9 @@ class OpenAIChatModel(HttpModel):
         self._step = with_attached(encoder_for(quirks), _parts_apart)
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        prefix = self._kept_prefix(request, is_stream)
-        messages, waiting = request.messages.scan(self._step, b"", request.contents)
-        if waiting:
-            messages = [*messages, waiting]
-        return b"".join((prefix, b",".join(messages), b"]}"))
+        return join_body(
+            self._kept_prefix(request, is_stream), request.messages, self._step, request.contents
+        )
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         fields = dict(self._fields)

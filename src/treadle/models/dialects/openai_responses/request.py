@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, RequestError
+from treadle.core.log import Log
 from treadle.core.parts import base64_of
 from treadle.core.types import (
     Artifact,
@@ -39,6 +40,7 @@ from treadle.models.wire.parts import (
     check_part,
     data_url,
     file_name,
+    join_body,
     text_of_part,
     with_attached,
 )
@@ -144,7 +146,7 @@ class OpenAIResponsesModel(HttpModel):
         if self._state == "conversation":
             mark = {"conversation": self._conversation}
         else:
-            mark = {"id": completion.response_id, "after": _digest(self._items(request)[0])}
+            mark = {"id": completion.response_id, "after": _digest(request)}
         message = completion.message
         opaque = message.opaque or {}
         kept = {**opaque, KEY: {**opaque.get(KEY, {}), **mark}}
@@ -152,20 +154,14 @@ class OpenAIResponsesModel(HttpModel):
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
         prefix = self._kept_prefix(request, is_stream)
-        items, waiting = self._items(request)
+        messages = request.messages
         if self._state != "none" and (known := self._known(request)) is not None:
-            items = items[known[0] + 1 :]
             if self._state == "previous_response_id":
                 prefix = prefix.replace(
                     b'"input":[', b'"previous_response_id":' + _encode(known[1]) + b',"input":['
                 )
-        if waiting:
-            items = [*items, waiting]
-        return b"".join((prefix, b",".join(items), b"]}"))
-
-    def _items(self, request: Request) -> tuple[list[bytes], bytes]:
-        """Return the input items of each message, and those that follow after the last message."""
-        return request.messages.scan(_STEP, b"", request.contents)
+            messages = Log(list(messages)[known[0] + 1 :])
+        return join_body(prefix, messages, _STEP, request.contents)
 
     def _known(self, request: Request) -> tuple[int, str] | None:
         """Return the position of the newest message up to which the server has the transcript, and the id of its
@@ -183,8 +179,7 @@ class OpenAIResponsesModel(HttpModel):
             response_id = kept.get("id")
             if not isinstance(response_id, str) or response_id in self._gone:
                 return None
-            before = self._items(request)[0][:index]
-            return (index, response_id) if kept.get("after") == _digest(before) else None
+            return (index, response_id) if kept.get("after") == _digest(request, index) else None
         return None
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
@@ -212,8 +207,9 @@ class OpenAIResponsesModel(HttpModel):
         return read_completion(raw, self.settings, self._price, self.server)
 
 
-def _digest(items: list[bytes]) -> str:
-    """Return a hash that identifies a transcript."""
+def _digest(request: Request, count: int | None = None) -> str:
+    """Return a hash that identifies the transcript, or its first `count` messages."""
+    items = request.messages.map(encode_items, request.contents)[:count]
     return hashlib.blake2b(b",".join(items), digest_size=12).hexdigest()
 
 
