@@ -139,6 +139,8 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     """The number of the attempt, from 1."""
     retry_in_seconds: float | None = None
     """How long to wait before the next attempt; `None`: this was the last attempt."""
+    retry_after_seconds: float | None = None
+    """How long the server asked to wait; `None`: it did not say."""
     model: str | None = None
     """The name of the model that failed; `None` if only one model was asked."""
 

@@ -90,7 +90,9 @@ class FormatModel(Wrapper):
         else:
             reader = _Reader(self._parser(request), watch.on_delta)
             on_failure = reader.forget_before(watch.on_failure, lambda: self._parser(request))
-            heard = Watch(reader.add, on_failure, watch.on_rate_limits)
+            heard = Watch(
+                reader.add, on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
+            )
             completion = await self.inner.infer(spoken, heard)
             parsed = reader.close()
             if reader.text == completion.message.content:
