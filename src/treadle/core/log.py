@@ -85,15 +85,16 @@ class Log(Generic[T]):
         known: _Joined[S] | None = self._memos.get((function, "join"))
         if known is None:
             known = self._memos[function, "join"] = _Joined(initial)
-        states, size = known.states, self._size
+        states, rest, size = known.states, known.rest, self._size
         if len(states) <= size:
             state = states[-1]
             for item in self._items[len(states) - 1 : size]:
                 state, result = function(state, item, *context)
                 states.append(state)
-                known.rest.append(result)
-                if len(known.rest) == _BLOCK:
+                rest.append(result)
+                if len(rest) == _BLOCK:
                     known.fold()
+            return known.blocks + rest, state
         return known.pieces(size), states[size]
 
     def derive(self, function: "Callable[[list[T], bool], Iterable[R]]") -> "Log[R]":
@@ -134,12 +135,12 @@ class Log(Generic[T]):
 class _Joined(Generic[S]):
     """The results of a scan: whole blocks as one piece each, and the results of the last, incomplete block."""
 
-    __slots__ = ("_blocks", "_ends", "rest", "states")
+    __slots__ = ("_ends", "blocks", "rest", "states")
 
     def __init__(self, initial: S) -> None:
         self.states = [initial]
         """The states before the first item and after each item."""
-        self._blocks: list[bytes] = []
+        self.blocks: list[bytes] = []
         self._ends: list[list[int]] = []
         """For each block, where each of its results ends."""
         self.rest: list[bytes] = []
@@ -147,17 +148,16 @@ class _Joined(Generic[S]):
 
     def fold(self) -> None:
         """Make a piece of the last block."""
-        self._blocks.append(b"".join(self.rest))
+        self.blocks.append(b"".join(self.rest))
         self._ends.append(list(accumulate(map(len, self.rest))))
-        self.rest = []
+        self.rest.clear()
 
     def pieces(self, size: int) -> list[bytes]:
         """Return the pieces of the first `size` results."""
         whole, left = divmod(size, _BLOCK)
-        if whole == len(self._blocks):
-            rest = self.rest
-            return self._blocks + (rest if left == len(rest) else rest[:left])
-        pieces = self._blocks[:whole]
+        pieces = self.blocks[:whole]
+        if whole == len(self.blocks):
+            return pieces + self.rest[:left]
         if left:
-            pieces.append(self._blocks[whole][: self._ends[whole][left - 1]])
+            pieces.append(self.blocks[whole][: self._ends[whole][left - 1]])
         return pieces

@@ -56,10 +56,8 @@ class RetryModel(Wrapper):
         """
         started, left = time.monotonic(), watch.left_seconds
         total = self._total_timeout_seconds
-        limit = f"the {total:g} s that total_timeout_seconds allows"
-        if left is not None and left < total:
-            total, limit = left, f"the run's deadline, which is in {left:.0f} s"
-        watch.left_seconds = total
+        if left is None or left > total:
+            watch.left_seconds = total
         try:
             if watch.held is None or (first := self._take_hold(watch)) is None:
                 try:
@@ -68,6 +66,9 @@ class RetryModel(Wrapper):
                     if not error.is_retryable:
                         raise
                     first = error
+            limit = f"the {total:g} s that total_timeout_seconds allows"
+            if left is not None and left < total:
+                total, limit = left, f"the run's deadline, which is in {left:.0f} s"
             return await self._retry(request, watch, first, started + total, limit)
         finally:
             watch.left_seconds = left

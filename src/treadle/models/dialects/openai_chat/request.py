@@ -129,16 +129,20 @@ def encode_message(message: Message, contents: Contents) -> bytes:
         return _encode_odd(message, contents)
     role = message.role
     if role is Role.TOOL:
-        return _encode(_Result(_fit_id(message.call_id or ""), message.content))
+        call_id = message.call_id or ""
+        return _encode(
+            _Result(call_id if len(call_id) <= _MAX_ID_CHARS else _fit_id(call_id), message.content)
+        )
     if not message.tool_calls:
         return _encode(_Asked(role, message.content))
     calls: list[_Call] = []
     for call in message.tool_calls:
         if call.opaque is not None:
             return _encode_odd(message, contents)
-        calls.append(
-            _Call(_fit_id(call.call_id), _Function(fit_name(call.name), fit_arguments(call.arguments)))
-        )
+        call_id = call.call_id
+        if len(call_id) > _MAX_ID_CHARS:
+            call_id = _fit_id(call_id)
+        calls.append(_Call(call_id, _Function(fit_name(call.name), fit_arguments(call.arguments))))
     # Servers whose models think between calls need the reasoning sent back, but only between calls.
     return _encode(_Said(message.content or None, calls, message.reasoning or None))
 
