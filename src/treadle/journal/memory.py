@@ -38,10 +38,10 @@ class MemoryJournal:
         self._driven.add(run_id)
         return MemoryWriter(self, run_id, is_new=False)
 
-    def read(self, run_id: str, after_seq: int = 0) -> list[e.Event]:
+    def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
         self._check_known(run_id)
-        return _decode(run_id, after_seq + 1, self._runs[run_id][after_seq:])
+        return _decode(run_id, after_seq + 1, self._runs[run_id][after_seq:until_seq])
 
     def read_blob(self, digest: str) -> bytes:
         """See `Journal.read_blob`."""

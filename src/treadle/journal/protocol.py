@@ -31,7 +31,8 @@ class RunInfo(Struct, frozen=True, kw_only=True):
 
     run_id: str
     status: str
-    """`running`, `paused` or `finished`. A run whose process died stays `running` until it is resumed."""
+    """`running`, `paused` or `finished`. A run whose process died stays `running` until it is resumed. `damaged`
+    if the store cannot read these facts; `error` then says why, and nothing else is known."""
     stop_reason: str | None = None
     """Why the run is finished (a `StopReason`), or why it is paused (`RunPaused.reason`)."""
     fault: str | None = None
@@ -71,6 +72,10 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """The time of the first event, in seconds since the epoch."""
     updated_at: float = 0.0
     """The time of the newest event, in seconds since the epoch."""
+
+
+DAMAGED = "damaged"
+"""The status of a run whose facts cannot be read."""
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -207,10 +212,10 @@ class Journal(Protocol):
         """
         ...
 
-    def read(self, run_id: str, after_seq: int = 0) -> list[Event]:
-        """Return the kept events of a run whose seq is greater than `after_seq`, in order. Blocks.
+    def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[Event]:
+        """Return the kept events of a run in order, from `after_seq` + 1 up to and including `until_seq`. Blocks.
 
-        Raises: `RunNotFoundError`.
+        Raises: `RunNotFoundError`; `JournalError` if the run is damaged. Damage after `until_seq` is not looked at.
         """
         ...
 

@@ -4,13 +4,15 @@
 | --- | --- | --- |
 | `runs` | each run | its id, its lease, and the facts that change with a turn at most |
 | `heads` | each run | its newest frame, and the facts that change with every step |
-| `frames` | what one run appended in one turn of an event loop | the events as JSON lines |
+| `frames` | what one run appended in one turn of an event loop | the events as JSON lines, a checksum |
 | `blobs` | each content | the bytes, by SHA-256 |
 | `owners` | each open journal that took a lease | the process and its heartbeat |
 | `meta` | one row | how often a run was taken over from a process that died or hung |
 
 A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would have a
 page for every run or two, and every commit would write as many pages as runs are in flight.
+
+The checksums are explained in `checks`. Rows that version 2 or an older one wrote have none.
 """
 
 import sqlite3
@@ -67,6 +69,11 @@ MIGRATIONS = (
     ALTER TABLE heads ADD COLUMN context_chars INTEGER;
     CREATE INDEX runs_by_status ON runs(status, stop_reason);
     CREATE INDEX heads_without_facts ON heads(run) WHERE events IS NULL;
+    """,
+    """
+    ALTER TABLE runs ADD COLUMN checksum INTEGER;
+    ALTER TABLE heads ADD COLUMN checksum INTEGER;
+    ALTER TABLE frames ADD COLUMN checksum INTEGER;
     """,
 )
 """The migrations: number n, from 0, changes a file of version n to version n + 1. SQLite's `user_version` is the
