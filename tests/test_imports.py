@@ -32,6 +32,7 @@ PURE = frozenset(
     (
         "base64",
         "binascii",
+        "bisect",
         "collections",
         "copy",
         "dataclasses",
@@ -45,6 +46,7 @@ PURE = frozenset(
         "itertools",
         "math",
         "msgspec",
+        "re",
         "typing",
     )
 )

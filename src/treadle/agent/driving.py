@@ -245,8 +245,8 @@ async def restore(journal: Journal, state: State) -> Sandbox:
     from treadle.sandbox.memory import MemorySandbox
 
     if not state.files and not state.tool_states:
-        return MemorySandbox.restore({}, journal.read_blob)
-    return await asyncio.to_thread(MemorySandbox.restore, state.files, journal.read_blob, state.tool_states)
+        return MemorySandbox.restore({}, journal.read_stored)
+    return await asyncio.to_thread(MemorySandbox.restore, state.files, journal.read_stored, state.tool_states)
 
 
 def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e.TurnStarted:

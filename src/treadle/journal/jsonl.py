@@ -1,20 +1,21 @@
 """Journals as JSON lines: one event per line, with all fields of the stored event, unknown ones included.
 
-The contents of files and artifacts are inside the events that refer to them, each content once per run. Exporting,
-importing and exporting again gives the same bytes.
+The contents of files and artifacts are inside the events that refer to them, each content once per run, whole or as
+a patch of an earlier one. Exporting, importing and exporting again gives the same bytes.
 """
 
 import asyncio
 import base64
 import binascii
-import hashlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunExistsError
+from treadle.core.patches import load, read_patch
 from treadle.journal.protocol import Journal, RunFilter
 
 
@@ -36,11 +37,23 @@ def export_run(journal: Journal, run_id: str) -> Iterator[bytes]:
         line = event.to_json()
         if named := e.digests_of(event.body):
             digests = [item for item in dict.fromkeys(named) if item not in exported]
-            exported.update(digests)
-            contents = {item: base64.b64encode(journal.read_blob(item)).decode() for item in digests}
-            if contents:
+            if digests:
+                contents = {
+                    item: base64.b64encode(_read_for_export(journal, item, exported)).decode()
+                    for item in digests
+                }
                 line = line[:-1] + b',"contents":%b}' % _encode(contents)
         yield line
+
+
+def _read_for_export(journal: Journal, digest: str, exported: set[str]) -> bytes:
+    """Return what is stored for a content, or the content if it is a patch of one that is not exported yet."""
+    content = journal.read_blob(digest)
+    stored = journal.read_stored(digest)
+    patch = read_patch(digest, stored)
+    is_complete = patch is None or patch.base.hex() in exported
+    exported.add(digest)
+    return stored if is_complete else content
 
 
 async def import_lines(journal: Journal, lines: Iterable[bytes]) -> list[str]:
@@ -109,12 +122,17 @@ def _take_contents(body: e.BodyWithContents, blobs: dict[str, bytes]) -> None:
             content = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError) as error:
             raise JournalError(f"the content {digest!r} is not base64 ({error})") from error
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise JournalError(f"the content {digest!r} is damaged: its hash is another")
-        blobs[digest] = content
+        blobs.setdefault(digest, content)
+        load(partial(_look_up, blobs), digest)
     for digest in e.digests_of(body):
         if digest not in blobs:
             raise JournalError(f"the content {digest!r}{_describe_owner(body, digest)} is missing")
+
+
+def _look_up(blobs: dict[str, bytes], digest: str) -> bytes:
+    if digest not in blobs:
+        raise JournalError(f"the content {digest!r}, which another content is made from, is missing")
+    return blobs[digest]
 
 
 def _describe_owner(body: e.BodyWithContents, digest: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
+from treadle.core.patches import load
 from treadle.journal.facts import Facts, facts_of
 from treadle.journal.follow import Changes, Page, follow
 from treadle.journal.protocol import DONE, RunFilter, RunInfo, StoreOptions
@@ -45,6 +46,10 @@ class MemoryJournal:
 
     def read_blob(self, digest: str) -> bytes:
         """See `Journal.read_blob`."""
+        return load(self.read_stored, digest)[1]
+
+    def read_stored(self, digest: str) -> bytes:
+        """See `Journal.read_stored`."""
         try:
             return self._blobs[digest]
         except KeyError:
@@ -152,8 +157,8 @@ class MemoryWriter:
 
     def _keep(self, raws: list[bytes], blobs: Mapping[str, bytes] | None) -> None:
         journal, run_id = self._journal, self.run_id
-        if blobs:
-            journal._blobs.update(blobs)
+        for digest, stored in (blobs or {}).items():
+            journal._blobs.setdefault(digest, stored)
         if not raws:
             return
         if self._is_new:

@@ -1,8 +1,8 @@
 """The contract between the loop and a journal: an append-only store of runs with one writer per run.
 
-Methods that read (`read`, `read_blob`, `runs`) block and may be called from any thread; a program with an event
-loop calls them in a thread (`asyncio.to_thread`). What a running agent calls for every step (`append`,
-`append_events`, `sync`) never waits for the store on the event loop.
+Methods that read (`read`, `read_blob`, `read_stored`, `runs`) block and may be called from any thread; a program
+with an event loop calls them in a thread (`asyncio.to_thread`). What a running agent calls for every step
+(`append`, `append_events`, `sync`) never waits for the store on the event loop.
 """
 
 import time
@@ -168,7 +168,8 @@ class RunWriter(Protocol):
         """Queue `bodies` as the run's next events, all or none, and the contents that they refer to.
 
         This returns at once; `sync` tells when the events are kept. `blobs` maps the SHA-256 of a content to the
-        content; the store keeps each content once.
+        content, or to a patch that makes it from one that is stored already (`core.patches`). The store keeps what
+        it got first under a hash.
         Raises: `JournalError` if an earlier append has failed.
         """
         ...
@@ -220,7 +221,12 @@ class Journal(Protocol):
         ...
 
     def read_blob(self, digest: str) -> bytes:
-        """Return a stored content. Blocks. Raises: `JournalError` if the store does not have it."""
+        """Return a stored content. Blocks. Raises: `JournalError` if it is missing or damaged."""
+        ...
+
+    def read_stored(self, digest: str) -> bytes:
+        """Return what is stored for a content, unchecked: the content or a patch. `core.patches.load` makes the
+        content from it. Blocks. Raises: `JournalError` if the store does not have it."""
         ...
 
     def runs(

@@ -22,13 +22,14 @@ from typing import Any
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
+from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, follow
 from treadle.journal.protocol import Clock, RunFilter, RunInfo, StoreOptions
+from treadle.journal.sqlite.checks import Head, damaged
 from treadle.journal.sqlite.committer import Committer
 from treadle.journal.sqlite.layout import LEVELS, connect
 from treadle.journal.sqlite.lease import Lease, take_lease
 from treadle.journal.sqlite.reader import Reader
-from treadle.journal.sqlite.checks import Head, damaged
 from treadle.journal.sqlite.rows import COLUMNS, facts_from, fill_facts, store_facts
 from treadle.journal.sqlite.writer import SqliteWriter
 
@@ -83,7 +84,11 @@ class SqliteJournal:
 
     def read_blob(self, digest: str) -> bytes:
         """See `Journal.read_blob`."""
-        return self._reader.read_blob(digest)
+        return load(self._reader.read_stored, digest)[1]
+
+    def read_stored(self, digest: str) -> bytes:
+        """See `Journal.read_stored`."""
+        return self._reader.read_stored(digest)
 
     def runs(
         self,

@@ -74,12 +74,15 @@ class Reader:
             events += _decode(run_id, first, raws, after_seq, until_seq)
         return events
 
-    def read_blob(self, digest: str) -> bytes:
-        """See `Journal.read_blob`."""
+    def read_stored(self, digest: str) -> bytes:
+        """See `Journal.read_stored`."""
         rows = self.query("SELECT content FROM blobs WHERE digest=?", (digest,))
         if not rows:
             raise JournalError(f"the content {digest!r} is not in the journal {str(self._path)!r}")
-        return bytes(rows[0][0])
+        content = rows[0][0]
+        if not isinstance(content, bytes):
+            raise JournalError(f"the content {digest!r} is damaged: it is not bytes")
+        return content
 
     def has_unknown_facts(self) -> bool:
         """Return True if the file has runs whose facts are unknown, because an older Treadle wrote them."""

@@ -111,7 +111,8 @@ def facts_from(run_id: str, row: tuple[Any, ...]) -> Facts:
 def read_head(query: Query, run_id: str, key: int) -> Head:
     """Return the end of the chain of the run with the row `key`. Raises: `JournalError` if it is damaged."""
     rows = query(f"SELECT frame, {_HEADS} FROM heads WHERE run=?", (key,))
-    frame, *head_row = rows[0] if rows else (0, *[None] * len(HEAD_COLUMNS))
+    row: list[Any] = [*rows[0]] if rows else [0, *[None] * len(HEAD_COLUMNS)]
+    frame, *head_row = row
     return Head(run_id, key, frame, _check_head(run_id, frame, head_row).get("events"))
 
 

@@ -133,7 +133,7 @@ class SqliteWriter:
         write = self._write or self._open_write()
         write.bodies += bodies
         if blobs:
-            write.blobs = {**(write.blobs or {}), **blobs}
+            write.blobs = {**blobs, **(write.blobs or {})}
 
     def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append_events`."""
