@@ -6,6 +6,7 @@ import sys
 from benchmarks import (
     common,
     dialects,
+    files,
     formats,
     growth,
     limits,
@@ -21,6 +22,7 @@ BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
     "growth": growth.measure,
+    "files": files.measure,
     "streaming": streaming.measure,
     "dialects": dialects.measure,
     "formats": formats.measure,
