@@ -149,7 +149,8 @@ async def fork(
 
     Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, or if `text` is missing or not allowed.
     """
-    events = await asyncio.to_thread(agent.journal.read, run_id)
+    until_seq = at if at is not None and at > 0 else None
+    events = await asyncio.to_thread(agent.journal.read, run_id, until_seq=until_seq)
     at = len(events) if at is None else at
     if not 1 <= at <= len(events):
         raise ConfigError(f"run {run_id!r} has events 1 to {len(events)}; it cannot be forked at {at}")

@@ -25,9 +25,12 @@ class Run:
         self._journal = journal
 
     @classmethod
-    def load(cls, run_id: str, journal: Journal) -> "Run":
-        """Return a run read from a journal, whether it is over or not. Raises: `RunNotFoundError`."""
-        return cls(run_id, fold([event.body for event in journal.read(run_id)]), journal)
+    def load(cls, run_id: str, journal: Journal, until_seq: int | None = None) -> "Run":
+        """Return a run read from a journal, whether it is over or not, as of event `until_seq`.
+
+        Raises: `RunNotFoundError`; `JournalError` if the run is damaged.
+        """
+        return cls(run_id, fold([event.body for event in journal.read(run_id, until_seq=until_seq)]), journal)
 
     @property
     def spec(self) -> AgentSpec:
@@ -130,7 +133,7 @@ class Run:
     @cached_property
     def events(self) -> list[Event]:
         """The events up to this state, read from the journal on first access."""
-        return [event for event in self._journal.read(self.run_id) if event.seq <= self.state.seq]
+        return self._journal.read(self.run_id, until_seq=self.state.seq)
 
     @property
     def files(self) -> Mapping[str, bytes]:

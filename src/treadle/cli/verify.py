@@ -10,7 +10,7 @@ import typer
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import import_file
-from treadle.cli.terminal.journals import find_runs, open_existing
+from treadle.cli.terminal.journals import Apart, find_runs, open_existing
 from treadle.cli.terminal.output import clean, print_lines, stdout, write_count
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
@@ -72,10 +72,13 @@ def _verify(
 
     found: list[Verification] = []
 
+    apart = Apart()
+
     async def verify_all() -> None:
         for run_id in run_ids:
-            found.append(await verify_run(journal, run_id, tools or None, is_trusted=is_trusted))
-            _print(found[-1], is_json=is_json)
+            with apart.guard(run_id):
+                found.append(await verify_run(journal, run_id, tools or None, is_trusted=is_trusted))
+                _print(found[-1], is_json=is_json)
 
     execute(verify_all())
     if not is_json and len(found) > 1:
@@ -85,7 +88,7 @@ def _verify(
             f"{sum(item.skipped for item in found):,} skipped",
             style="bold",
         )
-    return int(any(item.differences for item in found))
+    return int(any(item.differences for item in found) or apart.count > 0)
 
 
 def _print(verification: "Verification", *, is_json: bool) -> None:

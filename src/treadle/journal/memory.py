@@ -1,7 +1,7 @@
 """A journal in memory, for tests and for runs that are not needed after the process has ended."""
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
@@ -43,6 +43,14 @@ class MemoryJournal:
         """See `Journal.read`."""
         self._check_known(run_id)
         return _decode(run_id, after_seq + 1, self._runs[run_id][after_seq:until_seq])
+
+    def scan(self, run_id: str) -> Iterator[e.Event]:
+        """See `Journal.scan`."""
+        return iter(self.read(run_id))
+
+    def find_faults(self) -> Iterator[str]:
+        """See `Journal.find_faults`."""
+        return iter(())
 
     def read_blob(self, digest: str) -> bytes:
         """See `Journal.read_blob`."""

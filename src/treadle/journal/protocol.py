@@ -6,7 +6,7 @@ with an event loop calls them in a thread (`asyncio.to_thread`). What a running 
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
 from typing import Protocol, Self, cast
 
 from msgspec import Struct
@@ -217,6 +217,17 @@ class Journal(Protocol):
         """Return the kept events of a run in order, from `after_seq` + 1 up to and including `until_seq`. Blocks.
 
         Raises: `RunNotFoundError`; `JournalError` if the run is damaged. Damage after `until_seq` is not looked at.
+        """
+        ...
+
+    def scan(self, run_id: str) -> Iterator[Event]:
+        """Yield what `read` returns, with few events in memory at a time. Blocks."""
+        ...
+
+    def find_faults(self) -> Iterator[str]:
+        """Yield what is wrong with the store itself, apart from the events and contents that can be read. Blocks.
+
+        Only `journal.check` calls this, because it may read everything in the store.
         """
         ...
 

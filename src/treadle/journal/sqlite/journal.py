@@ -15,7 +15,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,14 @@ class SqliteJournal:
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
         return self._reader.read(run_id, after_seq, until_seq)
+
+    def scan(self, run_id: str) -> Iterator[e.Event]:
+        """See `Journal.scan`."""
+        return self._reader.scan(run_id)
+
+    def find_faults(self) -> Iterator[str]:
+        """See `Journal.find_faults`."""
+        return self._reader.find_faults()
 
     def read_blob(self, digest: str) -> bytes:
         """See `Journal.read_blob`."""

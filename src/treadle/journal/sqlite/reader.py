@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,10 @@ class Reader:
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
+        return list(self.scan(run_id, after_seq, until_seq))
+
+    def scan(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> Iterator[e.Event]:
+        """See `Journal.scan`; `after_seq` and `until_seq` are those of `read`."""
         key = self._key_of(run_id)
         try:
             head = read_head(self.query, run_id, key)
@@ -69,10 +73,8 @@ class Reader:
             if until_seq is None:
                 raise
             head = Head(run_id, key, 0, None)
-        events: list[e.Event] = []
         for first, raws in read_frames(self.query, head, after_seq, until_seq):
-            events += _decode(run_id, first, raws, after_seq, until_seq)
-        return events
+            yield from _decode(run_id, first, raws, after_seq, until_seq)
 
     def read_stored(self, digest: str) -> bytes:
         """See `Journal.read_stored`."""
@@ -83,6 +85,16 @@ class Reader:
         if not isinstance(content, bytes):
             raise JournalError(f"the content {digest!r} is damaged: it is not bytes")
         return content
+
+    def find_faults(self) -> Iterator[str]:
+        """See `Journal.find_faults`."""
+        for sql, problem in _FAULTS:
+            try:
+                for row in self.query(sql):
+                    if row != ("ok",):
+                        yield problem.format(*row)
+            except JournalError as error:
+                yield str(error)
 
     def has_unknown_facts(self) -> bool:
         """Return True if the file has runs whose facts are unknown, because an older Treadle wrote them."""
@@ -152,6 +164,24 @@ class Reader:
             if is_alive(Owner(host, pid, started), beat_at, now, self._lease_seconds)
         }
 
+
+_FAULTS = (
+    ("PRAGMA integrity_check(20)", "SQLite reports: {}"),
+    (
+        "SELECT run FROM heads WHERE run NOT IN (SELECT id FROM runs)",
+        "a run is missing in the listing: row {0} of the table `heads` has no row in `runs`",
+    ),
+    (
+        "SELECT run, count(*) FROM frames WHERE run NOT IN (SELECT run FROM heads) GROUP BY run",
+        "row {0} of the table `runs` has {1} frames, but no row in the table `heads`",
+    ),
+    (
+        "SELECT run_id, newest, frame FROM (SELECT run, max(id) AS newest FROM frames GROUP BY run) "
+        "JOIN heads USING(run) JOIN runs ON runs.id = heads.run WHERE newest != frame",
+        "run {0!r} has frame {1}, which is newer than its end, frame {2}",
+    ),
+)
+"""Queries for what is wrong with the file, and what their rows mean."""
 
 _NEXT_FRAMES = (
     "SELECT frames.id, runs.run_id, frames.seq, frames.count, frames.body, frames.checksum, before.checksum "
