@@ -52,9 +52,9 @@ def find_run(journal: Journal, text: str) -> str:
     if not newest:
         raise RunNotFoundError(f"there is no run {text!r}: the journal is empty")
     if text == "last":
-        return newest[0].run_id
+        return newest[-1].run_id
     raise RunNotFoundError(
-        f"there is no run {text!r} in this journal; the newest is {newest[0].run_id!r}. `treadle runs` lists them"
+        f"there is no run {text!r} in this journal; the newest is {newest[-1].run_id!r}. `treadle runs` lists them"
     )
 
 
@@ -63,6 +63,8 @@ def _has_run(journal: Journal, run_id: str) -> bool:
         journal.read(run_id, after_seq=_BEYOND)
     except RunNotFoundError:
         return False
+    except JournalError:  # it is there, but damaged
+        return True
     return True
 
 

@@ -71,17 +71,17 @@ def read_frames(
     """
     run_id = head.run_id
     chain = query(_CHAIN, (head.frame, after_seq + 1))
+    is_whole = bool(chain) and chain[0][2] <= after_seq + 1 and {run for *_, run in chain} == {head.key}
+    if not is_whole:  # the chain leads elsewhere, but the frames before the damage can be found
+        chain = query(_OF_RUN, (head.key, after_seq))
     if until_seq is not None:
-        is_whole = bool(chain) and chain[0][2] <= after_seq + 1 and {run for *_, run in chain} == {head.key}
-        # A later frame that is damaged may lead elsewhere; then only the whole table tells.
-        chain = chain if is_whole else query(_OF_RUN, (head.key, after_seq))
         chain = [row for row in chain if row[2] <= until_seq]
-    if not chain:
-        raise damaged(run_id, "its newest frame is missing")
-    _, before, expected, _ = chain[0]
+    _, before, expected, _ = chain[0] if chain else (0, 0, after_seq + 2, 0)
     checksum = None
+    if expected == 1:
+        before = 0
     if expected > after_seq + 1:
-        raise damaged(run_id, f"the frame before event {expected} is missing or belongs to another run")
+        raise damaged(run_id, f"the frame of event {after_seq + 1} is missing or belongs to another run")
     if before:
         rows = query("SELECT checksum FROM frames WHERE id=?", (before,))
         checksum = rows[0][0] if rows else None
@@ -97,7 +97,9 @@ def read_frames(
             yield expected, raws
             before, expected, checksum = frame, expected + len(raws), row[-1]
     if until_seq is None and head.events not in (None, expected - 1):
-        raise damaged(run_id, f"it has {expected - 1} of its {head.events} events")
+        raise damaged(run_id, f"it has {head.events} events, and {expected - 1} of them were found")
+    if until_seq is None and not is_whole:
+        raise damaged(run_id, "its row in the table `heads` leads to another run")
 
 
 def check_frame(
@@ -126,11 +128,14 @@ _CHAIN = (
     "SELECT frames.id, frames.previous, frames.seq, frames.run FROM chain "
     "JOIN frames ON frames.id = chain.previous "
     "WHERE chain.previous > 0 AND chain.previous < chain.id AND chain.seq > ?"
-    ") SELECT id, previous, seq, run FROM chain ORDER BY id"
+    ") SELECT id, previous, coalesce(CAST(seq AS INTEGER), 0), run FROM chain ORDER BY id"
 )
 """The frames of a run that hold the events from a seq on. It ends because a frame comes after its previous one."""
 
-_OF_RUN = "SELECT id, previous, seq, run FROM frames WHERE run = ? AND seq + count - 1 > ? ORDER BY id"
+_OF_RUN = (
+    "SELECT id, previous, CAST(seq AS INTEGER), run FROM frames "
+    "WHERE run = ? AND seq + count - 1 > ? ORDER BY id"
+)
 
 _FRAMES = (
     "SELECT id, previous, run, seq, count, body, checksum FROM frames "

@@ -15,12 +15,13 @@ page for every run or two, and every commit would write as many pages as runs ar
 The checksums are explained in `checks`. Rows that version 2 or an older one wrote have none.
 """
 
+import contextlib
 import sqlite3
 import time
 from pathlib import Path
 
 from treadle.core.errors import JournalError
-from treadle.journal.sqlite.failures import explain, has_code
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 
 APPLICATION_ID = 0x5452444C
 """The number in SQLite's header that marks a file as Treadle's."""
@@ -90,29 +91,40 @@ LOCK_SECONDS = 30.0
 """How long another process may hold the file's lock."""
 
 
+_MIN_PAGE_BYTES = 512
+
+
 def connect(path: Path, level: str) -> sqlite3.Connection:
     """Open a connection to the journal at `path`; create the file and bring it up to date if need be.
 
     Raises: `JournalError` for a file of another program, a newer Treadle, or a file that cannot be opened.
     """
+    _refuse_remnant(path)
     try:
         db = sqlite3.connect(
             path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise explain(error, path) from error
     try:
         _refuse_foreign(db, path)
         _use_wal(db)
         db.execute(f"PRAGMA synchronous={LEVELS[level]}")
         _migrate(db)
-    except sqlite3.Error as error:
+    except ERRORS as error:
         db.close()
         raise explain(error, path) from error
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _refuse_remnant(path: Path) -> None:
+    """Raise an error for a file that SQLite would take for an empty one, because it is shorter than a page."""
+    with contextlib.suppress(OSError):
+        if 0 < path.stat().st_size < _MIN_PAGE_BYTES:
+            raise JournalError(f"{str(path)!r} is not a Treadle journal, or was cut off; restore a backup")
 
 
 def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.journal.follow import Page
-from treadle.journal.protocol import EQUAL_FIELDS, Clock, RunFilter, RunInfo
+from treadle.journal.protocol import DAMAGED, EQUAL_FIELDS, Clock, RunFilter, RunInfo
 from treadle.journal.sqlite.checks import Head, check_frame, damaged, read_frames, seed_of
-from treadle.journal.sqlite.failures import explain
+from treadle.journal.sqlite.failures import ERRORS, explain
 from treadle.journal.sqlite.lease import Owner, is_alive
 from treadle.journal.sqlite.rows import COLUMNS, info_from, read_head
 
@@ -46,7 +46,7 @@ class Reader:
                         return self._db.execute(sql, values).fetchall()
                     finally:
                         self._db.text_factory = str
-        except sqlite3.Error as error:
+        except ERRORS as error:
             raise explain(error, self._path) from error
 
     def check_open(self) -> None:
@@ -115,7 +115,12 @@ class Reader:
             f"ORDER BY runs.id {'DESC' if newest_first else 'ASC'} LIMIT ?",
             (*values, -1 if limit is None else limit),
         )
-        return [info_from(str(run_id), tuple(row), is_driven=owner in live) for run_id, owner, *row in rows]
+        # Rows that SQLite does not find can be missed only where all runs are asked for.
+        lost = self.query(_LOST) if filter_ == RunFilter() and after is None else ()
+        return [
+            *[RunInfo(run_id=f"row {key}", status=DAMAGED, error=_LOST_RUN.format(key)) for (key,) in lost],
+            *[info_from(str(run_id), tuple(row), is_driven=owner in live) for run_id, owner, *row in rows],
+        ]
 
     def start_position(self, run_id: str | None, after_seq: int | None) -> int:
         """See `Source.start_position`: a seq for one run, a frame for all."""
@@ -154,7 +159,10 @@ class Reader:
         rows = self.query("SELECT id FROM runs WHERE run_id=?", (run_id,))
         if not rows:
             raise RunNotFoundError(f"run {run_id!r} not found in the journal {str(self._path)!r}")
-        return int(rows[0][0])
+        key = rows[0][0]
+        if not isinstance(key, int):
+            raise damaged(run_id, "its row in the table `runs` has no number")
+        return key
 
     def _live_owners(self) -> set[int]:
         now = self._clock.time()
@@ -165,12 +173,11 @@ class Reader:
         }
 
 
+_LOST = "SELECT run FROM heads WHERE run NOT IN (SELECT id FROM runs)"
+_LOST_RUN = "a run is lost: row {} of the table `heads` has no row in `runs`; restore a backup of the journal"
 _FAULTS = (
     ("PRAGMA integrity_check(20)", "SQLite reports: {}"),
-    (
-        "SELECT run FROM heads WHERE run NOT IN (SELECT id FROM runs)",
-        "a run is missing in the listing: row {0} of the table `heads` has no row in `runs`",
-    ),
+    (_LOST, _LOST_RUN),
     (
         "SELECT run, count(*) FROM frames WHERE run NOT IN (SELECT run FROM heads) GROUP BY run",
         "row {0} of the table `runs` has {1} frames, but no row in the table `heads`",
