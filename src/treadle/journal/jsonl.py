@@ -2,6 +2,10 @@
 
 The contents of files and artifacts are inside the events that refer to them, each content once per run, whole or as
 a patch of an earlier one. Exporting, importing and exporting again gives the same bytes.
+
+The field `export` of a line has its checksum: the CRC-32 of the line's JSON without the field and with sorted keys,
+continued from the run's line before it and at the first line from the run's id. The first line also has the number
+of the run's events. Files that an older Treadle wrote have no such field.
 """
 
 import asyncio
@@ -9,6 +13,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Iterator
 from functools import partial
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
@@ -24,16 +29,34 @@ class _Run(Struct):
 
     events: list[e.Event]
     blobs: dict[str, bytes]
+    checksum: int
+    total: int | None = None
+    """How many events the run has; `None` if the file does not tell."""
+
+
+class _Export(Struct, omit_defaults=True):
+    """The field `export` of a line."""
+
+    checksum: int
+    events: int | None = None
+
+
+class _Line(Struct):
+    export: _Export | None = None
 
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+_line = msgspec.json.Decoder(_Line)
 
 
 def export_run(journal: Journal, run_id: str) -> Iterator[bytes]:
     """Yield the run's events as lines, without the newline. Blocks. Raises: `RunNotFoundError`."""
     exported: set[str] = set()
-    for event in journal.read(run_id):
+    events = journal.read(run_id)
+    checksum = _seed(run_id)
+    for event in events:
         line = event.to_json()
         if named := e.digests_of(event.body):
             digests = [item for item in dict.fromkeys(named) if item not in exported]
@@ -43,7 +66,20 @@ def export_run(journal: Journal, run_id: str) -> Iterator[bytes]:
                     for item in digests
                 }
                 line = line[:-1] + b',"contents":%b}' % _encode(contents)
-        yield line
+        checksum = _checksum(line, checksum)
+        export = _Export(checksum, len(events) if event.seq == 1 else None)
+        yield line[:-1] + b',"export":%b}' % _encode(export)
+
+
+def _seed(run_id: str) -> int:
+    return crc32(run_id.encode(errors="replace"))
+
+
+def _checksum(line: bytes, before: int) -> int:
+    """Return the checksum of a line, given the one of the line before it."""
+    fields = msgspec.json.decode(line)
+    fields.pop("export", None)
+    return crc32(_encode_sorted(fields), before)
 
 
 def _read_for_export(journal: Journal, digest: str, exported: set[str]) -> bytes:
@@ -85,7 +121,11 @@ def _read_runs(journal: Journal, lines: Iterable[bytes]) -> dict[str, _Run]:
                 _read_line(line, runs)
             except JournalError as error:
                 raise JournalError(f"line {number}: {error}") from error
-    for run_id in runs:
+    for run_id, run in runs.items():
+        if run.total not in (None, len(run.events)):
+            raise JournalError(
+                f"the file has {len(run.events)} of the {run.total} events of run {run_id!r}; it was cut off"
+            )
         if any(info.run_id == run_id for info in journal.runs(RunFilter(id_prefix=run_id))):
             raise RunExistsError(f"run {run_id!r} is in this journal already; nothing was imported")
     return runs
@@ -93,7 +133,7 @@ def _read_runs(journal: Journal, lines: Iterable[bytes]) -> dict[str, _Run]:
 
 def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
     event = e.decode_line(line)
-    run = runs.setdefault(event.run_id, _Run([], {}))
+    run = runs.setdefault(event.run_id, _Run([], {}, _seed(event.run_id)))
     expected = len(run.events) + 1
     if event.seq != expected:
         raise JournalError(
@@ -104,7 +144,9 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
         raise JournalError(
             f"event {expected} of run {event.run_id!r} is {event.type}; a run begins with run_started"
         )
+    _check_line(line, event, run)
     fields = _fields.decode(event.raw or b"")
+    fields.pop("export", None)
     if isinstance(event.body, e.BodyWithContents):
         fields.pop("contents", None)
         _take_contents(event.body, run.blobs)
@@ -113,6 +155,24 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
         # Remove white space between the values, which a store could take for the end of a line.
         raw = _encode(msgspec.json.decode(raw))
     run.events.append(msgspec.structs.replace(event, body=e.decode_body(raw), raw=raw))
+
+
+def _check_line(line: bytes, event: e.Event, run: _Run) -> None:
+    """Compare a line with its checksum. Raises: `JournalError` if it is another one."""
+    try:
+        export = _line.decode(line).export
+    except e.UNREADABLE as error:
+        raise JournalError(f"the field 'export' of the line is damaged ({error})") from error
+    if event.seq == 1 and export is not None:
+        run.total = export.events
+    run.checksum = _checksum(line, run.checksum)
+    if (run.total is None) is not (export is None) or (
+        export is not None and export.checksum != run.checksum
+    ):
+        raise JournalError(
+            f"event {event.seq} of run {event.run_id!r} was changed after the export, or the line before it was; "
+            "export the run again"
+        )
 
 
 def _take_contents(body: e.BodyWithContents, blobs: dict[str, bytes]) -> None:
