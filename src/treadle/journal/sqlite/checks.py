@@ -9,7 +9,6 @@ A row that an older Treadle wrote has no checksum, and the next frame's begins w
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from struct import Struct as Packing
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -23,9 +22,7 @@ Query = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 _BATCH = 256
 """How many frames are read at a time."""
 
-_UNKNOWN = float("nan")
 _encode = msgspec.json.Encoder().encode
-_pack = Packing("<8d").pack
 
 
 class Head(NamedTuple):
@@ -45,14 +42,9 @@ def seed_of(run_id: str) -> int:
     return crc32(run_id.encode(errors="replace"))
 
 
-def run_checksum(values: tuple[object, ...], seed: int) -> int:
-    """Return the checksum of a row in `runs`, given the facts in it."""
+def row_checksum(values: tuple[object, ...], seed: int) -> int:
+    """Return the checksum of a row in `runs` or `heads`, given the facts in it."""
     return crc32(_encode(values), seed)
-
-
-def head_checksum(values: tuple[Any, ...], seed: int) -> int:
-    """Return the checksum of a row in `heads`, given the facts in it."""
-    return crc32(_pack(*[_UNKNOWN if value is None else value for value in values]), seed)
 
 
 def damaged(run_id: str, problem: str) -> JournalError:

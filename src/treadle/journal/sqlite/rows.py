@@ -1,7 +1,6 @@
 """Facts as columns of the tables `runs` and `heads`, with their checksums, and filling them in older files."""
 
 import sqlite3
-import struct
 from typing import Any
 
 import msgspec
@@ -14,9 +13,8 @@ from treadle.journal.sqlite.checks import (
     Head,
     Query,
     damaged,
-    head_checksum,
     read_frames,
-    run_checksum,
+    row_checksum,
     seed_of,
 )
 
@@ -72,7 +70,7 @@ def head_values(facts: Facts) -> tuple[object, ...]:
     again."""
     return (
         facts.events if facts.is_exact else None,
-        facts.updated_at,
+        float(facts.updated_at),
         facts.steps,
         facts.input_tokens,
         facts.cached_input_tokens,
@@ -94,7 +92,7 @@ def facts_from(run_id: str, row: tuple[Any, ...]) -> Facts:
     """Return the facts in a row of `COLUMNS`. Raises: `JournalError` if they are damaged."""
     run_row, (frame, *head_row) = row[: len(RUN_COLUMNS)], row[len(RUN_COLUMNS) :]
     *run_facts, checksum = run_row
-    if checksum not in (None, run_checksum(tuple(run_facts), seed_of(run_id))):
+    if checksum not in (None, row_checksum(tuple(run_facts), seed_of(run_id))):
         raise damaged(run_id, "its row in the table `runs` has other content than was written")
     values: dict[str, Any] = dict(zip(RUN_COLUMNS, run_facts, strict=False))
     values.update(_check_head(run_id, frame, head_row))
@@ -119,11 +117,7 @@ def read_head(query: Query, run_id: str, key: int) -> Head:
 def _check_head(run_id: str, frame: object, head_row: list[Any]) -> dict[str, Any]:
     """Return the facts in a row of `heads` by name, or nothing if an older Treadle wrote the row."""
     *facts, checksum = head_row
-    try:
-        is_whole = bool(frame) and checksum in (None, head_checksum(tuple(facts), seed_of(run_id)))
-    except (TypeError, ValueError, struct.error):
-        is_whole = False
-    if not is_whole:
+    if not frame or checksum not in (None, row_checksum(tuple(facts), seed_of(run_id))):
         raise damaged(run_id, "its row in the table `heads` is missing or has other content than was written")
     return {} if facts[0] is None else dict(zip(HEAD_COLUMNS, facts, strict=False))
 
@@ -151,5 +145,5 @@ def store_facts(db: sqlite3.Connection, head: Head) -> None:
     frames = read_frames(lambda sql, values: db.execute(sql, values).fetchall(), head)
     facts = facts_of([e.decode_body(raw) for _, raws in frames for raw in raws])
     run, ended, seed = run_values(facts), head_values(facts), seed_of(head.run_id)
-    db.execute(_FILL_RUN, (*run, run_checksum(run, seed), head.key))
-    db.execute(_FILL_HEAD, (*ended, head_checksum(ended, seed), head.key))
+    db.execute(_FILL_RUN, (*run, row_checksum(run, seed), head.key))
+    db.execute(_FILL_HEAD, (*ended, row_checksum(ended, seed), head.key))

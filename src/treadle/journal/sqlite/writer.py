@@ -14,7 +14,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.facts import Facts
 from treadle.journal.protocol import DONE, Settled
-from treadle.journal.sqlite.checks import head_checksum, run_checksum, seed_of
+from treadle.journal.sqlite.checks import row_checksum, seed_of
 from treadle.journal.sqlite.lease import Lease
 from treadle.journal.sqlite.rows import head_values, run_values
 
@@ -65,9 +65,9 @@ class Write:
                     bodies = [raws.get(index, body) for index, body in enumerate(bodies)]  # type: ignore[misc]
                 self.frame = e.encode_lines(bodies)
                 seed = self.writer.seed
-                self.head += (head_checksum(self.head, seed),)
+                self.head += (row_checksum(self.head, seed),)
                 if self.row is not None:
-                    self.row += (run_checksum(self.row, seed),)
+                    self.row += (row_checksum(self.row, seed),)
             except Exception as error:
                 self.frame = b""
                 self.error = JournalError(f"an event of run {self.writer.run_id!r} cannot be kept: {error}")
