@@ -61,6 +61,8 @@ def read_frames(
     are not read.
     Raises: `JournalError` at the first frame that is missing or damaged.
     """
+    if until_seq is not None and until_seq <= after_seq:
+        return
     run_id = head.run_id
     chain = query(_CHAIN, (head.frame, after_seq + 1))
     is_whole = bool(chain) and chain[0][2] <= after_seq + 1 and {run for *_, run in chain} == {head.key}
