@@ -18,6 +18,12 @@ hypothesis.settings.register_profile("full", deadline=None, max_examples=500, pr
 hypothesis.settings.load_profile("full" if IS_FULL else "gate")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the secret that signs journals out of the user's own state folder."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cpu", type=int, default=0, metavar="N", help="show the N tests with the most CPU time"

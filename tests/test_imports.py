@@ -44,10 +44,12 @@ PURE = frozenset(
         "hashlib",
         "importlib",
         "itertools",
+        "json",
         "math",
         "msgspec",
         "re",
         "typing",
+        "urllib",
     )
 )
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE)

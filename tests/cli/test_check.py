@@ -7,17 +7,8 @@ import pytest
 from tests.cli.command import Cli
 from tests.cli.scripted import Script, say
 
-from treadle import Agent, ScriptedModel, open_journal, tool
+from treadle import Agent, ScriptedModel, open_journal
 from treadle.models import call
-from treadle.tools.context import ToolContext
-
-
-@tool
-def grow(context: ToolContext) -> str:
-    """Make the file larger."""
-    assert context.sandbox is not None
-    context.sandbox.write("notes", context.sandbox.read("notes") + b"another line\n" * 20)
-    return "grown"
 
 
 @pytest.fixture
@@ -27,8 +18,9 @@ async def journal(cli: Cli) -> Path:
     path.parent.mkdir()
     with open_journal(path) as journal:
         for run_id in ("one", "two", "three"):
-            model = ScriptedModel([[call("grow")], [call("grow")], "done"])
-            agent = Agent(model, tools=[grow], journal=journal)
+            texts = ["a line\n" * 200 + "another line\n" * count for count in (20, 40)]
+            grow = [[call("write_file", {"file_path": "notes", "content": text})] for text in texts]
+            agent = Agent(ScriptedModel([*grow, "done"]), tools=["files"], journal=journal)
             await agent.run(f"Grow {run_id}.", run_id=run_id, files={"notes": b"a line\n" * 200})
     return path
 

@@ -54,6 +54,34 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journ
     return lambda: open_journal(tmp_path / "runs.db", level=level)
 
 
+async def test_a_run_that_was_imported_is_trusted_when_the_user_says_so(
+    reopen: Callable[[], Journal],
+) -> None:
+    journal = reopen()
+    for name, is_imported in (("own", False), ("foreign", True)):
+        writer = journal.create(name, is_imported=is_imported)
+        writer.append([STARTED])
+        await writer.release()
+        await writer.sync()
+    again = journal.create("own", is_imported=True)
+
+    async def take_over() -> None:
+        again.append([STARTED])
+        await again.sync()
+
+    with pytest.raises(RunExistsError):
+        await take_over()
+    assert (journal.is_trusted("own"), journal.is_trusted("foreign")) == (True, False)
+    journal.trust("foreign")
+    with pytest.raises(RunNotFoundError):
+        journal.is_trusted("no such run")
+    with pytest.raises(RunNotFoundError):
+        journal.trust("no such run")
+    journal.close()
+    with reopen() as journal:
+        assert journal.is_trusted("foreign")
+
+
 def test_every_registered_store_is_tested_here() -> None:
     assert sorted(STORES.names()) == sorted(KINDS)
 

@@ -17,7 +17,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.core.policy import Policy
 from treadle.core.types import FileDelta, Message, Role, StopReason
-from treadle.journal.jsonl import export_run, import_lines
+from treadle.journal.jsonl import Imported, export_run, import_lines
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
@@ -101,7 +101,7 @@ async def test_export_import_export_is_the_identity(
         await writer.release()
     run_ids = [f"run {number}" for number in range(len(runs))]
     lines = [line for run_id in run_ids for line in export_run(first, run_id)]
-    assert await import_lines(second, lines) == run_ids
+    assert list((await import_lines(second, lines)).added) == run_ids
     again = [line for run_id in run_ids for line in export_run(second, run_id)]
     # The first import drops white space between fields; after that, every byte is kept.
     assert [json.loads(line) for line in again] == [json.loads(line) for line in lines]
@@ -119,12 +119,12 @@ async def test_a_run_comes_back_whole(make_journal: Callable[[], Journal]) -> No
     agent = Agent(ScriptedModel(script), tools=["files"], journal=source, files={"a.txt": "one"})
     run = await agent.run("go", run_id="r")
     lines = list(export_run(source, "r"))
-    assert await import_lines(target, lines) == ["r"]
+    assert await import_lines(target, lines) == Imported(("r",), ())
     assert list(export_run(target, "r")) == lines
     assert [event.to_json() for event in target.read("r")] == [event.to_json() for event in source.read("r")]
     info = target.runs()[0]
     assert (info.status, info.stop_reason, info.is_driven) == ("finished", "completed", False)
-    forked = await Agent(ScriptedModel(["again"]), journal=target).fork("r", text="more")
+    forked = await Agent(ScriptedModel(["again"]), journal=target).fork("r", text="more", trust=True)
     assert forked.files == run.files == {"a.txt": b"one", "b.txt": b"two"}
     source.close()
     target.close()
@@ -134,7 +134,7 @@ async def test_an_unfinished_run_can_be_resumed_elsewhere(make_journal: Callable
     journal = make_journal()
     await import_lines(journal, [_line(STARTED), _line(TURN, 2)])
     assert journal.runs()[0].status == "running"
-    run = await Agent(ScriptedModel(["hello"]), journal=journal).resume("r")
+    run = await Agent(ScriptedModel(["hello"]), journal=journal).resume("r", trust=True)
     assert (run.stop_reason, run.output) == (StopReason.COMPLETED, "hello")
     journal.close()
 
@@ -193,7 +193,7 @@ async def test_runs_may_be_mixed_and_lines_end_in_any_way(make_journal: Callable
         _line(TURN, 2, run_id="a").replace(b'"at":', b'"at":\r'),
         _line({**TURN, "message": {"role": "user", "x": [1]}}, 2, "b").replace(b"[1]", b"[\r1]"),
     ]
-    assert await import_lines(journal, lines) == ["a", "b"]
+    assert await import_lines(journal, lines) == Imported(("a", "b"), ())
     assert [(event.seq, event.type) for event in journal.read("b")] == [
         (1, "run_started"),
         (2, "turn_started"),
@@ -262,11 +262,33 @@ async def test_what_is_wrong_is_named_and_nothing_is_kept(
     journal.close()
 
 
-async def test_a_run_that_is_there_is_refused(make_journal: Callable[[], Journal]) -> None:
+async def test_a_run_that_is_there_is_imported_once(make_journal: Callable[[], Journal]) -> None:
     journal = make_journal()
-    await import_lines(journal, [_line(STARTED)])
-    with pytest.raises(RunExistsError, match="run 'r' is in this journal already"):
-        await import_lines(journal, [_line(STARTED, run_id="new"), _line(STARTED)])
+    await import_lines(journal, [_line(STARTED), _line(TURN, 2)])
+    again = await import_lines(journal, [_line(STARTED, run_id="new"), _line(STARTED), _line(TURN, 2)])
+    assert again == Imported(("new",), ("r",))
+    shorter = await import_lines(journal, [_line(STARTED)])
+    assert shorter == Imported((), ("r",)), "the journal may have more events of the run"
+    assert [info.events for info in journal.runs()] == [2, 1]
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "seq"),
+    [
+        ([_line({**STARTED, "at": 5.0})], 1),
+        ([_line(STARTED), _line(TURN, 2), _line({**TURN, "turn": 2}, 3)], 3),
+    ],
+)
+async def test_a_run_that_differs_is_refused(
+    make_journal: Callable[[], Journal], lines: list[bytes], seq: int
+) -> None:
+    journal = make_journal()
+    await import_lines(journal, [_line(STARTED), _line(TURN, 2)])
+    with pytest.raises(
+        RunExistsError, match=f"run 'r' is in this journal already, and its event {seq} differs"
+    ):
+        await import_lines(journal, [_line(STARTED, run_id="new"), *lines])
     assert [info.run_id for info in journal.runs()] == ["r"]
     journal.close()
 

@@ -8,6 +8,7 @@ import pytest
 from treadle import JournalError, ScriptedModel, open_journal
 from treadle.agent.agent import Agent
 from treadle.core import events as e
+from treadle.core.errors import UntrustedError
 from treadle.journal.facts import facts_of
 from treadle.journal.protocol import RunFilter
 
@@ -100,7 +101,10 @@ async def test_a_run_of_an_old_file_goes_on(tmp_path: Path) -> None:
     resumable = raws[: next(n for n, raw in enumerate(raws, 1) if b'"run_paused"' in raw)]
     write_old(tmp_path / "runs.db", {"r": resumable})
     with open_journal(tmp_path / "runs.db") as journal:
-        run = await Agent(ScriptedModel(["the end"]), journal=journal).resume("r")
+        agent = Agent(ScriptedModel(["the end"]), journal=journal)
+        with pytest.raises(UntrustedError, match="another user, machine or version"):
+            await agent.resume("r")
+        run = await agent.resume("r", trust=True)
         assert run.output == "the end"
         (info,) = journal.runs()
         assert info == facts_of([event.body for event in journal.read("r")]).info("r", is_driven=False)

@@ -81,7 +81,7 @@ async def test_arguments_win_over_the_environment(monkeypatch):
 def test_a_missing_key_is_told_before_the_first_request(monkeypatch, key):
     if key is not None:
         monkeypatch.setenv("OPENAI_API_KEY", key)
-    with pytest.raises(ConfigError, match=r"set the environment variable OPENAI_API_KEY, or give the key"):
+    with pytest.raises(ConfigError, match=r"set the environment variable OPENAI_API_KEY, or store the key"):
         model("gpt-x")
 
 

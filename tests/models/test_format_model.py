@@ -205,7 +205,7 @@ async def test_a_model_that_repeats_itself_is_told_once():
     results = done.results
     assert len(results) == 16 + 1 + 1
     assert [result.content for result in results if not result.is_error] == ["3"]
-    assert "483 more" in str(done.events)
+    assert "483 more" in str([event.body for event in done.events])
 
 
 async def test_a_broken_call_is_told_of_though_its_text_is_quoted():

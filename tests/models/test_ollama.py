@@ -179,6 +179,7 @@ async def test_a_stream_without_its_last_line_is_cut():
         ("https://ollama.example/sub/", "https://ollama.example/sub/"),
         ("example:1/x", "http://example:1/x"),
         ("[::1]:7", "http://[::1]:7"),
+        ("http://me:pass@0.0.0.0/x", "http://me:pass@127.0.0.1/x"),
     ],
 )
 def test_hosts_are_read_as_ollamas_client_does(host, url):

@@ -41,7 +41,13 @@ def no_configuration(monkeypatch, tmp_path):
 def test_a_model_by_name_is_its_name_and_what_was_asked_for():
     made = model("gpt-x", base_url="http://localhost:1/v1", temperature=0.5, stop=["x"], api_key=SECRET)
     assert part_of(made) == PartSpec(
-        name="openai:gpt-x", settings={"base_url": "http://localhost:1/v1", "temperature": 0.5, "stop": ["x"]}
+        name="openai:gpt-x",
+        settings={
+            "base_url": "http://localhost:1/v1",
+            "temperature": 0.5,
+            "stop": ["x"],
+            "api_key_env": "",
+        },
     )
     assert part_of(model("openai:gpt-x")) == PartSpec(name="openai:gpt-x")
     made = model(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.loop.workbench import make_call
@@ -179,6 +180,16 @@ def test_it_works_on_one_event_loop_after_another(sdk: MCPServer) -> None:
     add = named(sdk, "add")
     for _ in range(2):
         assert asyncio.run(add.call({"a": 1, "b": 1}, context())).content == "2"
+
+
+async def test_a_result_holds_no_key_of_the_server(calls: Path) -> None:
+    env = {"CALLS": str(calls), "API_KEY": "planted/key-00077"}
+    async with MCPServer(sys.executable, args=[SDK], env=env) as server:
+        put = named(server, "put")
+        told = f"{env['API_KEY']} and {quote(env['API_KEY'], safe='')} and {calls}"
+        output = await put.call({"value": told}, context())
+        assert output.content == f"put *** and *** and {calls}", "only what is secret by its name is hidden"
+        assert "planted" not in str(output)
 
 
 async def test_over_http_with_a_session_that_the_server_forgets(over_http: str, calls: Path) -> None:

@@ -36,9 +36,9 @@ def tool_of(web: Web, security: list[Any], **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("scheme", "secret", "where", "sent"),
     [
-        ("api-key", "k3y-k3y", "x-key", "k3y-k3y"),
+        ("api-key", "k3y-k3y-k3y", "x-key", "k3y-k3y-k3y"),
         ("inQuery", "a b&c=d/e", "query", "key=a%20b%26c%3Dd%2Fe"),
-        ("inCookie", "a;b c-d", "cookie", "sid=a%3Bb%20c-d"),
+        ("inCookie", "a;b c-d-e", "cookie", "sid=a%3Bb%20c-d-e"),
         ("bearer", "t0ken-t0ken", "authorization", "Bearer t0ken-t0ken"),
         ("oauth", "t0ken-t0ken", "authorization", "Bearer t0ken-t0ken"),
         ("basic", "user:p4ssw0rd", "authorization", "Basic dXNlcjpwNHNzdzByZA=="),

@@ -45,6 +45,7 @@ def approve(
     ] = None,
     *,
     agent: AgentOptions,
+    is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     limits: PolicyOptions,
     shown: o.ViewOptions,
@@ -68,7 +69,7 @@ def approve(
         calls = _find_calls(run_id, waiting, call, follow_up)
         if said.arguments is not None and len(calls) > 1:
             raise ConfigError("edit is for one call; give its id instead of 'all'")
-        runner = RunAgents(opened, agent, limits).agent_for_run(run_id)
+        runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
         approvals = dict.fromkeys(calls, said)
         return drive(
             runner,

@@ -29,7 +29,7 @@ from treadle.core.errors import ConfigError, RunNotFoundError
 from treadle.core.policy import Policy
 from treadle.core.types import ToolCall
 from treadle.journal.protocol import Journal, RunFilter
-from treadle.loop.driver import Emit
+from treadle.loop.listener import Emit
 
 EXAMPLES = (
     "treadle chat --model openai:gpt-5-mini --mount ./notes",
@@ -62,6 +62,7 @@ def chat(
     ] = False,
     *,
     agent: AgentOptions,
+    is_trusted: o.IsTrusted = False,
     mount: o.Mount = None,
     instructions: o.Instructions = None,
     journal: o.Journal = None,
@@ -90,7 +91,8 @@ def chat(
                 "a session keeps its files and instructions; --mount and --instructions are for a new one"
             )
         run_id = _find_newest(opened) if session is None else find_run(opened, session)
-        return Chat(RunAgents(opened, agent, limits).agent_for_run(run_id), follow_up, run_id).run()
+        agents = RunAgents(opened, agent, limits, is_trusted=is_trusted)
+        return Chat(agents.agent_for_run(run_id), follow_up, run_id).run()
 
 
 def _find_newest(journal: Journal) -> str:

@@ -35,6 +35,7 @@ def fork(
     ] = None,
     *,
     agent: AgentOptions,
+    is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     run_id: o.NewRunId = None,
     limits: PolicyOptions,
@@ -48,7 +49,7 @@ def fork(
     with closing(open_existing(journal)) as opened:
         old_id = find_run(opened, run)
         _check(opened, old_id, at, text)
-        runner = RunAgents(opened, agent, limits).agent_for_run(old_id, at)
+        runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(old_id, at)
         new_id = run_id or make_run_id()
         return drive(
             runner,

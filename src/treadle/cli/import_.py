@@ -1,17 +1,14 @@
 """`treadle import`: takes the runs of an exported journal into a journal."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Annotated
 
 import typer
 
-from treadle.agent.run import Run
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.files import import_file
 from treadle.cli.terminal.journals import open_or_make
-from treadle.cli.terminal.output import print_lines, print_note
-from treadle.journal.protocol import Journal
+from treadle.cli.terminal.output import clean, print_lines, print_note, write_count
 
 EXAMPLES = (
     "treadle import runs.jsonl",
@@ -26,28 +23,13 @@ def import_(
 ) -> int:
     """Import the runs of an exported journal.
 
-    Prints the ids of the runs, which they keep.
+    Prints the ids of the runs, which they keep. An import that was interrupted goes on when it is started again.
     """
     with closing(open_or_make(journal, level)) as opened:
-        run_ids = import_file(opened, file)
-        print_lines([run_id.encode() for run_id in run_ids])
-        _warn(opened, run_ids)
+        found = import_file(opened, file)
+    print_lines([clean(run_id).encode() for run_id in (*found.added, *found.known)])
+    if found.known:
+        print_note(f"{write_count(len(found.known), 'run')} of the file had been imported before")
+    if found.added:
+        print_note("nothing that these runs name is started, asked or sent before you pass --trust")
     return 0
-
-
-def _warn(journal: Journal, run_ids: Sequence[str]) -> None:
-    """Print the servers and tools that the runs name, because resuming a run uses them."""
-    from treadle.tools.resolve import TOOLSETS
-
-    named: set[str] = set()
-    for run_id in run_ids:
-        spec = Run.load(run_id, journal).spec
-        url = (spec.model.settings or {}).get("base_url")
-        named.update(
-            name for name in (url, *[part.name for part in spec.tools]) if name and name not in TOOLSETS
-        )
-    if named:
-        print_note(
-            f"these runs name {', '.join(sorted(named))}; check that before you resume them, or resume them with "
-            "your own --base-url and --tools"
-        )

@@ -57,6 +57,7 @@ def resume(
     ] = None,
     *,
     agent: AgentOptions,
+    is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     parallel_runs: o.ParallelRuns = 16,
     limits: PolicyOptions,
@@ -72,7 +73,7 @@ def resume(
         raise ConfigError("--answer is for one run; give its id instead of --all")
     follow_up = FollowUp(journal, agent.api_key is not None)
     with closing(open_existing(journal)) as opened:
-        agents = RunAgents(opened, agent, limits)
+        agents = RunAgents(opened, agent, limits, is_trusted=is_trusted)
         if run is not None:
             return _resume_one(agents, find_run(opened, run), answer, shown, follow_up)
         run_ids = find_unfinished(opened, has_failed=is_failed)

@@ -11,7 +11,8 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import import_file
 from treadle.cli.terminal.journals import Apart, find_runs, open_existing
-from treadle.cli.terminal.output import clean, print_lines, stdout, write_count
+from treadle.cli.terminal.output import clean, print_error, print_lines, stdout, write_count
+from treadle.core.errors import UntrustedError
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 
@@ -33,27 +34,21 @@ def verify(
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Verify all runs of the journal.")] = False,
     tools: o.Tools = None,
-    is_trusted: Annotated[
-        bool,
-        typer.Option(
-            "--trust",
-            help="Take the tools that the journal names: this imports modules and may start programs, so use it "
-            "for journals of your own.",
-        ),
-    ] = False,
+    is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> int:
     """Make the tool calls of runs again in a fresh sandbox and compare the results.
 
-    The tools are the built-in ones, those of --tools, and with --trust all that the run's journal names. A call of
-    effect 'once' is never made again.
+    The tools are those of --tools, or those that the run's journal names and the built-in ones. A call of effect
+    'once' is never made again.
     The exit code is 0 if every result is the same, 1 otherwise.
     """
     if runs and len(runs) == 1 and runs[0].endswith(".jsonl"):
         memory = MemoryJournal()
-        run_ids = import_file(memory, runs[0])
-        return _verify(memory, run_ids, tools, is_trusted=is_trusted, is_json=is_json)
+        return _verify(
+            memory, import_file(memory, runs[0]).added, tools, is_trusted=is_trusted, is_json=is_json
+        )
     with closing(open_existing(journal)) as opened:
         run_ids = find_runs(opened, runs, is_all=is_all)
         return _verify(opened, run_ids, tools, is_trusted=is_trusted, is_json=is_json)
@@ -71,13 +66,19 @@ def _verify(
     from treadle.trajectory.verify import verify_run
 
     found: list[Verification] = []
+    refused: list[str] = []
 
     apart = Apart()
 
     async def verify_all() -> None:
         for run_id in run_ids:
             with apart.guard(run_id):
-                found.append(await verify_run(journal, run_id, tools or None, is_trusted=is_trusted))
+                try:
+                    found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
+                except UntrustedError as error:
+                    print_error(str(UntrustedError(error.run, error.demands, "pass --trust")))
+                    refused.append(run_id)
+                    continue
                 _print(found[-1], is_json=is_json)
 
     execute(verify_all())
@@ -88,7 +89,7 @@ def _verify(
             f"{sum(item.skipped for item in found):,} skipped",
             style="bold",
         )
-    return int(any(item.differences for item in found) or apart.count > 0)
+    return int(bool(refused) or apart.count > 0 or any(item.differences for item in found))
 
 
 def _print(verification: "Verification", *, is_json: bool) -> None:

@@ -13,11 +13,13 @@ TreadleError
 │   ├── UnsupportedPartError            a message has a part that the dialect cannot send
 │   └── RefusedError                    the provider's filter refused the prompt
 ├── ToolError (RuntimeError)            a tool failed; raise it with a text for the model
+│   └── RetryWithMessage                the model should call the tool again, in another way
 ├── JournalError (RuntimeError)         the store failed or refused
 │   ├── RunNotFoundError (LookupError)
 │   ├── RunExistsError
 │   ├── LeaseHeldError                  another process drives the run
-│   └── LeaseLostError                  another process took the run over
+│   ├── LeaseLostError                  another process took the run over
+│   └── UntrustedError                  the run comes from elsewhere; `demands`
 ├── SandboxError (OSError)              a path outside the root, no such file, …
 ├── ExportError (ValueError)            a row format cannot hold the run
 ├── FormatError (ValueError)            a text format cannot hold the message
@@ -113,6 +115,13 @@ class ToolError(TreadleError, RuntimeError):
     """Raised if a tool fails. The model reads its message."""
 
 
+class RetryWithMessage(ToolError):  # noqa: N818
+    """Raised by a tool if the model should call it again, in the way that the message says.
+
+    `tool(max_retries=...)` bounds how often that may happen in a row.
+    """
+
+
 class JournalError(TreadleError, RuntimeError):
     """Raised if the store fails or refuses an operation."""
 
@@ -131,6 +140,26 @@ class LeaseHeldError(JournalError):
 
 class LeaseLostError(JournalError):
     """Raised if another process took the run over. Nothing more that this process appends is written."""
+
+
+class UntrustedError(JournalError):
+    """Raised if a run comes from elsewhere and the user has not said that it is trusted."""
+
+    def __init__(self, run: str, demands: tuple[str, ...], remedy: str = "pass trust=True") -> None:
+        super().__init__(run, demands, remedy)
+        self.run = run
+        """The run, or what was made of it, as the message names it."""
+        self.demands = demands
+        """What using the run would start, import, open, ask and send: phrases that begin with a verb."""
+        self.remedy = remedy
+        """What to do if the run is trusted."""
+
+    def __str__(self) -> str:
+        listed = "; ".join(dict.fromkeys(self.demands)) or "nothing that its journal names"
+        return (
+            f"{self.run} was imported, or its file was written by another user, machine or version of Treadle, and "
+            f"nobody here has said that it is trusted. Using it would: {listed}. If you trust it, {self.remedy}"
+        )
 
 
 class SandboxError(TreadleError, OSError):

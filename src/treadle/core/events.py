@@ -5,7 +5,7 @@ A new version adds optional fields to bodies. An event keeps the bytes that it w
 newer minor version are passed on unchanged.
 """
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,7 @@ from msgspec import Struct
 from treadle.core.errors import JournalError
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.summary import summarize
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -172,6 +173,16 @@ class ToolCompleted(BodyWithContents, frozen=True, gc=False, tag="tool_completed
     """How long the tool ran; 0 if the call was not run."""
     parent_call_id: str | None = None
     """The id of the running call that made this one and got the result; `None` for a call of the model."""
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call."""
+        return self.result.call_id
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.result.name
 
 
 class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_compacted"):
@@ -358,8 +369,34 @@ Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
 """A piece of output that is streamed to listeners and never journalled."""
 
 
-class Event(Struct, frozen=True, gc=False):
-    """One durable record of a run."""
+class _Forwarding:
+    """The attributes that events and deltas share. Those of the body can be read directly, without `.body`."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+        # Type checkers see the classes in `core.narrowing`, which have the attributes of their bodies.
+
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            try:
+                return getattr(self.body, name)
+            except AttributeError:
+                raise AttributeError(f"an event {self.type!r} has no attribute {name!r}") from None
+
+        @property
+        def __class__(self):
+            # So that `isinstance` and `match` accept the type of the body.
+            return type(self.body)
+
+        def __repr__(self):
+            number = "" if self.seq is None else f"{self.seq} "
+            return f"<{number}{summarize(self.body)}>"
+
+
+class Event(_Forwarding, Struct, frozen=True, gc=False):
+    """One durable record of a run. It has the attributes of its body, and is an instance of the body's type."""
 
     run_id: str
     """The id of the run."""
@@ -386,7 +423,7 @@ class Event(Struct, frozen=True, gc=False):
         return b'{"run_id":%b,"seq":%d,%b' % (_encoder.encode(self.run_id), self.seq, body[1:])
 
 
-class Ephemeral(Struct, frozen=True, gc=False):
+class Ephemeral(_Forwarding, Struct, frozen=True, gc=False):
     """A piece of a run's output that is streamed to listeners and never journalled."""
 
     run_id: str

@@ -36,3 +36,5 @@ class AgentSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The name of the task set that the run's task comes from; `None` if the run has no task."""
     files: str | None = None
     """The folder whose files were copied to the sandbox; `None` if there were none or the program gave them."""
+    is_foreign: bool = False
+    """True if the spec was read from a run that comes from elsewhere and is not trusted. Never recorded."""

@@ -94,6 +94,8 @@ class Spent(Struct, gc=False):
     """Calls that were not run because `max_tool_calls` was reached or the turn ended."""
     calls_by_tool: dict[str, int] = {}
     """Calls of each tool that has a limit of calls in a turn."""
+    retries_by_tool: dict[str, int] = {}
+    """How often in a row each tool asked for another call. Tools whose last call succeeded are left out."""
     rejected_answers: int = 0
     """Answers that did not fit the schema."""
     tokens: int = 0
@@ -227,6 +229,7 @@ def clone(state: State) -> State:
     new.calls = {call_id: _clone_call(item) for call_id, item in state.calls.items()}
     new.spent = copy(state.spent)
     new.spent.calls_by_tool = dict(state.spent.calls_by_tool)
+    new.spent.retries_by_tool = dict(state.spent.retries_by_tool)
     new.questions = dict(state.questions)
     new.files = dict(state.files)
     new.tool_states = dict(state.tool_states)
@@ -377,6 +380,10 @@ def _count_call(state: State, result: ToolResult) -> None:
         spent.tool_calls += 1
         if result.name in state.call_limits:
             spent.calls_by_tool[result.name] = spent.calls_by_tool.get(result.name, 0) + 1
+        if result.error_kind is ToolErrorKind.RETRY:
+            spent.retries_by_tool[result.name] = spent.retries_by_tool.get(result.name, 0) + 1
+        elif spent.retries_by_tool and not result.is_error:
+            spent.retries_by_tool.pop(result.name, None)
 
 
 def _on_context_compacted(state: State, body: e.ContextCompacted, before: float) -> None:

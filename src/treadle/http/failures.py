@@ -38,6 +38,12 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
+def address_of(url: str) -> str:
+    """Return `url` without user, password, query and fragment, which may be secret."""
+    origin = origin_of(url)
+    return origin + urlsplit(url).path if "://" in origin else origin
+
+
 def invalid_url(url: str, reason: str) -> ConfigError:
     """Return the error for a URL to which no request can be sent."""
     return ConfigError(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.masking import hide_in_url
 from treadle.http.reqwest import (
     CancellationCheck,
     ClientSettings,
@@ -285,10 +286,12 @@ def host_of(url: str) -> str:
         parsed = _parse(url)
     except ToolError:
         raise ConfigError(
-            f"{url!r} is not the URL of a server; write http://host:port or https://host"
+            f"{hide_in_url(url)!r} is not the URL of a server; write http://host:port or https://host"
         ) from None
     if parsed.username or parsed.password is not None:
         raise ConfigError(f"the URL of {parsed.host_str!r} holds a user or password; give them as a header")
     if parsed.scheme not in ("http", "https"):
-        raise ConfigError(f"{url!r} is not the URL of a server; write http://host:port or https://host")
+        raise ConfigError(
+            f"{hide_in_url(url)!r} is not the URL of a server; write http://host:port or https://host"
+        )
     return _write_host(_canonical(parsed.host_str or ""), parsed.port_or_known_default)

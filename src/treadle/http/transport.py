@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from treadle.core.types import Json
 from treadle.http import failures
-from treadle.http.failures import origin_of
+from treadle.http.failures import address_of, origin_of
 from treadle.http.plain.client import PlainClient, Route
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer, Transport
 from treadle.http.proxy import is_proxied
@@ -25,6 +25,7 @@ __all__ = [
     "InProcessTransport",
     "StreamedAnswer",
     "Transport",
+    "address_of",
     "origin_of",
 ]
 

@@ -13,15 +13,16 @@ import base64
 import binascii
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import zip_longest
 from zlib import crc32
 
 import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.errors import JournalError, RunExistsError
+from treadle.core.errors import JournalError, RunExistsError, RunNotFoundError
 from treadle.core.patches import load, read_patch
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
 
 
 class _Run(Struct):
@@ -92,28 +93,38 @@ def _read_for_export(journal: Journal, digest: str, exported: set[str]) -> bytes
     return stored if is_complete else content
 
 
-async def import_lines(journal: Journal, lines: Iterable[bytes]) -> list[str]:
-    """Import the runs in `lines`, and return their ids.
+class Imported(Struct, frozen=True):
+    """The ids of the runs of an exported journal."""
+
+    added: tuple[str, ...]
+    """The runs that were imported."""
+    known: tuple[str, ...]
+    """The runs that the journal had already, with the same events."""
+
+
+async def import_lines(journal: Journal, lines: Iterable[bytes]) -> Imported:
+    """Import the runs in `lines`, which are not trusted until somebody says so.
 
     The lines of several runs may be mixed; empty lines are skipped. `lines` is read in a thread, so it may be an
-    open file. Nothing is imported unless all lines are valid.
+    open file. Nothing is imported unless all lines are valid. Each run is imported whole or not at all, and an
+    import that was interrupted goes on when it is called again.
 
     Raises: `JournalError` that names the line if it is not an event, if an event is out of order, or if a content
-    is missing or damaged; `RunExistsError` if the journal already has one of the runs.
+    is missing or damaged; `RunExistsError` if the journal has a run with the same id and other events.
     """
-    runs = await asyncio.to_thread(_read_runs, journal, lines)
+    runs, known = await asyncio.to_thread(_read_runs, journal, lines)
     for run_id, run in runs.items():
-        writer = journal.create(run_id)
+        writer = journal.create(run_id, is_imported=True)
         try:
             writer.append_events(run.events, run.blobs)
         finally:
             await writer.release()
         await writer.sync()
-    return list(runs)
+    return Imported(tuple(runs), known)
 
 
-def _read_runs(journal: Journal, lines: Iterable[bytes]) -> dict[str, _Run]:
-    """Return the runs in `lines` by id, after checking that the journal has none of them."""
+def _read_runs(journal: Journal, lines: Iterable[bytes]) -> tuple[dict[str, _Run], tuple[str, ...]]:
+    """Return the runs in `lines` that are new, by id, and the ids of those that the journal has already."""
     runs: dict[str, _Run] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -126,9 +137,25 @@ def _read_runs(journal: Journal, lines: Iterable[bytes]) -> dict[str, _Run]:
             raise JournalError(
                 f"the file has {len(run.events)} of the {run.total} events of run {run_id!r}; it was cut off"
             )
-        if any(info.run_id == run_id for info in journal.runs(RunFilter(id_prefix=run_id))):
-            raise RunExistsError(f"run {run_id!r} is in this journal already; nothing was imported")
-    return runs
+    known = tuple([run_id for run_id, run in runs.items() if _has_run(journal, run_id, run.events)])
+    return {run_id: run for run_id, run in runs.items() if run_id not in known}, known
+
+
+def _has_run(journal: Journal, run_id: str, events: list[e.Event]) -> bool:
+    """Return whether the journal has the run, perhaps with more events. Raises: `RunExistsError` if it differs."""
+    try:
+        kept = journal.read(run_id)
+    except RunNotFoundError:
+        return False
+    for ours, theirs in zip_longest(kept, events):
+        if theirs is None:
+            break
+        if ours is None or ours.to_json() != theirs.to_json():
+            raise RunExistsError(
+                f"run {run_id!r} is in this journal already, and its event {theirs.seq} differs; nothing was "
+                "imported: import into another journal"
+            )
+    return True
 
 
 def _read_line(line: bytes, runs: dict[str, _Run]) -> None:

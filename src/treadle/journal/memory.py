@@ -25,11 +25,24 @@ class MemoryJournal:
         """The appended events, each item with the run's id and the number of the first event, in order."""
         self._blobs: dict[str, bytes] = {}
         self._driven: set[str] = set()
+        self._untrusted: set[str] = set()
         self._changes = Changes()
 
-    def create(self, run_id: str) -> "MemoryWriter":
+    def create(self, run_id: str, *, is_imported: bool = False) -> "MemoryWriter":
         """See `Journal.create`."""
+        if is_imported and run_id not in self._runs:
+            self._untrusted.add(run_id)
         return MemoryWriter(self, run_id, is_new=True)
+
+    def is_trusted(self, run_id: str) -> bool:
+        """See `Journal.is_trusted`."""
+        self._check_known(run_id)
+        return run_id not in self._untrusted
+
+    def trust(self, run_id: str) -> None:
+        """See `Journal.trust`."""
+        self._check_known(run_id)
+        self._untrusted.discard(run_id)
 
     async def acquire(self, run_id: str) -> "MemoryWriter":
         """See `Journal.acquire`."""

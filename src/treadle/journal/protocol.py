@@ -202,8 +202,22 @@ class RunWriter(Protocol):
 class Journal(Protocol):
     """A store of runs. Safe to use from several threads, event loops and processes."""
 
-    def create(self, run_id: str) -> RunWriter:
-        """Return a writer for a new run. The first append finds out whether the id is free."""
+    def create(self, run_id: str, *, is_imported: bool = False) -> RunWriter:
+        """Return a writer for a new run. The first append finds out whether the id is free.
+
+        The run is not trusted if it `is_imported`.
+        """
+        ...
+
+    def is_trusted(self, run_id: str) -> bool:
+        """Return whether what the run names may be used: the user began the run here, or trusts it. Blocks.
+
+        Raises: `RunNotFoundError`.
+        """
+        ...
+
+    def trust(self, run_id: str) -> None:
+        """Record that the user trusts the run. Blocks. Raises: `RunNotFoundError`, `JournalError`."""
         ...
 
     async def acquire(self, run_id: str) -> RunWriter:

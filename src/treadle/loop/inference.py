@@ -12,6 +12,7 @@ from treadle.core import events as e
 from treadle.core.decide import CheckAnswer, Infer
 from treadle.core.errors import (
     AuthenticationError,
+    ConfigError,
     ContextOverflowError,
     ProviderError,
     RefusedError,
@@ -101,6 +102,8 @@ class _Failures:
         self._outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
         if self._is_heard:
             self._telling = asyncio.ensure_future(self._outbox.kept())
+            # An error of the store or of the listener is raised where the next events are kept.
+            self._telling.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def end(self) -> None:
         """Record nothing from now on."""
@@ -139,9 +142,11 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
         stop_reason, fault = StopReason.CONTEXT_OVERFLOW, Fault.MODEL
     elif isinstance(error, RefusedError):
         stop_reason, fault = StopReason.REFUSED, Fault.MODEL
-    elif isinstance(error, AuthenticationError | RequestError):
+    elif isinstance(error, AuthenticationError | RequestError | ConfigError):
         fault = Fault.USER
-    text = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
+    text = (
+        str(error) if isinstance(error, ProviderError | ConfigError) else f"{type(error).__name__}: {error}"
+    )
     return e.InferenceFailed(
         step=step,
         error=text,
@@ -204,9 +209,11 @@ def whole_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> tuple[int, .
     return previous[: tokens.prompt_shared_tokens] + tokens.prompt_token_ids + tokens.token_ids
 
 
-async def check_answer(state: State, action: CheckAnswer, outbox: Outbox) -> None:
-    """Check an answer against the run's schema."""
+async def check_answer(
+    find_fault: answers.FindFault | None, state: State, action: CheckAnswer, outbox: Outbox
+) -> None:
+    """Check an answer by `find_fault`, or only against the run's schema."""
     # Imported here because only runs with a schema need the validator.
     from treadle.tools.schema.output import find_output_fault
 
-    outbox.put(*answers.check_answer(state, action, find_output_fault))
+    outbox.put(*answers.check_answer(state, action, find_fault or find_output_fault))

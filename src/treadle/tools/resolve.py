@@ -1,6 +1,7 @@
 """The conversion of everything that users can give as tools (objects, functions, names, files) to tools, and to
 parts."""
 
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -35,8 +36,8 @@ A name that ends with a colon is written with a text, as in `mcp:npx some-server
 A class from an entry point is called in the same way; any other object from one is a tool or toolset itself.
 """
 
-_FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
-_REFERENCE = re.compile(r"([\w.]+):(\w+)")
+FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
+REFERENCE = re.compile(r"([\w.]+):(\w+)")
 _FORMS = "'name', 'name:text', 'package.module:attribute', 'path/to/file.py' or 'path/to/file.py:attribute'"
 
 
@@ -92,6 +93,10 @@ def _flatten(item: Any, origin: str) -> Iterator[tuple[Tool, str]]:
         yield from _flatten(_build(item), repr(item.name))
     elif is_tool(item):
         yield item, _join_origin(origin, item)
+    elif inspect.iscoroutine(item):
+        item.close()
+        name = item.__qualname__
+        raise ConfigError(f"{name}() is a coroutine; give the function {name} itself, without calling it")
     elif isinstance(item, type):
         raise ConfigError(f"{_join_origin(origin, item)} is a class; give an instance of it")
     elif callable(getattr(item, "tools", None)):
@@ -123,8 +128,8 @@ def _load(text: str, settings: Mapping[str, Json] | None) -> Any:
     kind, colon, rest = text.partition(":")
     if f"{kind}:" in TOOLSETS and text not in TOOLSETS:
         return _make(TOOLSETS.load(f"{kind}:"), text, settings, rest)
-    file = _FILE.fullmatch(text)
-    reference = _REFERENCE.fullmatch(text)
+    file = FILE.fullmatch(text)
+    reference = REFERENCE.fullmatch(text)
     if file:
         module = load_file(Path(file[1]))
         found = attribute_of(module, file[2], text) if file[2] else tools_of(module, text, is_tool)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.masking import hide_in_url
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.background import run_blocking
@@ -80,6 +81,7 @@ class Spin:
             max_response_bytes=max_response_bytes,
         )
         self.endpoint = endpoint.rstrip("/")
+        self._shown = hide_in_url(self.endpoint)
         self.component = component
         self.execute_path = tool_execute_path
         if component == "mock" and tool_execute_path is None:
@@ -105,7 +107,7 @@ class Spin:
                 specs = run_blocking(self._list())
             if not specs:
                 raise ConfigError(
-                    f"the tools of the Spin component {self.component!r} at {self.endpoint} are not known; give "
+                    f"the tools of the Spin component {self.component!r} at {self._shown} are not known; give "
                     "them with Spin(..., tools=...)"
                 )
             self._tools = tuple([SpinTool(self, spec) for spec in specs])
@@ -119,7 +121,7 @@ class Spin:
             if answer.status == 200:
                 return _decode(answer)
             said.append(f"{path}: HTTP {answer.status}")
-        raise ToolError(f"the Spin service at {self.endpoint} is not healthy ({', '.join(said)})")
+        raise ToolError(f"the Spin service at {self._shown} is not healthy ({', '.join(said)})")
 
     async def execute(self, name: str, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
         """Make one call for a run. Raises: `ToolError`."""
@@ -173,7 +175,7 @@ class Spin:
             value = _decode(answer)
         except ToolError as error:
             raise ConfigError(str(error)) from error
-        origin = f"{self.endpoint}/mock/list-tools"
+        origin = f"{self._shown}/mock/list-tools"
         items = value.get("tools") if isinstance(value, dict) else value
         if not items:
             raise ConfigError(f"{origin} lists no tools; post their definitions to /mock/load-schema first")

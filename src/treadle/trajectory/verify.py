@@ -6,6 +6,7 @@ and, if a result differs, in the order in which they began. Files are compared a
 because an earlier snapshot may contain half of another call's work.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.inner import InnerDecision, Recall, Run, Settle
 from treadle.core.spec import PartSpec
 from treadle.core.state import State, advance
@@ -31,8 +32,9 @@ from treadle.loop.outbox import Collected
 from treadle.loop.workbench import Order, Workbench, failed, read_call
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.context import ToolContext
+from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike
-from treadle.tools.resolve import TOOLSETS, resolve_tools
+from treadle.tools.resolve import parts_of, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
 from treadle.trajectory.compare import is_same
@@ -81,15 +83,36 @@ class Verification(Struct, frozen=True):
 
 
 async def verify_run(
-    journal: Journal, run_id: str, tools: Iterable[ToolLike] | None = None, *, is_trusted: bool = False
+    journal: Journal, run_id: str, tools: Iterable[ToolLike] | None = None, *, trust: bool = False
 ) -> Verification:
     """Make a run's `pure` and `idempotent` calls again, in order, and compare results and files.
 
-    `tools` are the implementations. Without them, the built-in toolsets are used and, if the journal
-    `is_trusted`, the tools that its agent spec names; calls of other tools are skipped. `ToolSpec.may_differ`
-    says which differences are allowed. Calls with simulated results are skipped too. Raises: `RunNotFoundError`.
+    `tools` are the implementations. Without them, the tools that the run's agent specs name and the built-in
+    toolsets are used; calls of other tools are skipped. `ToolSpec.may_differ` says which differences are allowed.
+    Calls with simulated results are skipped too. `trust` records that a run which comes from elsewhere is trusted;
+    without it, such a run is verified only if its tools work in memory.
+
+    Raises: `RunNotFoundError`; `UntrustedError` that names what the tools of a run from elsewhere would do.
     """
-    return await _Verifier(journal, run_id, tools, is_trusted=is_trusted).verify()
+    if not await asyncio.to_thread(journal.is_trusted, run_id):
+        if trust:
+            await asyncio.to_thread(journal.trust, run_id)
+        elif demands := await asyncio.to_thread(_demands_of, journal, run_id, tools):
+            raise UntrustedError(f"run {run_id!r}", demands)
+        else:
+            tools = ["files"]
+    return await _Verifier(journal, run_id, tools).verify()
+
+
+def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> tuple[str, ...]:
+    """Return what making the calls of a run again would do here."""
+    if tools is not None:
+        names = [part.name for part in parts_of(tools)]
+        return tuple([f"make the recorded calls with {name!r}" for name in names if name != "files"])
+    bodies = [event.body for event in journal.read(run_id)]
+    specs = [body.spec for body in bodies if isinstance(body, e.RunStarted)]
+    specs += [body.agent for body in bodies if isinstance(body, e.RunResumed) and body.agent is not None]
+    return tuple([demand for spec in specs for part in spec.tools for demand in demands_of_tools(part)])
 
 
 class _Recorded:
@@ -141,13 +164,10 @@ class _Attempt(Struct):
 
 
 class _Verifier:
-    def __init__(
-        self, journal: Journal, run_id: str, tools: Iterable[ToolLike] | None, *, is_trusted: bool
-    ) -> None:
+    def __init__(self, journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> None:
         self._journal = journal
         self._run_id = run_id
         self._given = None if tools is None else resolve_tools(tools)
-        self._is_trusted = is_trusted
         self._found: Sequence[Tool] = ()
         self._found_for: tuple[tuple[PartSpec, ...], set[str]] | None = None
         """The agent's parts and the names of the tools that `_found` was looked up for."""
@@ -221,7 +241,7 @@ class _Verifier:
         """Return the implementations at hand; those that were found for the same agent before stay as they are."""
         if self._given is not None:
             return self._given
-        parts = self._state.agent.tools if self._is_trusted and self._state.agent is not None else ()
+        parts = self._state.agent.tools if self._state.agent is not None else ()
         if (parts, names) != self._found_for:
             named = resolve_tools([part for part in parts if part.missing is None])
             self._found = (*named, *_built_in(names - {tool.spec.name for tool in named}))
@@ -364,9 +384,9 @@ class _InnerCalls:
 
 
 def _built_in(names: set[str]) -> tuple[Tool, ...]:
-    """Return the tools of the built-in toolsets that can be loaded, until all `names` are found."""
+    """Return the tools of the protected built-in toolsets that can be loaded, until all `names` are found."""
     found: dict[str, Tool] = {}
-    for toolset in (name for name in TOOLSETS.table if not name.endswith(":")):
+    for toolset in ("files", "shell", "python"):
         if names <= found.keys():
             break
         with contextlib.suppress(ConfigError):

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_lines, stdout
+from treadle.core.masking import hide_in_url
 from treadle.models.config.keys import where_is_key
 from treadle.models.config.presets import find_preset
 
@@ -87,7 +88,7 @@ def _list_models(config: "Config") -> Iterator[Listed]:
         yield Listed(
             name,
             table.model,
-            where=table.base_url,
+            where=None if table.base_url is None else hide_in_url(table.base_url),
             key=None if is_own else key,
             has_key=is_own or key is None or where_is_key(key) is not None,
             notes=tuple(_notes(table)),

@@ -16,6 +16,7 @@ from treadle.cli.options.complete import complete_model
 from treadle.cli.options.shared import ApiKey, BaseUrl, Tools
 from treadle.cli.options.signature import FieldOptions, Row, make_parameter
 from treadle.core.errors import ConfigError
+from treadle.core.masking import hide_in_url
 from treadle.core.policy import Approval, Policy, ToolLimits
 from treadle.core.types import Effect, Settings
 
@@ -147,7 +148,8 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """See `OptionGroup.from_values`."""
         url = values["base_url"]
         if url is not None and not url.startswith(("http://", "https://")):
-            raise ConfigError(f"--base-url {url!r} is not a URL; give one such as http://localhost:8000/v1")
+            shown = hide_in_url(url)
+            raise ConfigError(f"--base-url {shown!r} is not a URL; give one such as http://localhost:8000/v1")
         return cls(
             model=values["model"],
             base_url=values["base_url"],

@@ -68,6 +68,14 @@ Tools: TypeAlias = Annotated[
         "package.module:name. May be given several times; treadle tools list shows all.",
     ),
 ]
+IsTrusted: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Use a run that comes from elsewhere: its journal may start programs and send keys. Without it, an "
+        "error lists what it would do.",
+    ),
+]
 BaseUrl: TypeAlias = Annotated[
     str | None,
     typer.Option(

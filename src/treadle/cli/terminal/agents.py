@@ -10,8 +10,9 @@ from msgspec.structs import asdict, replace
 from treadle.agent.agent import Agent
 from treadle.agent.run import Run
 from treadle.agent.task import load_task
+from treadle.agent.trust import demands_of
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
-from treadle.core.errors import ConfigError, JournalError
+from treadle.core.errors import ConfigError, JournalError, UntrustedError
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Json
@@ -63,8 +64,11 @@ def make_model(options: AgentOptions, task: "Task | None" = None) -> Model:
 class RunAgents:
     """The agents that continue the runs of a journal. Runs with the same spec share an agent."""
 
-    def __init__(self, journal: Journal, given: AgentOptions, limits: PolicyOptions) -> None:
+    def __init__(
+        self, journal: Journal, given: AgentOptions, limits: PolicyOptions, *, is_trusted: bool
+    ) -> None:
         self.journal = journal
+        self._is_trusted = is_trusted
         self._given = given
         self._limits = limits
         self._agents: dict[bytes, Agent] = {}
@@ -72,12 +76,18 @@ class RunAgents:
     def agent_for_run(self, run_id: str, until_seq: int | None = None) -> Agent:
         """Return the agent of a run, as of event `until_seq`, with the given parts in place of its own.
 
-        Raises: `ConfigError` that names the parts which the journal does not have and the options for them.
+        Raises: `ConfigError` that names the parts which the journal does not have and the options for them;
+        `UntrustedError` for a run from elsewhere, unless --trust was given.
         """
         run = Run.load(run_id, self.journal, until_seq)
         if run.state.started is None:
             raise JournalError(f"run {run_id!r} does not begin with run_started; its journal is damaged")
         spec = self._override(run.spec)
+        if spec.is_foreign:
+            if not self._is_trusted:
+                raise UntrustedError(f"run {run_id!r}", demands_of(spec, run.state), "pass --trust")
+            self.journal.trust(run_id)
+            spec = replace(spec, is_foreign=False)
         _refuse_missing(run_id, spec)
         key = msgspec.json.encode(spec)
         if key not in self._agents:
@@ -101,9 +111,13 @@ class RunAgents:
             model = PartSpec(name=name, settings=settings)
         else:
             is_given = given.model is not None or given.base_url is not None
+            recorded = dict(model.settings or {})
+            if given.base_url is not None:
+                # The recorded key belongs to the recorded server.
+                recorded.pop("api_key_env", None)
             model = replace(
                 model,
-                settings={**(model.settings or {}), **settings} or None,
+                settings={**recorded, **settings} or None,
                 missing=None if is_given else model.missing,
             )
         tools = tuple([PartSpec(name=text) for text in given.tools]) or spec.tools

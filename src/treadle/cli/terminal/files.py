@@ -12,7 +12,7 @@ from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.output import clean, print_note, stdout, write_count
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, ExportError, JournalError
-from treadle.journal.jsonl import import_lines
+from treadle.journal.jsonl import Imported, import_lines
 from treadle.journal.protocol import Journal
 
 
@@ -41,7 +41,7 @@ def write_whole(lines: Iterable[bytes], out: Path) -> int:
     return count
 
 
-def import_file(journal: Journal, path: str) -> list[str]:
+def import_file(journal: Journal, path: str) -> Imported:
     """Store the runs of an exported journal, and return their ids. `-` is standard input.
 
     Raises: `ConfigError` if the file cannot be read; `JournalError` if it is not an exported journal.

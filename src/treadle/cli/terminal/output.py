@@ -1,6 +1,6 @@
 """The consoles, and how values are written for people.
 
-Text from models and tools passes through `clean`, so that it cannot control the terminal.
+The consoles pass every text through `clean`, so that a text of a model or a journal cannot control the terminal.
 """
 
 import os
@@ -10,14 +10,17 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from treadle.core.types import Usage
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb]"
+)
+"""The characters that control a terminal, change the direction or the order of the text, or cannot be printed."""
 _TABS_AND_ENDS = re.compile(r"\s+")
 
 
@@ -37,7 +40,10 @@ def _console(*, is_error: bool) -> "Console":
     from rich.console import Console
 
     class Plain(Console):
-        """A console that raises the error of a broken pipe."""
+        """A console that cleans the texts that it prints, and raises the error of a broken pipe."""
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*[clean(item) if isinstance(item, str) else item for item in objects], **options)
 
         def on_broken_pipe(self) -> None:
             raise
@@ -45,7 +51,9 @@ def _console(*, is_error: bool) -> "Console":
     stream = sys.stderr if is_error else sys.stdout
     # In a pipe, lines are not wrapped, even if they are long.
     width = None if stream.isatty() else 1_000_000
-    return Plain(stderr=is_error, width=width, markup=False, highlight=False, soft_wrap=width is not None)
+    return Plain(
+        stderr=is_error, width=width, markup=False, emoji=False, highlight=False, soft_wrap=width is not None
+    )
 
 
 def is_live() -> bool:
@@ -81,7 +89,7 @@ def print_lines(lines: Iterable[bytes]) -> None:
 
 
 def clean(text: str) -> str:
-    """Return `text` with each control character replaced, so that it cannot control the terminal."""
+    """Return `text` with each control character replaced, so that it cannot control or confuse the terminal."""
     return _CONTROL.sub("�", text.replace("\r\n", "\n"))
 
 

@@ -80,6 +80,8 @@ class _Printer:
         if started.parent is not None:
             parts.append(f"forked from {clean(started.parent.run_id)} at {started.parent.seq}")
         self.say(" · ".join(parts), "bold")
+        if run.spec.is_foreign:
+            self.say("from elsewhere, and not trusted", "yellow")
         if started.tools:
             self.say("tools: " + ", ".join(clean(spec.name) for spec in started.tools), "dim")
         if started.system_message:

@@ -112,6 +112,8 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
         write.error = JournalError(f"the id {writer.run_id!r} cannot be kept: {error}")
     else:
         writer.key, writer.token = made.lastrowid or 0, 1
+        if writer.seal is not None:
+            db.execute("INSERT INTO trust VALUES(?,?)", (writer.key, writer.seal))
 
 
 def _check_lease(db: sqlite3.Connection, writer: SqliteWriter, owner_id: int) -> None:

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, follow
+from treadle.journal.identity import VARIABLE, is_marked, is_sealed, make_seal
 from treadle.journal.protocol import Clock, RunFilter, RunInfo, StoreOptions
 from treadle.journal.sqlite.checks import Head, damaged
 from treadle.journal.sqlite.committer import Committer
@@ -63,9 +65,43 @@ class SqliteJournal:
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self.path)!r}, level={self.level!r})"
 
-    def create(self, run_id: str) -> SqliteWriter:
+    def create(self, run_id: str, *, is_imported: bool = False) -> SqliteWriter:
         """See `Journal.create`."""
-        return SqliteWriter(run_id, self._mark_dirty, self._committer.give_back)
+        writer = SqliteWriter(run_id, self._mark_dirty, self._committer.give_back)
+        if is_imported or not self._is_own:
+            writer.seal = "" if is_imported else make_seal(self._origin[0], run_id)
+        return writer
+
+    def is_trusted(self, run_id: str) -> bool:
+        """See `Journal.is_trusted`."""
+        sql = "SELECT seal FROM trust WHERE run=?"
+        rows = self._reader.query(sql, (self._reader.key_of(run_id),))
+        if self._is_own:
+            return not rows or bool(rows[0][0])
+        return bool(rows) and is_sealed(rows[0][0], self._origin[0], run_id)
+
+    def trust(self, run_id: str) -> None:
+        """See `Journal.trust`."""
+        key = self._reader.key_of(run_id)
+        seal = make_seal(self._origin[0], run_id) or ("here" if self._is_own else "")
+        if not seal:
+            raise JournalError(
+                f"cannot record that run {run_id!r} is trusted: there is no place for a secret; set {VARIABLE}"
+            )
+        put = "INSERT OR REPLACE INTO trust VALUES(?,?)"
+        self._committer.submit(lambda db: db.execute(put, (key, seal)).rowcount).result()
+
+    @cached_property
+    def _origin(self) -> tuple[str, str]:
+        """The file's id and the seal of the user who made it."""
+        origin, seal = self._reader.query("SELECT id, seal FROM origin")[0]
+        return origin, seal
+
+    @cached_property
+    def _is_own(self) -> bool:
+        """True if this user made the file."""
+        origin, seal = self._origin
+        return is_sealed(seal, origin) or is_marked(self.path, origin)
 
     async def acquire(self, run_id: str) -> SqliteWriter:
         """See `Journal.acquire`."""

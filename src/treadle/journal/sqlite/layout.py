@@ -8,19 +8,23 @@
 | `blobs` | each content | the bytes, by SHA-256 |
 | `owners` | each open journal that took a lease | the process and its heartbeat |
 | `meta` | one row | how often a run was taken over from a process that died or hung |
+| `origin` | one row | a random id of the file, and the seal of the user who made it |
+| `trust` | each run that is not simply the user's own | the seal of the user who trusts it; empty if nobody does |
 
 A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would have a
 page for every run or two, and every commit would write as many pages as runs are in flight.
 
-The checksums are explained in `checks`. Rows that version 2 or an older one wrote have none.
+The checksums are explained in `checks`. Rows that version 3 or an older one wrote have none.
 """
 
 import contextlib
+import secrets
 import sqlite3
 import time
 from pathlib import Path
 
 from treadle.core.errors import JournalError
+from treadle.journal.identity import make_seal, mark_place
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 
 APPLICATION_ID = 0x5452444C
@@ -72,6 +76,10 @@ MIGRATIONS = (
     CREATE INDEX heads_without_facts ON heads(run) WHERE events IS NULL;
     """,
     """
+    CREATE TABLE origin(id TEXT NOT NULL, seal TEXT NOT NULL);
+    CREATE TABLE trust(run INTEGER PRIMARY KEY, seal TEXT NOT NULL);
+    """,
+    """
     ALTER TABLE runs ADD COLUMN checksum INTEGER;
     ALTER TABLE heads ADD COLUMN checksum INTEGER;
     ALTER TABLE frames ADD COLUMN checksum INTEGER;
@@ -109,8 +117,9 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
     try:
         _refuse_foreign(db, path)
         _use_wal(db)
+        db.execute("PRAGMA trusted_schema=OFF")  # the file may come from anybody
         db.execute(f"PRAGMA synchronous={LEVELS[level]}")
-        _migrate(db)
+        _migrate(db, path)
     except ERRORS as error:
         db.close()
         raise explain(error, path) from error
@@ -155,7 +164,15 @@ def _use_wal(db: sqlite3.Connection) -> None:
         time.sleep(0.005)
 
 
-def _migrate(db: sqlite3.Connection) -> None:
+def _sign(db: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
+    """Give the file its origin. Only a new file is this user's: nothing tells who wrote an older one."""
+    origin = secrets.token_hex(16)
+    db.execute("INSERT INTO origin VALUES(?,?)", (origin, make_seal(origin) if is_new else ""))
+    if is_new:
+        mark_place(path, origin)
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
     if db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS):
         return
     db.execute("BEGIN IMMEDIATE")
@@ -165,6 +182,8 @@ def _migrate(db: sqlite3.Connection) -> None:
             for statement in script.split(";"):
                 if statement.strip():
                     db.execute(statement)
+        if not db.execute("SELECT 1 FROM origin").fetchone():
+            _sign(db, path, is_new=not done)
         db.execute(f"PRAGMA application_id={APPLICATION_ID}")
         db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
         db.execute("COMMIT")

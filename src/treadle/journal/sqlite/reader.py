@@ -66,7 +66,7 @@ class Reader:
 
     def scan(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> Iterator[e.Event]:
         """See `Journal.scan`; `after_seq` and `until_seq` are those of `read`."""
-        key = self._key_of(run_id)
+        key = self.key_of(run_id)
         try:
             head = read_head(self.query, run_id, key)
         except JournalError:
@@ -108,7 +108,7 @@ class Reader:
         conditions, values = _compile(filter_, live)
         if after is not None:
             conditions.append("runs.id < ?" if newest_first else "runs.id > ?")
-            values.append(self._key_of(after))
+            values.append(self.key_of(after))
         rows = self.query(
             f"SELECT runs.run_id, runs.owner, {COLUMNS} FROM runs LEFT JOIN heads ON heads.run = runs.id "
             f"WHERE {' AND '.join(conditions) or '1'} "
@@ -127,7 +127,7 @@ class Reader:
         if run_id is None:
             rows = self.query("SELECT coalesce(max(id), 0) FROM frames")
             return int(rows[0][0]) if after_seq is None else 0
-        key = self._key_of(run_id)
+        key = self.key_of(run_id)
         if after_seq is not None:
             return after_seq
         rows = self.query(
@@ -155,7 +155,8 @@ class Reader:
             found += _decode(name, first, raws, after_seq or 0)
         return Page(found, frames[-1][0] if frames else position, is_last=False)
 
-    def _key_of(self, run_id: str) -> int:
+    def key_of(self, run_id: str) -> int:
+        """Return the number of the run's row. Raises: `RunNotFoundError`."""
         rows = self.query("SELECT id FROM runs WHERE run_id=?", (run_id,))
         if not rows:
             raise RunNotFoundError(f"run {run_id!r} not found in the journal {str(self._path)!r}")

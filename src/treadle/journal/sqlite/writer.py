@@ -92,6 +92,7 @@ class SqliteWriter:
         "head",
         "key",
         "run_id",
+        "seal",
         "seed",
         "token",
     )
@@ -118,6 +119,8 @@ class SqliteWriter:
         self.epoch = -1
         """The count of takeovers in the file when the lease was last checked."""
         self.error: JournalError | None = None
+        self.seal: str | None = None
+        """The new run's entry in the table `trust`; `None` if it needs none."""
         self._facts = Facts() if facts is None else facts
         self._next_seq = self._facts.events + 1
         self._on_open = on_open

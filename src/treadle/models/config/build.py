@@ -18,7 +18,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.core.types import Json, OutputMode, Settings
-from treadle.http.transport import Transport
+from treadle.http.transport import Transport, address_of
 from treadle.models.config.keys import find_key
 from treadle.models.config.part import describe_part
 from treadle.models.config.presets import DIALECTS, find_preset, provider_names
@@ -34,6 +34,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     """The name of the model on its server, without the provider."""
     base_url: str | None = None
     api_key: str | None = None
+    api_key_env: str | None = None
+    """The environment variable that holds the key, "" for none; `None`: the provider's usual one."""
     settings: Settings = Settings()
     price: Price | None = None
     headers: Mapping[str, str] | None = None
@@ -49,7 +51,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         # Neither the key nor headers, which may hold one.
-        return f"ModelConfig(name={self.name!r}, base_url={self.base_url!r}, settings={self.settings!r})"
+        url = None if self.base_url is None else address_of(self.base_url)
+        return f"ModelConfig(name={self.name!r}, base_url={url!r}, settings={self.settings!r})"
 
 
 if TYPE_CHECKING:
@@ -64,6 +67,7 @@ def model(
     *,
     base_url: str | None = None,
     api_key: str | None = None,
+    api_key_env: str | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     max_output_tokens: int | None = None,
@@ -93,7 +97,8 @@ def model(
     `format` is for models whose tool calls are text that the server does not parse: one of
     `treadle.formats.FORMATS`, or `auto`. `limiter` limits the requests of all models that share it. Further
     `options` are those of the provider's dialect. The cost is computed from `price`, or from genai-prices if
-    that is installed and the provider's own server is asked.
+    that is installed and the provider's own server is asked. `api_key_env` is the environment variable that holds
+    the key, if it is not the provider's usual one; with "" none is read.
 
     The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown
     provider or option, a missing key or a setting out of range.
@@ -101,6 +106,7 @@ def model(
     asked: dict[str, Any] = {
         "base_url": base_url,
         "api_key": api_key,
+        "api_key_env": api_key_env,
         "temperature": temperature,
         "top_p": top_p,
         "max_output_tokens": max_output_tokens,
@@ -125,8 +131,24 @@ def model(
 
         priced = LimitModel(priced, limiter=limiter)
     made = with_retries(priced, max_attempts, total_timeout_seconds)
-    made.part = describe_part(":".join(split_name(name)), asked | {"max_attempts": max_attempts})
+    bound = bind_key(name, asked)
+    made.part = describe_part(":".join(split_name(name)), asked | bound | {"max_attempts": max_attempts})
     return made
+
+
+def bind_key(name: str, options: Mapping[str, Any], api_key_env: str | None = None) -> dict[str, str]:
+    """Return the option that binds a given base URL to the key that is sent there, for the agent spec.
+
+    A process that builds the model again sends no other key of its environment to that URL: none at all after a key
+    that is in no variable. `api_key_env` is the variable that the configuration names.
+    """
+    if options.get("base_url") is None or options.get("api_key_env") is not None:
+        return {}
+    if options.get("api_key") is not None:
+        return {"api_key_env": ""}
+    preset = find_preset(split_name(name)[0])
+    variable = api_key_env or (preset.key_variable if preset is not None else None)
+    return {"api_key_env": variable} if variable is not None and os.environ.get(variable) else {}
 
 
 def bare_model(
@@ -172,7 +194,9 @@ def bare_model(
 
 
 _SETTINGS = frozenset(("temperature", "top_p", "max_output_tokens", "seed", "logprobs", "return_token_ids"))
-_CONFIGURED = frozenset(("base_url", "api_key", "price", "headers", "transport", "connect_timeout_seconds"))
+_CONFIGURED = frozenset(
+    ("base_url", "api_key", "api_key_env", "price", "headers", "transport", "connect_timeout_seconds")
+)
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -191,7 +215,7 @@ def with_cost(
     preset = find_preset(provider)
     if price is not None or preset is None or preset.price_provider is None:
         return inner
-    if _given_url(preset, base_url) not in (None, _home_of(preset)) or find_spec("genai_prices") is None:
+    if _given_url(preset, base_url) not in (None, home_of(preset)) or find_spec("genai_prices") is None:
         return inner
     from treadle.models.wrappers.cost import CostModel
 
@@ -257,10 +281,11 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
     home = preset.base_url or kind.BASE_URL
     base_url = _given_url(preset, config.base_url) or home
     is_home = urlsplit(base_url).hostname == urlsplit(home).hostname
+    variable = preset.key_variable if config.api_key_env is None else config.api_key_env
     api_key = config.api_key
-    if api_key is None and preset.key_variable is not None:
+    if api_key is None and variable:
         # A stored key is the provider's, and goes to no other server.
-        api_key = find_key(preset.key_variable) if is_home else os.environ.get(preset.key_variable) or None
+        api_key = find_key(variable) if is_home else os.environ.get(variable) or None
     headers = {
         header: value
         for header, variable in preset.header_variables.items()
@@ -269,9 +294,9 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
     headers |= {name.lower(): value for name, value in (config.headers or {}).items()}
     if api_key is None and preset.needs_key and is_home and not _has_key(headers):
         raise ConfigError(
-            f"no API key for {config.name!r} at {home}: set the environment variable {preset.key_variable}, or "
-            f"store the key with `treadle models set-key {provider}`. If the model is on another server, give its "
-            "address: --base-url, or base_url= in Python"
+            f"no API key for {config.name!r} at {home}: set the environment variable "
+            f"{variable or preset.key_variable}, or store the key with `treadle models set-key {provider}`. If the "
+            "model is on another server, give its address: --base-url, or base_url= in Python"
         )
     options: dict[str, Any] = dict(config.options)
     _check_options(provider, options, kind.OPTIONS)
@@ -285,7 +310,7 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
         settings=config.settings,
         price=config.price,
         headers=headers,
-        key_variable=preset.key_variable,
+        key_variable=variable or preset.key_variable,
         output_mode=config.output_mode or preset.output_mode,
         # A mode that the user chose overrides what is known of the provider.
         decodes_beside_tools=preset.decodes_beside_tools or config.output_mode is not None,
@@ -297,7 +322,7 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
     )
 
 
-def _home_of(preset: Preset) -> str:
+def home_of(preset: Preset) -> str:
     """Return the URL of the provider's own server."""
     return preset.base_url or DIALECTS.load(preset.dialect).BASE_URL
 

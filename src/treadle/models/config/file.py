@@ -18,7 +18,7 @@ from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
-from treadle.models.config.build import bare_model, model, with_cost, with_retries
+from treadle.models.config.build import bare_model, bind_key, model, with_cost, with_retries
 from treadle.models.config.keys import find_key
 from treadle.models.config.part import describe_part
 from treadle.models.protocol import Model
@@ -142,7 +142,7 @@ class Config:
         if table is None:
             return model(name, **options)
         first = self._member(table, options)
-        first.part = describe_part(name, options)
+        first.part = describe_part(name, {**options, **bind_key(table.model, options, table.api_key_env)})
         made: Model = first
         if table.fallback:
             from treadle.models.wrappers.fallback import FallbackModel
@@ -234,7 +234,7 @@ class Config:
 def _given(table: ModelTable, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for `bare_model`: the table's, overridden by `options`. Raises: `ConfigError`."""
     given = table.model_dump(exclude_none=True)
-    for name in ("model", "api_key_env", "limit", "fallback", "cooldown_seconds", "cache", "options"):
+    for name in ("model", "limit", "fallback", "cooldown_seconds", "cache", "options"):
         given.pop(name, None)
     if table.headers:
         given["headers"] = {name: _fill(value) for name, value in table.headers.items()}
@@ -242,8 +242,8 @@ def _given(table: ModelTable, options: Mapping[str, Any]) -> dict[str, Any]:
         given["price"] = Price(**table.price.model_dump())
     given |= table.options
     given |= {name: value for name, value in options.items() if value is not None}
-    if table.api_key_env is not None and "api_key" not in given:
-        given["api_key"] = _read_variable(table.api_key_env, f"the key of {table.model!r}")
+    if given.get("api_key_env") and "api_key" not in given:
+        given["api_key"] = _read_variable(given["api_key_env"], f"the key of {table.model!r}")
     return given
 
 

@@ -15,6 +15,7 @@ import msgspec
 from treadle.core.errors import ConfigError, ProviderError, ServerError
 from treadle.core.events import Delta
 from treadle.core.log import Log
+from treadle.core.masking import hide_in_url
 from treadle.core.types import Artifact, Completion, Json, OutputMode, Request, Settings
 from treadle.http.sse import LineReader, SseReader
 from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
@@ -299,7 +300,7 @@ def check_base_url(base_url: str, example: str) -> str:
     """Return `base_url` without blanks and fragment. Raises: `ConfigError` if it is not an HTTP URL."""
     parts = urlsplit(base_url.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"base_url is {base_url!r}; give one such as {example!r}")
+        raise ConfigError(f"base_url is {hide_in_url(base_url)!r}; give one such as {example!r}")
     return urlunsplit(parts._replace(fragment=""))
 
 

@@ -19,13 +19,17 @@ from treadle.core.errors import (
     RequestError,
     ServerError,
 )
+from treadle.core.masking import MASK, Mask, secrets_of_url, words_of
 from treadle.core.types import Json
-from treadle.http.transport import origin_of
+from treadle.http.transport import address_of, origin_of
 from treadle.models.protocol import RateLimits
 
 _MAX_CHARS = 400
-_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie")
-_SECRET_TEXT = re.compile(r"\b(?:Bearer\s+\S+|sk-[\w-]{6,})")
+_MAX_READ_BYTES = 65_536
+"""How much of a body is read for an excerpt of it."""
+_PLAIN_HEADERS = frozenset(("accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta"))
+"""Headers whose values are no secrets."""
+_SECRET_TEXT = re.compile(r"\b(?:Bearer\s+\S+|sk-[\w-]{6,})|(?<=://)[^/\s@\"'<>]+(?=@)")
 _OVERFLOW = re.compile(
     r"context_length_exceeded|maximum context length|exceeds? the (?:available )?(?:context|model's max)"
     r"|exceed_context_size|context (?:window|length) (?:is )?exceed|prompt is too long|input is too long"
@@ -88,20 +92,21 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
     @property
     def address(self) -> str:
         """The base URL without user, password and query, which may be secret."""
-        return origin_of(self.base_url) + urlsplit(self.base_url).path
+        return address_of(self.base_url)
 
     def mask(self, text: str) -> str:
-        """Return `text` with all keys that were sent replaced, because some servers repeat them."""
-        for name, value in self.headers:
-            if _SECRET_HEADER.search(name):
-                for secret in (value, value.removeprefix("Bearer ")):
-                    if secret:
-                        text = text.replace(secret, "***")
-        return _SECRET_TEXT.sub("***", text)
+        """Return `text` without the keys that were sent, because some servers repeat them or parts of them."""
+        sent = [value for name, value in self.headers if name not in _PLAIN_HEADERS]
+        words = [word for value in sent for word in words_of(value)]
+        text = Mask([*words, *secrets_of_url(self.base_url)]).hide_pieces(text)
+        for item in urlsplit(self.base_url).query.split("&"):
+            # A short value is recognised by its name.
+            text = text.replace(item, f"{item.partition('=')[0]}={MASK}") if "=" in item else text
+        return _SECRET_TEXT.sub(MASK, text)
 
     def excerpt(self, body: bytes | str) -> str:
         """Return the beginning of an answer, for an error message."""
-        text = body if isinstance(body, str) else body[: 4 * _MAX_CHARS].decode(errors="replace")
+        text = (body if isinstance(body, str) else body.decode(errors="replace"))[:_MAX_READ_BYTES]
         # Mask the keys before cutting the text, so that no part of a key remains.
         text = " ".join(self.mask(text).split())
         return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "…"

@@ -7,9 +7,11 @@ from typing import Any
 
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
-from treadle.tools.mcp.target import MIN_SECRET_CHARS, Target
+from treadle.tools.mcp.target import Target
 from treadle.tools.parts import OBJECT, SECRET, may_hold_secret
 
+_MIN_VALUE_CHARS = 4
+"""The length from which a value is taken for that of a variable. A shorter one may be equal to it by chance."""
 _REFERENCE = re.compile(r"(?:[A-Za-z]{1,16} )?\$\{(?:env:)?\w+\}")
 """A variable of the environment, as in `${TOKEN}` or `Bearer ${TOKEN}`."""
 
@@ -56,7 +58,7 @@ def _refer(value: str, name: str = "") -> str:
     scheme, space, rest = value.rpartition(" ")
     for candidate in (name, *sorted(os.environ)):
         held = os.environ.get(candidate)
-        if held is not None and len(held) >= MIN_SECRET_CHARS and held in (value, rest):
+        if held is not None and len(held) >= _MIN_VALUE_CHARS and held in (value, rest):
             return f"${{{candidate}}}" if held == value else f"{scheme}{space}${{{candidate}}}"
     return value
 

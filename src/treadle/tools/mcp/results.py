@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
+from treadle.core.masking import Mask
 from treadle.core.types import Effect, Json
 from treadle.tools.protocol import Attachment, ToolOutput
 from treadle.tools.schema.output import OutputChecker
@@ -61,6 +63,20 @@ def to_output(result: Any, is_output_valid: Callable[[Json], bool]) -> ToolOutpu
         structured=structured,
         attachments=tuple(attachments),
     )
+
+
+def hide_in_output(output: ToolOutput, mask: Mask) -> ToolOutput:
+    """Return `output` without the secrets of `mask` in its text and its structured content."""
+    content, structured = mask.hide(output.content), output.structured
+    if structured is not None:
+        data = msgspec.json.encode(structured)
+        hidden = mask.hide_bytes(data)
+        if hidden != data:
+            try:
+                structured = msgspec.json.decode(hidden)
+            except msgspec.DecodeError:  # it held the secret as a number
+                structured = None
+    return replace(output, content=content, structured=structured)
 
 
 def _read_block(block: Any) -> tuple[str, Attachment | None]:

@@ -3,16 +3,13 @@
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote
 
-import msgspec
 from msgspec import Struct
 
-MIN_SECRET_CHARS = 4
-"""The length from which a secret is recognised. Shorter ones could also be ordinary text."""
+from treadle.core.masking import Mask, is_secret_name, secrets_of_url, words_of
 
-_URL_SECRETS = re.compile(r"//([^/@?#]+)@|[?&][^=&#]+=([^&#]+)|/(?=[^/?#]*\d)([^/?#]{16,})")
-"""The user, the values of the query, and parts of the path that look like a key."""
+_PATH_SECRETS = re.compile(r"/(?=[^/?#]*\d)([^/?#]{16,})")
+"""The parts of a URL's path that look like a key."""
 
 
 class Target(Struct, frozen=True):
@@ -40,16 +37,12 @@ class Target(Struct, frozen=True):
         """Return `text` without the values of `env` and `headers`, and without what looks secret in the URL."""
         found = [*self.env.values(), *self.headers.values(), *self.secrets]
         for value in self.headers.values():
-            found += value.split()[1:]
-        for groups in _URL_SECRETS.findall(self.url or ""):
-            found += groups
-        forms = {form for secret in found for form in _forms_of(secret)}
-        for form in sorted(forms, key=len, reverse=True):
-            if len(form) >= MIN_SECRET_CHARS:
-                text = text.replace(form, "***")
-        return text
+            found += words_of(value)
+        if self.url is not None:
+            found += [*secrets_of_url(self.url), *_PATH_SECRETS.findall(self.url)]
+        return Mask(found).hide_pieces(text)
 
-
-def _forms_of(secret: str) -> tuple[str, ...]:
-    """Return the forms that a secret may have in a message: plain, or escaped by Python, JSON or a URL."""
-    return secret, repr(secret)[1:-1], msgspec.json.encode(secret).decode()[1:-1], unquote(secret)
+    def result_mask(self) -> Mask:
+        """Return the mask for results, which are data: only what is secret by its name is hidden in them."""
+        named = [*self.env.items(), *self.headers.items()]
+        return Mask(word for name, value in named if is_secret_name(name) for word in words_of(value))

@@ -18,7 +18,7 @@ from treadle.tools.mcp.failure import UnreachableError
 from treadle.tools.mcp.link import Link
 from treadle.tools.mcp.names import name_of_command, name_of_url, safe_name
 from treadle.tools.mcp.part import make_part, write_entry
-from treadle.tools.mcp.results import effect_of, make_output_check, to_output
+from treadle.tools.mcp.results import effect_of, hide_in_output, make_output_check, to_output
 from treadle.tools.mcp.target import Target
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
@@ -94,6 +94,7 @@ class MCPServer:
         self.source: dict[str, Json] | None = None
         """The entry of `mcpServers` that this server was read from. `None`: it was described in a program."""
         self._link = Link(self.target)
+        self._mask = self.target.result_mask()
         self._tools: tuple[MCPTool, ...] | None = None
 
     def tools(self) -> "tuple[MCPTool, ...]":
@@ -180,7 +181,7 @@ class MCPServer:
         except asyncio.CancelledError:
             worker.soon(link.suspect)
             raise
-        return to_output(result, tool.is_output_valid)
+        return hide_in_output(to_output(result, tool.is_output_valid), self._mask)
 
     async def _list(self) -> "tuple[MCPTool, ...]":
         try:

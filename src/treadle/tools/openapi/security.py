@@ -6,15 +6,12 @@ Source: OpenAPI 3.1.1, Security Scheme Object.
 import base64
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote, urlsplit
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.masking import Mask, is_secret_name, words_of
 from treadle.core.types import Json
-
-MIN_HIDDEN_CHARS = 6
-"""A shorter secret is not hidden in responses, because it would be found everywhere."""
-_SENSITIVE = re.compile(r"auth|cookie|key|secret|token|password", re.IGNORECASE)
 
 
 class Secrets:
@@ -40,7 +37,8 @@ class Secrets:
         self._schemes = schemes
         self._given = given
         self._is_host_named = is_host_named
-        self._hidden = _forms([*given.values(), *_sensitive(headers)])
+        self._known = {*_sensitive(headers)}
+        self._mask = self._learn(given.values())
 
     def sign(self, alternatives: Sequence[Sequence[str]], url: str, headers: dict[str, str]) -> str:
         """Add the credentials of the first alternative that has all of them, and return the URL, perhaps changed.
@@ -58,21 +56,24 @@ class Secrets:
             raise ToolError(self._describe_missing(found[0][0], url))
         for name, value in zip(names, values, strict=True):
             assert value is not None
-            self._hidden = self._hidden if value in self._given.values() else _forms([value], self._hidden)
+            if value not in self._known:
+                self._mask = self._learn([value])
             url = _add(name, self._schemes.get(name, {}), value, url, headers)
         return url
 
     def hide(self, text: str) -> str:
-        """Return `text` without the secrets."""
-        for form in self._hidden:
-            text = text.replace(form, "***")
-        return text
+        """Return the text of an error without the secrets."""
+        return self._mask.hide_pieces(text)
 
     def hide_bytes(self, data: bytes) -> bytes:
         """Return the body of a response without the secrets, which a server may repeat."""
-        for form in self._hidden:
-            data = data.replace(form.encode(), b"***")
-        return data
+        return self._mask.hide_bytes(data)
+
+    def _learn(self, values: Iterable[str]) -> Mask:
+        """Remember `values`, which may be `user:password`, and return the mask of all secrets."""
+        for value in values:
+            self._known |= {value, value.partition(":")[2]}
+        return Mask(self._known)
 
     def _find(self, name: str, url: str) -> str | None:
         if name in self._given:
@@ -124,18 +125,4 @@ def _add(name: str, scheme: Mapping[str, Json], secret: str, url: str, headers: 
 
 
 def _sensitive(headers: Mapping[str, str]) -> list[str]:
-    return [
-        part
-        for name, value in headers.items()
-        if _SENSITIVE.search(name)
-        for part in (value, value.rpartition(" ")[2])
-    ]
-
-
-def _forms(values: Sequence[str], earlier: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return all forms in which secrets may be written, the longest first."""
-    found = set(earlier)
-    for value in values:
-        encoded = base64.b64encode(value.encode()).decode()
-        found |= {value, quote(value), quote(value, safe=""), encoded, value.partition(":")[2]}
-    return tuple(sorted((form for form in found if len(form) >= MIN_HIDDEN_CHARS), key=len, reverse=True))
+    return [word for name, value in headers.items() if is_secret_name(name) for word in words_of(value)]

@@ -151,9 +151,9 @@ def read_host(host: str) -> str:
         name = "127.0.0.1"
     port = parts.port or (None if has_scheme else _PORT)
     where = f"[{name}]" if ":" in name else name
-    return urlunsplit(
-        (parts.scheme, where if port is None else f"{where}:{port}", parts.path, parts.query, "")
-    )
+    where = where if port is None else f"{where}:{port}"
+    userinfo, at, _ = parts.netloc.rpartition("@")
+    return urlunsplit((parts.scheme, f"{userinfo}{at}{where}", parts.path, parts.query, ""))
 
 
 def _fields(model: str, settings: Settings, num_ctx: int | None) -> dict[str, Json]:

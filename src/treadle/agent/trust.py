@@ -1,0 +1,54 @@
+"""Trust in runs that come from elsewhere: what using one would do here, and who says that it may."""
+
+import asyncio
+
+from treadle.core.errors import ConfigError, UntrustedError
+from treadle.core.spec import AgentSpec
+from treadle.core.state import State
+from treadle.journal.protocol import Journal
+
+_MAX_CHARS = 200
+"""How many characters of the arguments of a recorded call are quoted."""
+
+
+def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
+    """Return what building the agent of `spec`, and going on with its run in `state`, would do here.
+
+    Each item is a phrase such as "start the program 'npx some-server'". Nothing is done to find it out.
+    """
+    from treadle.models.config.demands import demands_of_model
+    from treadle.tools.demands import demands_of_tools
+
+    try:
+        found = demands_of_model(spec.model)
+    except ConfigError as error:
+        found = [f"ask the model {spec.model.name!r} ({error})"]
+    for part in spec.tools:
+        found += demands_of_tools(part)
+    if spec.files is not None:
+        found.append(f"open the folder {spec.files!r} for new runs")
+    if state is None:
+        return tuple(found)
+    if state.started is not None and state.started.task is not None:
+        found.append(f"load the task set {state.started.task.task_set!r} and use its check")
+    for item in state.calls.values():
+        if item.result is None:
+            call = f"{item.call.name}({item.call.arguments[:_MAX_CHARS]})"
+            found.append(f"make the recorded call {call!r}")
+    return tuple(found)
+
+
+async def require_trust(journal: Journal, run_id: str, spec: AgentSpec, *, trust: bool) -> None:
+    """Check that the user trusts a run before the agent of `spec` goes on with it; record it if `trust` is true.
+
+    Raises: `UntrustedError`, `RunNotFoundError`.
+    """
+    if await asyncio.to_thread(journal.is_trusted, run_id):
+        return
+    if trust:
+        await asyncio.to_thread(journal.trust, run_id)
+        return
+    from treadle.agent.driving import read_state
+
+    state = await asyncio.to_thread(read_state, journal, run_id)
+    raise UntrustedError(f"run {run_id!r}", demands_of(spec, state))

@@ -1,0 +1,136 @@
+"""Hiding secrets in texts, in all the forms in which servers and programs repeat them."""
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+MIN_SECRET_CHARS = 8
+"""The length from which a secret is recognised. A shorter one could also be ordinary text."""
+MASK = "***"
+
+_HTML = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
+_SECRET_NAME = re.compile(r"auth|cookie|key|secret|token|passw|credential", re.IGNORECASE)
+_PIECE_CHARS = 8
+_WORDS = re.compile(r"[\s;,=\"']+")
+_CODES = (
+    "%{:02X}",
+    "%{:02x}",
+    "\\u{:04x}",
+    "\\u{:04X}",
+    "\\x{:02x}",
+    "&#{};",
+    "&#x{:x};",
+    "&#x{:X};",
+    "&#{:03};",
+)
+"""How texts write a character that is neither a letter nor a digit, by its number."""
+
+
+class Mask:
+    """A set of secrets, which it replaces in texts. Its `repr` contains none of them."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        """Collect the forms of `secrets`. Those shorter than `MIN_SECRET_CHARS` are ignored."""
+        forms = {form for secret in set(secrets) for form in forms_of(secret)}
+        self._forms = sorted(forms, key=len, reverse=True)
+
+    def hide(self, text: str) -> str:
+        """Return `text` without the secrets that it holds whole."""
+        for form in self._forms:
+            text = text.replace(form, MASK)
+        return text
+
+    def hide_bytes(self, data: bytes) -> bytes:
+        """Return `data`, which may be any file, without the secrets that it holds whole."""
+        for form in self._forms:
+            data = data.replace(form.encode(errors="surrogatepass"), MASK.encode())
+        return data
+
+    def hide_pieces(self, text: str) -> str:
+        """Return `text` without the secrets and without their beginnings and ends, which somebody may have cut off.
+
+        This is for errors. A piece has at least half of a secret, or 8 characters; ordinary text can have them too.
+        """
+        text = self.hide(text)
+        backwards, size = text[::-1], len(text)
+        spans = [span for form in self._forms for span in _find_beginnings(text, form)]
+        for form in self._forms:
+            spans += [(size - end, size - start) for start, end in _find_beginnings(backwards, form[::-1])]
+        # From the end, so that the positions before it stay valid; spans that overlap become one.
+        start = size
+        for first, last in sorted(spans, key=lambda span: (-span[1], span[0])):
+            if first < start:
+                text = text[:first] + (MASK if last <= start else "") + text[min(last, start) :]
+                start = first
+        return text
+
+
+def forms_of(secret: str) -> set[str]:
+    """Return the forms that `secret` may have: as it is, and escaped for JSON, HTML, URLs, Python and base64."""
+    if len(secret) < MIN_SECRET_CHARS:
+        return set()
+    quoted = json.dumps(secret, ensure_ascii=False)[1:-1]
+    forms = {secret, repr(secret)[1:-1], quoted, json.dumps(secret)[1:-1], unquote(secret)}
+    forms |= {json.dumps(quoted)[1:-1], quoted.replace("/", "\\/")}
+    once = quote(secret, safe="", errors="surrogatepass")
+    forms |= {quote(secret, errors="surrogatepass"), once, quote(once), once.replace("%20", "+")}
+    forms |= {secret.translate(_HTML), secret.translate({**_HTML, ord('"'): "&quot;", ord("'"): "&#x27;"})}
+    for code in _CODES:
+        for kept in ("", "-_.~"):
+            chars = [char if char.isalnum() or char in kept else code.format(ord(char)) for char in secret]
+            forms.add("".join(chars))
+    data = secret.encode(errors="surrogatepass")
+    # The text may be part of a longer one, such as `user:password`: three alignments, without the outer characters.
+    for shift, first in enumerate((0, 2, 3)):
+        last = -1 if (len(data) + shift) % 3 else None
+        whole = base64.b64encode(bytes(shift) + data).rstrip(b"=").decode()[first:last]
+        forms |= {whole, whole.replace("+", "-").replace("/", "_")}
+    return {form for form in forms if len(form) >= MIN_SECRET_CHARS}
+
+
+def words_of(value: str) -> list[str]:
+    """Return the parts of a header's value, such as the token of `Bearer TOKEN` and the values of cookies."""
+    words = [*value.split(), *_WORDS.split(value)]
+    scheme, _, rest = value.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            plain = base64.b64decode(rest).decode()
+        except ValueError:
+            return words
+        words += [plain, plain.partition(":")[2]]
+    return words
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether the value of a header or variable with this name is probably secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def hide_in_url(url: str) -> str:
+    """Return `url`, which need not be valid, without user, password and query."""
+    return re.sub(r"\?.*", f"?{MASK}", re.sub(r"//[^/]*@", f"//{MASK}@", url), flags=re.DOTALL)
+
+
+def secrets_of_url(url: str) -> list[str]:
+    """Return the user, the password and the values of the query of a URL, as they are and decoded."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return []
+    userinfo = parts.netloc.rpartition("@")[0]
+    raw = [userinfo, *userinfo.split(":", 1), *[item.partition("=")[2] for item in parts.query.split("&")]]
+    decoded = [unquote(item) for item in raw] + [value for _, value in parse_qsl(parts.query)]
+    return [item for item in (*raw, *decoded) if item]
+
+
+def _find_beginnings(text: str, form: str) -> Iterator[tuple[int, int]]:
+    """Yield where `text` has a beginning of `form` that is long enough to be a piece of it."""
+    size = min(_PIECE_CHARS, (len(form) + 1) // 2)
+    at = -1
+    while (at := text.find(form[:size], at + 1)) >= 0:
+        end = at + size
+        while end < len(text) and end - at < len(form) and text[end] == form[end - at]:
+            end += 1
+        yield at, end

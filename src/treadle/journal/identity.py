@@ -1,0 +1,83 @@
+"""The proof that this user wrote a journal file, or trusts a run in it.
+
+A proof in the file is a seal: a code that only the user's secret makes. The secret is TREADLE_SECRET, or a file in
+the user's state folder. A file also carries an extended attribute where the system has them. Copying a file to
+another machine drops the attribute, and a container keeps it when its home folder is new.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import sys
+import tempfile
+from pathlib import Path
+
+VARIABLE = "TREADLE_SECRET"
+_ATTRIBUTE = "user.treadle.origin"
+_SECRET_BYTES = 32
+
+
+def make_seal(*texts: str) -> str:
+    """Return a seal over `texts`, which `is_sealed` accepts; "" if this user can keep no secret."""
+    return _seal(_read_secret() or _make_secret(), texts)
+
+
+def is_sealed(seal: str, *texts: str) -> bool:
+    """Return whether this user made `seal` over `texts`."""
+    return bool(seal) and hmac.compare_digest(seal.encode(), _seal(_read_secret(), texts).encode())
+
+
+def mark_place(path: Path, origin: str) -> None:
+    """Set the attribute that says that the file at `path` was made here."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setxattr(path, _ATTRIBUTE, origin.encode())
+
+
+def is_marked(path: Path, origin: str) -> bool:
+    """Return whether the file at `path` has the attribute that `mark_place` sets."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return os.getxattr(path, _ATTRIBUTE) == origin.encode()
+    return False
+
+
+def _seal(secret: bytes | None, texts: tuple[str, ...]) -> str:
+    if secret is None:
+        return ""
+    joined = "\0".join(texts).encode(errors="surrogatepass")
+    return hmac.new(secret, joined, hashlib.sha256).hexdigest()
+
+
+def _secret_path() -> Path | None:
+    """Return the path of the file that holds the secret; `None` if the user has no home."""
+    try:
+        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "treadle" / "secret"
+    except RuntimeError:
+        return None
+
+
+def _read_secret() -> bytes | None:
+    if given := os.environ.get(VARIABLE):
+        return given.encode()
+    path = _secret_path()
+    with contextlib.suppress(OSError):
+        found = path.read_bytes() if path is not None else b""
+        return found if len(found) == _SECRET_BYTES else None
+    return None
+
+
+def _make_secret() -> bytes | None:
+    """Write a new secret, unless another process does so first, and return the one that is kept."""
+    path = _secret_path()
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # The file appears only with its content: other processes may read it at any time.
+            with tempfile.NamedTemporaryFile(dir=path.parent) as file:
+                file.write(secrets.token_bytes(_SECRET_BYTES))
+                file.flush()
+                os.link(file.name, path)
+    return _read_secret()

@@ -1,0 +1,49 @@
+"""Which server a recorded model would ask, and which keys it would send there, in words. Nothing is asked."""
+
+import os
+import re
+
+from treadle.core.spec import PartSpec
+from treadle.http.transport import address_of
+from treadle.models.config.build import home_of, providers, split_name
+from treadle.models.config.file import ModelTable, load_config
+from treadle.models.config.presets import find_preset
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def demands_of_model(part: PartSpec) -> list[str]:
+    """Return what asking the model of `part` would load, ask and send. Raises: `ConfigError`."""
+    if part.missing is not None:
+        return [f"send the conversation to the model {part.name!r} of the program"]
+    if part.name.partition(":")[0] == "oracle" and "base_url" not in (part.settings or {}):
+        return []
+    models = load_config().file.models
+    table = models.get(part.name)
+    if table is None:
+        return [_demand(part, None)] if ":" in part.name else []
+    others = [PartSpec(name=name) for name in table.fallback]
+    return [_demand(member, models[member.name]) for member in (part, *others)]
+
+
+def _demand(part: PartSpec, table: ModelTable | None) -> str:
+    settings = part.settings or {}
+    provider, _ = split_name(part.name if table is None else table.model)
+    preset = find_preset(provider)
+    if preset is None:
+        where = providers().get(provider, "which is not installed")
+        return f"load the provider {provider!r} ({where}) and ask its model {part.name!r}"
+    variable = preset.base_url_variable
+    url = settings.get("base_url") or (table.base_url if table is not None else None)
+    url = url or (os.environ.get(variable) if variable else None) or home_of(preset)
+    key = settings.get(
+        "api_key_env", (table.api_key_env if table is not None else None) or preset.key_variable
+    )
+    keys = [key, *[name for name in preset.header_variables.values() if os.environ.get(name)]]
+    for value in (table.headers or {}).values() if table is not None else ():
+        keys += _VARIABLE.findall(value)
+    sent = ", ".join([str(name) for name in keys if name])
+    return (
+        f"send the conversation to {address_of(str(url))!r} for the model {part.name!r}"
+        f"{f', with the keys in {sent}' if sent else ''}"
+    )
