@@ -511,6 +511,9 @@ _decoder: msgspec.json.Decoder[DurableBody] = msgspec.json.Decoder(DurableBody)
 _probe = msgspec.json.Decoder(_Probe)
 _line = msgspec.json.Decoder(_Line)
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises for JSON that is malformed, is not UTF-8, or is nested too deeply."""
+
 encode_body = _encoder.encode
 """Return a body as JSON: an object whose first key is `type`."""
 
@@ -525,7 +528,7 @@ def decode_body(raw: bytes) -> DurableBody:
     """
     try:
         body = _decoder.decode(raw)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise JournalError(_explain(raw, error)) from error
     if not body.at and b'"at"' not in raw:
         raise JournalError(f"a damaged event (it has no time): {raw[:120]!r}")
@@ -541,9 +544,9 @@ def decode_line(line: bytes) -> Event:
     """
     try:
         head = _line.decode(line)
-    except msgspec.DecodeError as error:
+        fields: dict[str, msgspec.Raw] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except UNREADABLE as error:
         raise JournalError(f"not a line of a Treadle journal ({error}): {line[:80]!r}") from error
-    fields: dict[str, msgspec.Raw] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     raw = _encoder.encode({name: value for name, value in fields.items() if name not in ("run_id", "seq")})
     return Event(head.run_id, head.seq, decode_body(raw), raw)
 
@@ -560,7 +563,7 @@ def _refuse_newer(version: str | None) -> None:
 def _explain(raw: bytes, error: Exception) -> str:
     try:
         probe = _probe.decode(raw)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         probe = _Probe()
     kind = probe.type
     if kind == RunStarted.__struct_config__.tag:

@@ -28,7 +28,7 @@ from treadle.core.errors import JournalError
 from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.commit import FileState, commit_writes
-from treadle.journal.sqlite.failures import explain, has_code
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 from treadle.journal.sqlite.layout import LOCK_SECONDS
 from treadle.journal.sqlite.lease import Lease, give_back, this_owner
 from treadle.journal.sqlite.writer import Write
@@ -310,7 +310,7 @@ class Committer:
                     with contextlib.suppress(sqlite3.Error):
                         db.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+        except ERRORS as error:
             raise explain(error, self._path) from error
         for _ in range(orphans):
             self._orphans.popleft()

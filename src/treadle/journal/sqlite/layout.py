@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | `runs` | each run | its id, its lease, and the facts that change with a turn at most |
 | `heads` | each run | its newest frame, and the facts that change with every step |
-| `frames` | what one run appended in one turn of an event loop | the events as JSON lines |
+| `frames` | what one run appended in one turn of an event loop | the events as JSON lines, a checksum |
 | `blobs` | each content | the bytes, by SHA-256 |
 | `owners` | each open journal that took a lease | the process and its heartbeat |
 | `meta` | one row | how often a run was taken over from a process that died or hung |
@@ -13,8 +13,11 @@
 
 A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would have a
 page for every run or two, and every commit would write as many pages as runs are in flight.
+
+The checksums are explained in `checks`. Rows that version 3 or an older one wrote have none.
 """
 
+import contextlib
 import secrets
 import sqlite3
 import time
@@ -22,7 +25,7 @@ from pathlib import Path
 
 from treadle.core.errors import JournalError
 from treadle.journal.identity import make_seal, mark_place
-from treadle.journal.sqlite.failures import explain, has_code
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 
 APPLICATION_ID = 0x5452444C
 """The number in SQLite's header that marks a file as Treadle's."""
@@ -76,6 +79,11 @@ MIGRATIONS = (
     CREATE TABLE origin(id TEXT NOT NULL, seal TEXT NOT NULL);
     CREATE TABLE trust(run INTEGER PRIMARY KEY, seal TEXT NOT NULL);
     """,
+    """
+    ALTER TABLE runs ADD COLUMN checksum INTEGER;
+    ALTER TABLE heads ADD COLUMN checksum INTEGER;
+    ALTER TABLE frames ADD COLUMN checksum INTEGER;
+    """,
 )
 """The migrations: number n, from 0, changes a file of version n to version n + 1. SQLite's `user_version` is the
 version of a file.
@@ -91,16 +99,20 @@ LOCK_SECONDS = 30.0
 """How long another process may hold the file's lock."""
 
 
+_MIN_PAGE_BYTES = 512
+
+
 def connect(path: Path, level: str) -> sqlite3.Connection:
     """Open a connection to the journal at `path`; create the file and bring it up to date if need be.
 
     Raises: `JournalError` for a file of another program, a newer Treadle, or a file that cannot be opened.
     """
+    _refuse_remnant(path)
     try:
         db = sqlite3.connect(
             path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise explain(error, path) from error
     try:
         _refuse_foreign(db, path)
@@ -108,13 +120,20 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
         db.execute("PRAGMA trusted_schema=OFF")  # the file may come from anybody
         db.execute(f"PRAGMA synchronous={LEVELS[level]}")
         _migrate(db, path)
-    except sqlite3.Error as error:
+    except ERRORS as error:
         db.close()
         raise explain(error, path) from error
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _refuse_remnant(path: Path) -> None:
+    """Raise an error for a file that SQLite would take for an empty one, because it is shorter than a page."""
+    with contextlib.suppress(OSError):
+        if 0 < path.stat().st_size < _MIN_PAGE_BYTES:
+            raise JournalError(f"{str(path)!r} is not a Treadle journal, or was cut off; restore a backup")
 
 
 def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:

@@ -43,13 +43,15 @@ def this_owner() -> Owner:
 
 def is_alive(owner: Owner, beat_at: float, now: float, lease_seconds: float) -> bool:
     """Return True if `owner`, whose last heartbeat was at `beat_at`, still holds its leases."""
+    if not isinstance(beat_at, float) or not isinstance(owner.pid, int):
+        return False  # The row is damaged. If the owner is alive after all, its writes are refused.
     if now - beat_at > lease_seconds:
         return False
     if owner.host != _host():
         return True
     try:
         os.kill(owner.pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
