@@ -6,6 +6,7 @@ import sys
 from benchmarks import (
     common,
     dialects,
+    files,
     formats,
     growth,
     limits,
@@ -22,6 +23,8 @@ BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
     "growth": growth.measure,
+    "bodies": growth.measure_bodies,
+    "files": files.measure,
     "streaming": streaming.measure,
     "dialects": dialects.measure,
     "formats": formats.measure,

@@ -4,9 +4,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treadle.agent.agent import Agent
+    from treadle.agent.options import RunContext
     from treadle.agent.run import Run
     from treadle.agent.session import Session
     from treadle.agent.stream import RunStream
+    from treadle.agent.task import Grade, Task
+    from treadle.agent.window import Batch
     from treadle.core.errors import (
         ConfigError,
         ExportError,
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
         LeaseLostError,
         ProviderError,
         ReplayDivergence,
+        RetryWithMessage,
         RunExistsError,
         RunNotFoundError,
         SandboxError,
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
         TreadleError,
         UntrustedError,
     )
-    from treadle.core.events import Ephemeral, Event
+    from treadle.core.narrowing import Ephemeral, Event
     from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
     from treadle.core.replay import Replay
     from treadle.core.types import (
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
         ToolSpec,
         Usage,
     )
+    from treadle.journal.protocol import RunFilter, RunInfo
     from treadle.journal.registry import open_journal
     from treadle.models.config.build import model
     from treadle.models.scripted import ScriptedModel
@@ -53,14 +58,16 @@ _WHERE = {
     "Approval": "treadle.core.policy",
     "ApprovalRequest": "treadle.tools.protocol",
     "Attachment": "treadle.tools.protocol",
+    "Batch": "treadle.agent.window",
     "ConfigError": "treadle.core.errors",
     "Decision": "treadle.tools.protocol",
     "Effect": "treadle.core.types",
-    "Ephemeral": "treadle.core.events",
-    "Event": "treadle.core.events",
+    "Ephemeral": "treadle.core.narrowing",
+    "Event": "treadle.core.narrowing",
     "ExportError": "treadle.core.errors",
     "Fault": "treadle.core.types",
     "FinishReason": "treadle.core.types",
+    "Grade": "treadle.agent.task",
     "InDoubt": "treadle.core.policy",
     "JournalError": "treadle.core.errors",
     "LeaseHeldError": "treadle.core.errors",
@@ -71,15 +78,20 @@ _WHERE = {
     "ProviderError": "treadle.core.errors",
     "Replay": "treadle.core.replay",
     "ReplayDivergence": "treadle.core.errors",
+    "RetryWithMessage": "treadle.core.errors",
     "Role": "treadle.core.types",
     "Run": "treadle.agent.run",
+    "RunContext": "treadle.agent.options",
     "RunExistsError": "treadle.core.errors",
+    "RunFilter": "treadle.journal.protocol",
+    "RunInfo": "treadle.journal.protocol",
     "RunNotFoundError": "treadle.core.errors",
     "RunStream": "treadle.agent.stream",
     "SandboxError": "treadle.core.errors",
     "ScriptedModel": "treadle.models.scripted",
     "Session": "treadle.agent.session",
     "StopReason": "treadle.core.types",
+    "Task": "treadle.agent.task",
     "ToolCall": "treadle.core.types",
     "ToolContext": "treadle.tools.context",
     "ToolError": "treadle.core.errors",
@@ -102,6 +114,7 @@ __all__ = [
     "Approval",
     "ApprovalRequest",
     "Attachment",
+    "Batch",
     "ConfigError",
     "Decision",
     "Effect",
@@ -110,6 +123,7 @@ __all__ = [
     "ExportError",
     "Fault",
     "FinishReason",
+    "Grade",
     "InDoubt",
     "JournalError",
     "LeaseHeldError",
@@ -120,15 +134,20 @@ __all__ = [
     "ProviderError",
     "Replay",
     "ReplayDivergence",
+    "RetryWithMessage",
     "Role",
     "Run",
+    "RunContext",
     "RunExistsError",
+    "RunFilter",
+    "RunInfo",
     "RunNotFoundError",
     "RunStream",
     "SandboxError",
     "ScriptedModel",
     "Session",
     "StopReason",
+    "Task",
     "ToolCall",
     "ToolContext",
     "ToolError",

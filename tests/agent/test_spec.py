@@ -172,11 +172,11 @@ async def test_another_model_that_goes_on_is_asked_for_the_schema_in_its_own_way
     journal = MemoryJournal()
     await Agent(ScriptedModel([]), journal=journal, schema=schema).run("How many?", run_id="r")
     second = Caller([[call("final_answer", {"n": 3})]])
-    run = await Agent(second, journal=journal).resume("r")
+    run = await Agent(second, journal=journal).resume("r", schema=schema)
     assert run.value == {"n": 3}, run.error
     assert second.requests[0].output_schema is None
     assert [spec.name for spec in second.requests[0].tools] == ["final_answer"]
     assert (await Agent(second, journal=journal).replay("r")).is_exact
     third = ScriptedModel(['{"n": 4}'])
-    fork = await Agent(third, journal=journal).fork("r", text="Again.")
+    fork = await Agent(third, journal=journal).fork("r", text="Again.", schema=schema)
     assert (fork.value, third.requests[0].output_schema) == ({"n": 4}, schema)

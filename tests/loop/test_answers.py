@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from treadle import Agent, Policy, tool
+from treadle import Agent, Policy, Run, tool
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, RateLimitError
 from treadle.core.types import Completion, FinishReason, Message, OutputMode, Role, StopReason, Usage
@@ -48,8 +48,7 @@ async def test_an_answer_in_the_schema(mode, text):
     agent, model = make([text], mode)
     run = await agent.run("Tell of Oslo.")
     assert (run.stop_reason, run.output, run.error) == (StopReason.COMPLETED, GOOD, None)
-    assert run.value == {"name": "Oslo", "people": 700000}
-    assert run.parse(City) == City(name="Oslo", people=700000)
+    assert run.value == City(name="Oslo", people=700000)
     request = model.requests[0]
     assert (request.output_schema is not None) is (mode == "native")
     said = request.messages[0]
@@ -80,7 +79,7 @@ async def test_beside_other_tools_the_model_chooses_and_all_calls_are_run():
     both = [call("look_up", {"name": "Oslo"}), call("final_answer", GOOD)]
     agent, model = make([[call("look_up", {"name": "Oslo"})], both], "tool", tools=[look_up])
     run = await agent.run("Tell of Oslo.")
-    assert run.value["people"] == 700000
+    assert run.value.people == 700000
     assert model.requests[0].required_tool is None
     assert [m.name for m in run.state.messages if m.role is Role.TOOL] == [
         "look_up",
@@ -155,7 +154,7 @@ async def test_a_wrap_up_answers_in_the_schema_too(mode, answer):
     steps = [[call("look_up", {"name": "Oslo"})], answer]
     agent, model = make(steps, mode, tools=[look_up], max_steps=1)
     run = await agent.run("Tell of Oslo.")
-    assert (run.stop_reason, run.output, run.value["name"]) == (StopReason.MAX_STEPS, GOOD, "Oslo")
+    assert (run.stop_reason, run.output, run.value.name) == (StopReason.MAX_STEPS, GOOD, "Oslo")
     assert [spec.name for spec in model.requests[1].tools] == (["final_answer"] if mode == "tool" else [])
     await replays(agent, run)
 
@@ -182,11 +181,18 @@ async def test_a_run_has_a_schema_of_its_own_and_a_fork_keeps_it():
     agent = Agent(model, journal=MemoryJournal())
     run = await agent.run("Count.", schema=list[int])
     assert run.value == [1, 2]
-    assert run.parse(list[int]) == [1, 2]
-    fork = await agent.fork(run.run_id, at=2)
+    fork = await agent.fork(run.run_id, at=2, schema=list[int])
     assert fork.value == [3]
-    with pytest.raises(ValueError, match="has no schema"):
-        (await Agent(ScriptedModel(["x"]), journal=MemoryJournal()).run("x")).value  # noqa: B018
+    assert Run.load(fork.run_id, agent.journal).value == [3]
+
+
+async def test_the_value_of_a_run_without_a_schema_is_its_text():
+    agent = Agent(ScriptedModel(["x", RuntimeError("down")]), journal=MemoryJournal())
+    run = await agent.run("go")
+    assert (run.value, Run.load(run.run_id, agent.journal).value) == ("x", "x")
+    failed = await agent.run("go")
+    with pytest.raises(ValueError, match="has no answer: RuntimeError: down"):
+        failed.value  # noqa: B018
 
 
 async def test_what_is_no_object_is_asked_for_in_the_text():
@@ -214,8 +220,8 @@ async def test_a_resumed_run_still_knows_its_schema(tmp_path):
     scripted = ScriptedModel([[call("final_answer", GOOD)]])
     scripted.output_mode = OutputMode.TOOL
     agent = Agent(scripted, journal=tmp_path / "runs.db")
-    resumed = await agent.resume(run.run_id)
-    assert resumed.value["name"] == "Oslo"
+    resumed = await agent.resume(run.run_id, schema=City)
+    assert resumed.value.name == "Oslo"
     assert scripted.requests[0].required_tool == "final_answer"
 
 

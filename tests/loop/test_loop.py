@@ -1792,8 +1792,14 @@ def test_a_blocking_session() -> None:
         assert session.send_sync("b").output == "two"
 
 
-async def test_the_blocking_calls_work_beside_a_running_loop(lab: Lab) -> None:
-    assert lab.agent("done").run_sync("go").output == "done"
+async def test_the_blocking_calls_refuse_to_block_a_running_loop(lab: Lab) -> None:
+    agent = lab.agent("done")
+    with pytest.raises(ConfigError, match=r"write `await agent.run\(...\)` instead"):
+        agent.run_sync("go")
+    with pytest.raises(ConfigError, match=r"async for event in agent.stream"):
+        next(agent.stream_sync("go"))
+    with pytest.raises(ConfigError, match=r"async with agent.session\(\)"), agent.session():
+        pass
 
 
 def test_a_provider_error_keeps_its_type_for_the_journal() -> None:

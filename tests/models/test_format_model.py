@@ -97,7 +97,8 @@ async def test_a_call_that_cannot_be_read_is_told_to_the_model():
 async def test_one_whose_name_cannot_be_read_too():
     done, _, _ = await run(["<tool_call>\noops\n</tool_call>", "3"])
     (result,) = done.results
-    assert result.error_kind is ToolErrorKind.UNKNOWN_TOOL
+    assert result.error_kind is ToolErrorKind.INVALID_JSON
+    assert "The call could not be read" in result.content
     assert done.output == "3"
 
 
@@ -205,7 +206,7 @@ async def test_a_model_that_repeats_itself_is_told_once():
     results = done.results
     assert len(results) == 16 + 1 + 1
     assert [result.content for result in results if not result.is_error] == ["3"]
-    assert "483 more" in str(done.events)
+    assert "483 more" in str([event.body for event in done.events])
 
 
 async def test_a_broken_call_is_told_of_though_its_text_is_quoted():

@@ -100,7 +100,7 @@ class TestSpec:
         ("options", "why"),
         [
             ({"effect": "twice"}, "'twice'; use one of 'pure', 'idempotent', 'once'"),
-            ({"efect": "pure"}, "no tool option 'efect'"),
+            ({"efect": "pure"}, "tool has no option 'efect'; did you mean 'effect'"),
             ({"timeout_seconds": 0}, "timeout_seconds is 0"),
             ({"max_result_chars": -1}, "max_result_chars is -1"),
             ({"name": "a b"}, "'a b' cannot be the name of a tool"),

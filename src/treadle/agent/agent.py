@@ -7,79 +7,109 @@ that are given by name are imported only when they are needed.
 import asyncio
 import inspect
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from operator import is_not
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
+
+from msgspec.structs import replace
 
 from treadle.agent import driving
-from treadle.agent.attachments import Attachable, read_attachments
+from treadle.agent.answer import AnswerType, answer_type
+from treadle.agent.attachments import read_attachments
+from treadle.agent.batch import BatchWork, check_batch_id, split_options
 from treadle.agent.driving import Attached
 from treadle.agent.kit import Kit
-from treadle.agent.run import Run
+from treadle.agent.options import (
+    AgentOptions,
+    BatchOptions,
+    ForkOptions,
+    Given,
+    ResumeOptions,
+    RunContext,
+    RunOptions,
+    StreamOptions,
+    check_agent,
+    check_callable,
+    check_run,
+    check_run_id,
+    check_tools,
+    read_instructions,
+)
+from treadle.agent.run import Run, T_co, V
 from treadle.agent.spec import Files, make_model, make_spec, refuse_missing
 from treadle.agent.stream import RunStream
-from treadle.agent.sync import iterate_blocking
+from treadle.agent.sync import block, iterate_blocking
 from treadle.agent.task import Task
 from treadle.agent.trust import demands_of
+from treadle.agent.window import Batch
 from treadle.core import events as e
-from treadle.core.errors import UntrustedError
+from treadle.core.errors import ConfigError, UntrustedError
+from treadle.core.narrowing import Item
 from treadle.core.policy import Policy
+from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec
 from treadle.core.state import Status
-from treadle.core.types import Json, StopReason
-from treadle.http.background import run_blocking
+from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal
-from treadle.loop.driver import Emit
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import Clock, to_decided
+from treadle.loop.workbench import to_decided
 from treadle.models.protocol import Model
-from treadle.tools.protocol import Approver, Decision, Tool, ToolLike
+from treadle.tools.context import NO_DEPS
+from treadle.tools.protocol import Approver, Tool, ToolLike
 
 if TYPE_CHECKING:
     from treadle.agent.session import Session
 
 
-class Agent:
-    """A model with instructions, tools and a policy. One agent can drive any number of runs at the same time."""
+class Agent(Generic[T_co]):
+    """A model with instructions, tools and a policy. One agent can drive any number of runs at the same time.
 
+    `Agent[Invoice]` is an agent whose answers are `Invoice`s; without a schema it is an `Agent[str]`.
+    """
+
+    @overload
     def __init__(
-        self,
-        model: Model | str,
-        *,
-        instructions: str | None = None,
-        tools: Iterable[ToolLike] = (),
-        policy: Policy | None = None,
-        journal: Journal | str | Path | None = None,
-        files: Files | None = None,
-        approver: Approver | None = None,
-        schema: Any = None,
-        clock: Clock = time,
-    ) -> None:
-        """Make an agent from its parts.
+        self: "Agent[str]", model: Model | str, *, schema: None = None, **options: Unpack[AgentOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Agent[V]", model: Model | str, *, schema: type[V], **options: Unpack[AgentOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Agent[Any]", model: Model | str, *, schema: Any, **options: Unpack[AgentOptions]
+    ) -> None: ...
+    def __init__(self, model: Model | str, *, schema: Any = None, **options: Unpack[AgentOptions]) -> None:
+        """Make an agent from its parts. `AgentOptions` describes the options.
 
-        `model` is a model or a name for `treadle.model`; `journal` is a journal or a path for
-        `treadle.open_journal`. `files` are the initial files of every run's sandbox. `approver` is asked about
-        the calls that the policy says to ask about; without one, or if it returns `None`, the run pauses until
-        `resume(run_id, approvals=...)`. `schema` is a pydantic type or a JSON Schema that every final answer must
-        fit; `Run.value` is then the answer. `clock` gives the times and durations of events.
+        `model` is a model or a name for `treadle.model`. `schema` is the type of the answers: a pydantic model, a
+        dataclass, a TypedDict, a struct of msgspec, any other type that pydantic knows, or a JSON Schema. Every
+        final answer must fit it, its validators included, and `Run.value` is the answer as a value of that type.
 
-        Raises: `ConfigError` if a part given by name cannot be loaded, two tools have the same name, or `schema` is
-        not a JSON Schema.
+        Raises: `ConfigError` for a part of a wrong type, if a part given by name cannot be loaded, if two tools
+        have the same name, or if `schema` has no JSON Schema.
         """
+        check_options(options, AgentOptions.__optional_keys__, "Agent")
+        check_agent(model, options)
+        policy, journal = options.get("policy"), options.get("journal")
         self.model: Model = _load_model(model) if isinstance(model, str) else model
-        self.instructions = instructions
+        self.instructions = options.get("instructions")
         self.policy = policy or Policy()
         self.has_policy = policy is not None
         """True if a policy was given. It then also applies to runs that this agent resumes; else they keep
         theirs."""
-        self.kit = Kit(tools, self.model)
+        self.kit = Kit(options.get("tools", ()), self.model)
         """The toolboxes for the agent's runs."""
-        self.files = files
-        self.approver = approver
-        self.schema = None if schema is None else _to_schema(schema)
-        self.clock = clock
+        if policy is not None:
+            self.kit.check_policy(policy)
+        self.files = options.get("files")
+        self.deps: object = options.get("deps", NO_DEPS)
+        self.approver = options.get("approver")
+        self.answer: AnswerType[T_co] = answer_type(schema)
+        """The type of the answers."""
+        self.clock = options.get("clock", time)
         self._spec: AgentSpec | None = None
         self._spec_parts: tuple[object, ...] = ()
         """The attributes that `_spec` was made from."""
@@ -98,7 +128,7 @@ class Agent:
         journal: Journal | str | Path | None = None,
         approver: Approver | None = None,
         trust: bool = False,
-    ) -> "Agent":
+    ) -> "Agent[Any]":
         """Build the agent that a spec, such as `Run.spec`, describes.
 
         `model` and `tools`, if given, replace those of the spec. `trust` must be true for the spec of a run that
@@ -108,28 +138,38 @@ class Agent:
         cannot be built from its name; the message names each such part. `UntrustedError` for a spec that needs
         `trust`; the message names what its parts would do.
         """
+        if not isinstance(spec, AgentSpec):
+            raise ConfigError(f"the spec is {spec!r:.200}; give an AgentSpec, such as `run.spec`")
         if spec.is_foreign and not trust:
             raise UntrustedError("the agent", demands_of(spec))
+        if tools is not None:
+            check_tools(tools)
         given = None if tools is None else tuple(tools)
         refuse_missing(spec, has_model=model is not None, has_tools=given is not None)
-        return cls(
+        agent = cls(
             make_model(spec.model, api_key) if model is None else model,
             instructions=spec.instructions,
             tools=spec.tools if given is None else given,
-            policy=spec.policy,
             journal=journal,
             files=spec.files,
             approver=approver,
             schema=spec.schema,
         )
+        # The policy may name tools that were replaced.
+        agent.policy, agent.has_policy = spec.policy, True
+        return agent
 
     @property
     def spec(self) -> AgentSpec:
-        """The description of the agent, as it is now, from which another process can build it again."""
-        parts = (self.model, self.instructions, self.policy, self.schema, self.files)
+        """The description of the agent, as it is now, from which another process can build it again.
+
+        It has no instructions if they come from a function; the spec of a run has what the function said.
+        """
+        text = self.instructions if isinstance(self.instructions, str) else None
+        parts = (self.model, text, self.policy, self.answer, self.files)
         if self._spec is None or any(map(is_not, parts, self._spec_parts)):
             self._spec = make_spec(
-                self.model, self.instructions, self.kit.given, self.policy, self.schema, self.files
+                self.model, text, self.kit.given, self.policy, self.answer.schema, self.files
             )
             self._spec_parts = parts
         return self._spec
@@ -149,107 +189,197 @@ class Agent:
             self._opened = open_journal(self._journal_path)  # type: ignore[arg-type]
         return self._opened
 
+    @overload
     async def run(
-        self,
-        task: str | Task,
-        *,
-        run_id: str | None = None,
-        files: Files | None = None,
-        attach: Sequence[Attachable] = (),
-        metadata: Mapping[str, Json] | None = None,
-        schema: Any = None,
-        on_event: Emit | None = None,
-    ) -> Run:
+        self, task: str | Task, *, schema: None = None, **options: Unpack[RunOptions]
+    ) -> Run[T_co]: ...
+    @overload
+    async def run(self, task: str | Task, *, schema: type[V], **options: Unpack[RunOptions]) -> Run[V]: ...
+    @overload
+    async def run(self, task: str | Task, *, schema: Any, **options: Unpack[RunOptions]) -> Run[Any]: ...
+    async def run(self, task: str | Task, *, schema: Any = None, **options: Unpack[RunOptions]) -> Run[Any]:
         """Run a task, or a text as the user's message, to the end of the turn, and return the run.
 
-        A `Task` has its own files and tools, and its check grades the run. `attach` adds images, audio or
-        documents to the message: paths of files, or `Artifact`s. `schema` replaces the agent's. `on_event` is
-        called with every event once it is durable, and with the deltas in between.
+        `RunOptions` describes the options. A `Task` has its own files and tools, and its check grades the run.
+        `schema` replaces the agent's.
 
         A run that fails does not raise: `Run.stop_reason` and `Run.fault` tell why it ended. A cancelled run can be
         resumed.
 
         Raises: `RunExistsError` if the journal already has a run `run_id`; `JournalError` if the store fails;
-        `ConfigError` for an attachment that cannot be read.
+        `ConfigError` for an option of a wrong name or type, an attachment that cannot be read, or if a tool needs
+        `deps` that were not given; and what `on_event` raises.
         """
+        check_options(options, RunOptions.__optional_keys__, "run")
+        return await self.begin_run(task, self._given(options, schema), options)
+
+    async def begin_run(self, task: str | Task, given: Given, options: StreamOptions) -> Run[Any]:
+        """Make a run of `task` and drive it; see `run`."""
+        if options or type(task) is not str:
+            check_run(task, options)
+        attach, deps = options.get("attach", ()), given.deps
         attached: Attached = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
+        run_id = options.get("run_id") or driving.make_run_id()
+        if self.instructions is not None and not isinstance(self.instructions, str):
+            text = task if isinstance(task, str) else task.input
+            context = RunContext(
+                run_id=run_id,
+                deps=None if deps is NO_DEPS else deps,
+                input=text,
+                metadata=options.get("metadata") or {},
+            )
+            said = await read_instructions(self.instructions, context)
+            given = replace(given, instructions=said)
         driver = driving.begin(
             self,
             task,
+            given,
             run_id=run_id,
-            files=files,
-            metadata=metadata,
-            schema=self.schema if schema is None else _to_schema(schema),
+            files=options.get("files"),
+            metadata=options.get("metadata"),
             attached=attached,
-            emit=on_event,
         )
-        return await driving.drive(driver, self.journal, None if isinstance(task, str) else task)
+        return await driving.drive(
+            driver, self.journal, None if isinstance(task, str) else task, given.answer
+        )
 
-    def stream(self, task: str | Task, **options: Any) -> RunStream:
+    @overload
+    def stream(
+        self, task: str | Task, *, schema: None = None, **options: Unpack[StreamOptions]
+    ) -> RunStream[T_co]: ...
+    @overload
+    def stream(
+        self, task: str | Task, *, schema: type[V], **options: Unpack[StreamOptions]
+    ) -> RunStream[V]: ...
+    @overload
+    def stream(
+        self, task: str | Task, *, schema: Any, **options: Unpack[StreamOptions]
+    ) -> RunStream[Any]: ...
+    def stream(
+        self, task: str | Task, *, schema: Any = None, **options: Unpack[StreamOptions]
+    ) -> RunStream[Any]:
         """Return an async iterator that runs a task as `run` does, and yields its events and deltas as they
         come."""
-        return RunStream(lambda emit: self.run(task, on_event=emit, **options))
+        check_options(options, StreamOptions.__optional_keys__, "stream")
+        check_run(task, options)
+        return RunStream(lambda emit: self.run(task, schema=schema, on_event=emit, **options))
 
-    async def resume(
+    @overload
+    def run_many(
         self,
-        run_id: str,
+        tasks: Iterable[str | Task] | AsyncIterable[str | Task],
         *,
-        answers: Mapping[str, str] | None = None,
-        approvals: Mapping[str, Decision | bool] | None = None,
-        on_event: Emit | None = None,
-        trust: bool = False,
-    ) -> Run:
+        schema: None = None,
+        **options: Unpack[BatchOptions],
+    ) -> Batch[Run[T_co]]: ...
+    @overload
+    def run_many(
+        self,
+        tasks: Iterable[str | Task] | AsyncIterable[str | Task],
+        *,
+        schema: type[V],
+        **options: Unpack[BatchOptions],
+    ) -> Batch[Run[V]]: ...
+    def run_many(
+        self,
+        tasks: Iterable[str | Task] | AsyncIterable[str | Task],
+        *,
+        schema: Any = None,
+        **options: Unpack[BatchOptions],
+    ) -> Batch[Any]:
+        """Return an async iterator that runs tasks, `window` at a time, and yields each run when it has ended.
+
+        `BatchOptions` describes the options. Any number of tasks takes the memory of a window. The n-th task has
+        the number n in `Run.metadata`. With a `batch_id`, the same call goes on with a batch that was interrupted:
+        runs that are over are read from the journal, and others are resumed; a run that an infrastructure fault
+        ended is tried again. A run that fails is yielded like any other.
+
+        Raises, from the iterator: `ConfigError` if the batch had another task at that place, and what `run` raises;
+        all other runs of the window are cancelled then, and can be resumed.
+        """
+        check_options(options, BatchOptions.__optional_keys__, "run_many")
+        check_batch_id(options.get("batch_id"))
+        given = self._given(options, schema)
+        work = BatchWork(self, given, given.answer, options.get("batch_id"), split_options(options))
+        return Batch(work, tasks, options.get("window", 64))
+
+    @overload
+    async def resume(
+        self, run_id: str, *, schema: None = None, **options: Unpack[ResumeOptions]
+    ) -> Run[T_co]: ...
+    @overload
+    async def resume(self, run_id: str, *, schema: type[V], **options: Unpack[ResumeOptions]) -> Run[V]: ...
+    @overload
+    async def resume(self, run_id: str, *, schema: Any, **options: Unpack[ResumeOptions]) -> Run[Any]: ...
+    async def resume(self, run_id: str, *, schema: Any = None, **options: Unpack[ResumeOptions]) -> Run[Any]:
         """Continue a run that was interrupted, waits for an answer or an approval, or ended with an error.
 
-        A run that is over is returned unchanged. Calls whose outcome was lost run again or not, depending on
-        their effect. From here on the run uses this agent's model and tools, and its policy if one was given.
-        `answers` maps question ids to texts, `approvals` maps call ids to decisions. `trust` records that a run
-        which comes from elsewhere is trusted.
+        `ResumeOptions` describes the options. A run that is over is returned unchanged. Calls whose outcome was
+        lost run again or not, depending on their effect. From here on the run uses this agent's model and tools,
+        and its policy if one was given. What the answer must fit is recorded in the run; `schema` is the type of
+        `Run.value`, by default the agent's.
 
         Raises: `RunNotFoundError`; `LeaseHeldError` if another process drives the run; `ConfigError` for an
-        answer or an approval that the run does not wait for; `UntrustedError` for a run from elsewhere that nobody
-        trusts.
+        answer or an approval that the run does not wait for, or if a tool needs `deps` that were not given;
+        `UntrustedError` for a run from elsewhere that nobody trusts.
         """
-        state, writer = await driving.reopen(self, run_id, trust=trust)
+        check_options(options, ResumeOptions.__optional_keys__, "resume")
+        check_run_id(run_id)
+        check_callable("on_event", options.get("on_event"))
+        return await self.resume_run(run_id, self._given(options, schema), options)
+
+    async def resume_run(self, run_id: str, given: Given, options: ResumeOptions | None = None) -> Run[Any]:
+        """Continue a run; see `resume`."""
+        answers = (options or {}).get("answers") or {}
+        state, writer = await driving.reopen(self, run_id, trust=given.trust)
         try:
-            driving.check_answers(state, answers or {})
-            decisions = driving.read_approvals(state, approvals or {}, self.tools)
+            driving.check_answers(state, answers)
+            decisions = driving.read_approvals(state, (options or {}).get("approvals") or {}, self.tools)
             task = driving.load_task_of(state.started)
             is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
             if is_over and (task is None or state.rewards):
                 await see_through(writer.release)
-                return Run(run_id, state, self.journal)
-            driver = await driving.go_on(self, state, writer, task, on_event)
-            driver.put(
-                *[e.QuestionAnswered(question_id=key, text=text) for key, text in (answers or {}).items()]
-            )
+                return Run(run_id, state, self.journal, given.answer)
+            driver = await driving.go_on(self, state, writer, given, task)
+            driver.put(*[e.QuestionAnswered(question_id=key, text=text) for key, text in answers.items()])
             driver.put(*[to_decided(call_id, decision) for call_id, decision in decisions.items()])
         except BaseException:
             await see_through(writer.release)
             raise
-        return await driving.drive(driver, self.journal, task)
+        return await driving.drive(driver, self.journal, task, given.answer)
 
+    @overload
     async def fork(
-        self,
-        run_id: str,
-        at: int | None = None,
-        *,
-        text: str | None = None,
-        new_run_id: str | None = None,
-        on_event: Emit | None = None,
-        trust: bool = False,
-    ) -> Run:
+        self, run_id: str, at: int | None = None, *, schema: None = None, **options: Unpack[ForkOptions]
+    ) -> Run[T_co]: ...
+    @overload
+    async def fork(
+        self, run_id: str, at: int | None = None, *, schema: type[V], **options: Unpack[ForkOptions]
+    ) -> Run[V]: ...
+    @overload
+    async def fork(
+        self, run_id: str, at: int | None = None, *, schema: Any, **options: Unpack[ForkOptions]
+    ) -> Run[Any]: ...
+    async def fork(
+        self, run_id: str, at: int | None = None, *, schema: Any = None, **options: Unpack[ForkOptions]
+    ) -> Run[Any]:
         """Make a new run from a copy of the events up to number `at`, with the files at that point, and drive it.
 
-        `at` is by default the last event. This agent's parts replace the recorded ones. `text` opens a new turn; it
-        must be given if the copied events end with a finished turn, and must not be given otherwise. `trust` is as
-        for `resume`.
+        `ForkOptions` describes the options. `at` is by default the last event. This agent's parts replace the
+        recorded ones; the recorded schema stays if the agent has none and none is given.
 
-        Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, or if `text` is missing or not
-        allowed; `UntrustedError` for a run from elsewhere that nobody trusts.
+        Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, if `text` is missing or not allowed,
+        or if a tool needs `deps` that were not given; `UntrustedError` for a run from elsewhere that nobody trusts.
         """
-        driver, task = await driving.fork(self, run_id, at, text, new_run_id, on_event, trust=trust)
-        return await driving.drive(driver, self.journal, task)
+        check_options(options, ForkOptions.__optional_keys__, "fork")
+        check_run_id(run_id)
+        check_callable("on_event", options.get("on_event"))
+        if at is not None and not isinstance(at, int):
+            raise ConfigError(f"at is {at!r}; give the number of an event, an int")
+        given = self._given(options, schema)
+        text, new_run_id = options.get("text"), options.get("new_run_id")
+        driver, task = await driving.fork(self, run_id, at, text, new_run_id, given)
+        return await driving.drive(driver, self.journal, task, given.answer)
 
     async def replay(self, run_id: str, *, policy: Policy | None = None) -> Replay:
         """Make all decisions of a run again from its journal, without calling a model or a tool.
@@ -262,15 +392,21 @@ class Agent:
         return await asyncio.to_thread(lambda: replay(self.journal.read(run_id), find_output_fault, policy))
 
     def session(
-        self, run_id: str | None = None, *, files: Files | None = None, trust: bool = False
-    ) -> "Session":
+        self,
+        run_id: str | None = None,
+        *,
+        files: Files | None = None,
+        deps: object = NO_DEPS,
+        trust: bool = False,
+    ) -> "Session[T_co]":
         """Return a session, to be used with `async with`. If `run_id` is a session in the journal, continue it.
 
-        `trust` is as for `resume`.
+        `deps` and `trust` are as for `resume`.
         """
         from treadle.agent.session import Session
 
-        return Session(self, run_id, files, trust=trust)
+        given = Given(self.answer, self.deps if deps is NO_DEPS else deps, trust=trust)
+        return Session(self, run_id, files, given)
 
     async def close(self) -> None:
         """Close the toolset objects that this agent was given, such as connections to servers.
@@ -284,40 +420,69 @@ class Agent:
                 if inspect.isawaitable(closing):
                     await closing
 
-    async def __aenter__(self) -> "Agent":
+    async def __aenter__(self) -> "Agent[T_co]":
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def run_sync(self, task: str | Task, **options: Any) -> Run:
+    @overload
+    def run_sync(
+        self, task: str | Task, *, schema: None = None, **options: Unpack[RunOptions]
+    ) -> Run[T_co]: ...
+    @overload
+    def run_sync(self, task: str | Task, *, schema: type[V], **options: Unpack[RunOptions]) -> Run[V]: ...
+    @overload
+    def run_sync(self, task: str | Task, *, schema: Any, **options: Unpack[RunOptions]) -> Run[Any]: ...
+    def run_sync(self, task: str | Task, *, schema: Any = None, **options: Unpack[RunOptions]) -> Run[Any]:
         """Call `run` and block until it returns."""
-        return run_blocking(self.run(task, **options))
+        return block(lambda: self.run(task, schema=schema, **options), "await agent.run(...)")
 
-    def stream_sync(self, task: str | Task, **options: Any) -> Iterator[e.Event | e.Ephemeral]:
+    def stream_sync(
+        self, task: str | Task, *, schema: Any = None, **options: Unpack[StreamOptions]
+    ) -> Iterator[Item]:
         """Return the items of `stream` as a plain iterator."""
-        return iterate_blocking(self.stream(task, **options))
+        stream = self.stream(task, schema=schema, **options)
+        return iterate_blocking(stream, "async for event in agent.stream(...)")
 
-    def resume_sync(self, run_id: str, **options: Any) -> Run:
+    @overload
+    def run_many_sync(
+        self, tasks: Iterable[str | Task], *, schema: None = None, **options: Unpack[BatchOptions]
+    ) -> Iterator[Run[T_co]]: ...
+    @overload
+    def run_many_sync(
+        self, tasks: Iterable[str | Task], *, schema: type[V], **options: Unpack[BatchOptions]
+    ) -> Iterator[Run[V]]: ...
+    def run_many_sync(
+        self, tasks: Iterable[str | Task], *, schema: Any = None, **options: Unpack[BatchOptions]
+    ) -> Iterator[Run[Any]]:
+        """Return the runs of `run_many` as a plain iterator."""
+        batch = self.run_many(tasks, schema=schema, **options)
+        return iterate_blocking(batch, "async for run in agent.run_many(...)")
+
+    def resume_sync(self, run_id: str, **options: Unpack[ResumeOptions]) -> Run[T_co]:
         """Call `resume` and block until it returns."""
-        return run_blocking(self.resume(run_id, **options))
+        return block(lambda: self.resume(run_id, **options), "await agent.resume(...)")
 
-    def fork_sync(self, run_id: str, at: int | None = None, **options: Any) -> Run:
+    def fork_sync(self, run_id: str, at: int | None = None, **options: Unpack[ForkOptions]) -> Run[T_co]:
         """Call `fork` and block until it returns."""
-        return run_blocking(self.fork(run_id, at, **options))
+        return block(lambda: self.fork(run_id, at, **options), "await agent.fork(...)")
 
-    def replay_sync(self, run_id: str, **options: Any) -> Replay:
+    def replay_sync(self, run_id: str, *, policy: Policy | None = None) -> Replay:
         """Call `replay` and block until it returns."""
-        return run_blocking(self.replay(run_id, **options))
+        return block(lambda: self.replay(run_id, policy=policy), "await agent.replay(...)")
+
+    def _given(self, options: Mapping[str, Any], schema: Any) -> Given:
+        answer = self.answer if schema is None else answer_type(schema)
+        return Given(
+            answer,
+            options.get("deps", self.deps),
+            options.get("on_event"),
+            trust=options.get("trust", False),
+        )
 
 
 def _load_model(name: str) -> Model:
     from treadle.models.config.build import model
 
     return model(name)
-
-
-def _to_schema(given: Any) -> dict[str, Json]:
-    from treadle.tools.schema.output import to_output_schema
-
-    return to_output_schema(given)

@@ -6,11 +6,13 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
+from treadle.agent.answer import AnswerType
 from treadle.agent.kit import Kit
+from treadle.agent.options import Given, Instructions
 from treadle.agent.run import Run
 from treadle.agent.spec import Files
 from treadle.agent.task import Task, load_task
@@ -34,12 +36,14 @@ from treadle.core.types import (
     ToolResult,
 )
 from treadle.journal.protocol import Journal, RunWriter
-from treadle.loop.driver import Driver, Emit
+from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock, read_call, to_decided
 from treadle.models.protocol import Model
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Approver, Decision, Tool
+
+T = TypeVar("T")
 
 Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
 """The parts of a message, and a mapping of hash to content for the store."""
@@ -49,12 +53,13 @@ class AgentParts(Protocol):
     """The attributes of an agent that its runs use."""
 
     model: Model
+    instructions: Instructions | None
     policy: Policy
     has_policy: bool
     kit: Kit
     files: Files | None
     approver: Approver | None
-    schema: dict[str, Json] | None
+    deps: object
     clock: Clock
 
     @property
@@ -71,24 +76,24 @@ class AgentParts(Protocol):
 def begin(
     agent: AgentParts,
     work: str | Task | None,
+    given: Given,
     *,
-    run_id: str | None = None,
+    run_id: str,
     files: Files | None = None,
     metadata: Mapping[str, Json] | None = None,
-    schema: dict[str, Json] | None = None,
     attached: Attached = ((), {}),
-    emit: Emit | None = None,
 ) -> Driver:
     """Create a run, append its first events, and return its driver. If `work` is `None`, the run is a session."""
     task = None if work is None or isinstance(work, str) else work
     text = task.input if task is not None else work if isinstance(work, str) else None
     if files is None:
         files = agent.files if task is None else task.files
-    output = agent.kit.output(schema, task)
+    output = agent.kit.output(given.answer.schema, task)
     sandbox = make_sandbox(files)
-    writer = agent.journal.create(run_id or make_run_id())
-    spec = _spec_for(agent, task, schema, files)
-    driver = make_driver(agent, State(), writer, sandbox, emit, task, output, spec.policy)
+    agent.kit.toolbox(task).check_deps(given.deps)
+    writer = agent.journal.create(run_id)
+    spec = _spec_for(agent, task, given.answer.schema, files, given.instructions)
+    driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy)
     started = e.RunStarted(
         version=e.VERSION,
         agent=spec,
@@ -122,18 +127,19 @@ async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State,
 
 
 async def go_on(
-    agent: AgentParts, state: State, writer: RunWriter, task: Task | None = None, emit: Emit | None = None
+    agent: AgentParts, state: State, writer: RunWriter, given: Given, task: Task | None = None
 ) -> Driver:
     """Return a driver for an existing run, with its files restored.
 
     Appends `run_resumed`, unless the run is over and only its grade is missing.
     """
+    agent.kit.toolbox(task).check_deps(given.deps)
     sandbox = await restore(agent.journal, state)
     policy = agent.policy if agent.has_policy else state.policy
     recorded = state.output_spec
     # Another model may have to be asked in another way.
     output = agent.kit.output(None if recorded is None else recorded.schema, task)
-    driver = make_driver(agent, state, writer, sandbox, emit, task, output, policy)
+    driver = make_driver(agent, state, writer, sandbox, given, task, output, policy)
     if state.status is not Status.FINISHED or state.stop_reason is StopReason.ERROR:
         driver.put(_resumed(agent, driver, task, policy, output))
     return driver
@@ -145,31 +151,31 @@ async def fork(
     at: int | None,
     text: str | None,
     new_run_id: str | None,
-    emit: Emit | None,
-    *,
-    trust: bool,
+    given: Given,
 ) -> tuple[Driver, Task | None]:
     """Create a run that begins with a copy of another run's first `at` events; return its driver and its task.
 
     Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, or if `text` is missing or not allowed;
     `UntrustedError`.
     """
-    await require_trust(agent.journal, run_id, agent.spec, trust=trust)
-    events = await asyncio.to_thread(agent.journal.read, run_id)
+    await require_trust(agent.journal, run_id, agent.spec, trust=given.trust)
+    until_seq = at if at is not None and at > 0 else None
+    events = await asyncio.to_thread(agent.journal.read, run_id, until_seq=until_seq)
     at = len(events) if at is None else at
     if not 1 <= at <= len(events):
         raise ConfigError(f"run {run_id!r} has events 1 to {len(events)}; it cannot be forked at {at}")
     started = events[0].body
     assert isinstance(started, e.RunStarted)
     task = load_task_of(started)
-    head = _forked(agent, started, Parent(run_id, at), task)
+    agent.kit.toolbox(task).check_deps(given.deps)
+    head = _forked(agent, started, Parent(run_id, at), given, task)
     state = fold([head, *[event.body for event in events[1:at]]])
     if state.is_turn_open is (text is not None):
         raise ConfigError(_explain_fork(state, at))
     sandbox = await restore(agent.journal, state)
     writer = agent.journal.create(new_run_id or make_run_id())
     policy = head.spec.policy
-    driver = make_driver(agent, State(), writer, sandbox, emit, task, head.output, policy)
+    driver = make_driver(agent, State(), writer, sandbox, given, task, head.output, policy)
     driver.put(head)
     driver.adopt(events[1:at])
     driver.put(_resumed(agent, driver, task, policy, head.output))
@@ -178,7 +184,7 @@ async def fork(
     return driver, task
 
 
-async def drive(driver: Driver, journal: Journal, task: Task | None) -> Run:
+async def drive(driver: Driver, journal: Journal, task: Task | None, answer: AnswerType[T]) -> Run[T]:
     """Drive a run until it ends or pauses, grade it, and release its lease.
 
     The tools are closed and the lease is released even after an error, and after any number of cancellations.
@@ -192,14 +198,16 @@ async def drive(driver: Driver, journal: Journal, task: Task | None) -> Run:
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
         await leave(driver, reason)
         raise
-    return Run(driver.run_id, driver.state, journal)
+    return Run(driver.run_id, driver.state, journal, answer)
 
 
 async def leave(driver: Driver, reason: str | None) -> None:
     """Close the tools of a run and release its lease, even if cancelled. With a `reason`, also record a pause.
 
-    If the store fails here, only that record is lost: the run can be resumed as after a crash.
+    An asynchronous listener is not told about the pause. If the store fails here, only its record is lost: the run
+    can be resumed as after a crash.
     """
+    driver.give_up_listener()
 
     async def pause() -> None:
         if reason is not None:
@@ -219,24 +227,27 @@ def make_driver(
     state: State,
     writer: RunWriter,
     sandbox: Sandbox,
-    emit: Emit | None,
+    given: Given,
     task: Task | None,
     output: OutputSpec | None,
     policy: Policy,
 ) -> Driver:
     """Return a driver for a run with the agent's model, tools and approver."""
-    toolbox = agent.kit.toolbox(task, output).under(policy)
-    return Driver(
+    toolbox = agent.kit.toolbox(task, output, given.answer).under(policy)
+    driver = Driver(
         state,
         writer,
         agent.model,
         toolbox,
         sandbox,
-        emit,
+        given.emit,
         agent.approver,
         read_blob=agent.journal.read_blob,
         clock=agent.clock,
     )
+    driver.bench.deps = given.deps
+    driver.find_answer_fault = given.answer.find_fault
+    return driver
 
 
 def make_sandbox(files: Files | None) -> Sandbox:
@@ -251,8 +262,8 @@ async def restore(journal: Journal, state: State) -> Sandbox:
     from treadle.sandbox.memory import MemorySandbox
 
     if not state.files and not state.tool_states:
-        return MemorySandbox.restore({}, journal.read_blob)
-    return await asyncio.to_thread(MemorySandbox.restore, state.files, journal.read_blob, state.tool_states)
+        return MemorySandbox.restore({}, journal.read_stored)
+    return await asyncio.to_thread(MemorySandbox.restore, state.files, journal.read_stored, state.tool_states)
 
 
 def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e.TurnStarted:
@@ -330,10 +341,16 @@ def read_approvals(
 
 
 def _spec_for(
-    agent: AgentParts, task: Task | None, schema: dict[str, Json] | None, files: Files | None
+    agent: AgentParts,
+    task: Task | None,
+    schema: dict[str, Json] | None,
+    files: Files | None,
+    instructions: str | None = None,
 ) -> AgentSpec:
-    """Return the agent's spec with the task, the schema and the files of one run."""
+    """Return the agent's spec with the task, the schema, the files and the instructions of one run."""
     spec = agent.spec
+    if instructions is not None:
+        spec = replace(spec, instructions=instructions)
     if task is not None:
         names = agent.kit.names_for(task)
         spec = replace(
@@ -360,10 +377,12 @@ def _resumed(
     return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output)
 
 
-def _forked(agent: AgentParts, started: e.RunStarted, parent: Parent, task: Task | None) -> e.RunStarted:
+def _forked(
+    agent: AgentParts, started: e.RunStarted, parent: Parent, given: Given, task: Task | None
+) -> e.RunStarted:
     """Return the first event of a fork, in which the agent's parts replace the recorded ones."""
     recorded = started.output
-    schema = agent.schema or (None if recorded is None else recorded.schema)
+    schema = given.answer.schema or (None if recorded is None else recorded.schema)
     output = agent.kit.output(schema, task)
     policy = agent.policy if agent.has_policy else started.spec.policy
     spec = _spec_for(agent, task, schema, started.spec.files)
@@ -372,7 +391,7 @@ def _forked(agent: AgentParts, started: e.RunStarted, parent: Parent, task: Task
         version=e.VERSION,
         agent=replace(spec, instructions=started.spec.instructions, policy=policy),
         instructions=started.system_message,
-        tools=agent.kit.toolbox(task, output).under(policy).specs,
+        tools=agent.kit.toolbox(task, output, given.answer).under(policy).specs,
         parent=parent,
         output=output,
         policy=None,

@@ -1,11 +1,16 @@
 """The tools of an agent's runs: the agent's own, those that a task names, and the tool that takes answers."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
+from treadle.agent.answer import TEXT, AnswerType
 from treadle.agent.spec import make_toolbox
 from treadle.agent.task import Task
+from treadle.core.errors import ConfigError
+from treadle.core.policy import Policy
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json, OutputMode, OutputSpec
 from treadle.models.protocol import Model, output_mode_of
 from treadle.tools.protocol import ToolLike
@@ -22,17 +27,33 @@ class Kit:
         self.own = make_toolbox(self.given)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
 
+    def check_policy(self, policy: Policy) -> None:
+        """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.
+
+        Without tools of its own, the agent uses those of its tasks, which are not known here.
+        """
+        for name in policy.tool_names() if self.own.tools else ():
+            if name not in self.own.tools:
+                hint = did_you_mean(name, self.own.tools) or ";"
+                known = ", ".join(self.own.tools)
+                raise ConfigError(
+                    f"the policy names the tool {name!r}, which the agent does not have{hint} "
+                    f"its tools are {known}"
+                )
+
     def names_for(self, task: Task | None) -> tuple[str, ...]:
         """Return the names of the toolsets that a task adds: none if the agent has tools of its own."""
         return () if task is None or self.own.tools else tuple(task.tools)
 
-    def toolbox(self, task: Task | None, output: OutputSpec | None = None) -> Toolbox:
-        """Return the tools for a run of `task`, with the answer tool if `output` has one."""
+    def toolbox(
+        self, task: Task | None, output: OutputSpec | None = None, answer: AnswerType[Any] = TEXT
+    ) -> Toolbox:
+        """Return the tools for a run of `task`, with the tool that takes an `answer` if `output` has one."""
         names = self.names_for(task)
         if output is None or output.tool is None:
             return self._keep(names, lambda: make_toolbox(names)) if names else self.own
-        key = (*names, msgspec.json.encode(output, order="sorted"))
-        return self._keep(key, lambda: self._with_answer(task, output))
+        key = (*names, msgspec.json.encode(output, order="sorted"), answer)
+        return self._keep(key, lambda: self._with_answer(task, output, answer))
 
     def output(self, schema: dict[str, Json] | None, task: Task | None) -> OutputSpec | None:
         """Return how the agent's model is made to give answers that fit `schema`; `None` if there is no schema."""
@@ -44,11 +65,11 @@ class Kit:
         mode: OutputMode = output_mode_of(self._model, schema, has_tools=bool(tools))
         return choose_output(schema, mode, tools)
 
-    def _with_answer(self, task: Task | None, output: OutputSpec) -> Toolbox:
+    def _with_answer(self, task: Task | None, output: OutputSpec, answer: AnswerType[Any]) -> Toolbox:
         from treadle.tools.schema.output import AnswerTool
 
         assert output.tool is not None
-        return Toolbox({**self.toolbox(task).tools, output.tool: AnswerTool(output)})
+        return Toolbox({**self.toolbox(task).tools, output.tool: AnswerTool(output, answer.find_type_fault)})
 
     def _keep(self, key: tuple[object, ...], make: Callable[[], Toolbox]) -> Toolbox:
         found = self._boxes.get(key)

@@ -2,33 +2,75 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.events import Event, QuestionAsked, ToolCompleted
+from treadle.agent.answer import AnswerType, answer_type
+from treadle.core.errors import ConfigError
+from treadle.core.events import QuestionAsked, ToolCompleted
+from treadle.core.narrowing import Event
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
 from treadle.journal.protocol import Journal
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    # With a default, `Run` without a parameter is complete for strict type checkers.
+    from typing_extensions import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
+V = TypeVar("V")
 
 
-class Run:
+class Run(Generic[T_co]):
     """The outcome of a run, with access to its events and files. For a session, the outcome of its last turn."""
 
-    def __init__(self, run_id: str, state: State, journal: Journal) -> None:
+    def __init__(
+        self, run_id: str, state: State, journal: Journal, answer: AnswerType[T_co] | None = None
+    ) -> None:
         self.run_id = run_id
         self.state = state
         """The state after the last event."""
         self._journal = journal
+        self._answer = answer
 
+    @overload
     @classmethod
-    def load(cls, run_id: str, journal: Journal) -> "Run":
-        """Return a run read from a journal, whether it is over or not. Raises: `RunNotFoundError`."""
-        return cls(run_id, fold([event.body for event in journal.read(run_id)]), journal)
+    def load(
+        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: None = None
+    ) -> "Run[Any]": ...
+    @overload
+    @classmethod
+    def load(
+        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: type[V]
+    ) -> "Run[V]": ...
+    @overload
+    @classmethod
+    def load(
+        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: Any
+    ) -> "Run[Any]": ...
+    @classmethod
+    def load(
+        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: Any = None
+    ) -> "Run[Any]":
+        """Return a run read from a journal, whether it is over or not, as of event `until_seq`.
+
+        `schema` is the type of `value`; without it, `value` is decoded JSON if the run has a schema, else a text.
+        Raises: `RunNotFoundError`; `JournalError` if the run is damaged; `ConfigError` for a `schema` that is not
+        a type.
+        """
+        if not hasattr(journal, "read"):
+            raise ConfigError(f"journal is {journal!r}; give what `open_journal` returns")
+        answer = None if schema is None else answer_type(schema)
+        return Run(
+            run_id, fold([event.body for event in journal.read(run_id, until_seq=until_seq)]), journal, answer
+        )
 
     @property
     def spec(self) -> AgentSpec:
@@ -60,25 +102,27 @@ class Run:
         return self.state.output
 
     @property
-    def value(self) -> Json:
-        """The final answer of a run with a `schema`, decoded from JSON.
+    def value(self) -> T_co:
+        """The final answer as a value of the type that was given as `schema`, checked each time it is read.
 
-        Raises: `ValueError` if the run has no schema or no answer that fits it; `error` says why.
+        Without a schema it is the text of the answer. Raises: `ValueError` if there is no answer (`error` says
+        why), or if the answer does not fit the type.
         """
-        if self.state.output_spec is None:
-            raise ValueError(f"run {self.run_id!r} has no schema; its answer is `output`, a text")
         if self.stop_reason is None or self.error is not None:
             raise ValueError(f"run {self.run_id!r} has no answer: {self.error or 'its turn is not over'}")
-        return msgspec.json.decode(self.output)
+        if self._answer is None:
+            has_schema = self.state.output_spec is not None
+            return cast("T_co", msgspec.json.decode(self.output) if has_schema else self.output)
+        try:
+            return self._answer.read(self.output)
+        except ValueError as error:
+            raise ValueError(f"run {self.run_id!r}: {error}") from error
 
-    def parse(self, kind: type[T]) -> T:
-        """Return `value` as an instance of `kind`, the pydantic type that was given as `schema`.
-
-        Raises: `ValueError` as `value` does, or if the answer does not fit `kind`.
-        """
-        from pydantic import TypeAdapter
-
-        return TypeAdapter(kind).validate_python(self.value)
+    @property
+    def metadata(self) -> Mapping[str, Json]:
+        """The data that was given when the run began."""
+        started = self.state.started
+        return {} if started is None else started.metadata or {}
 
     @property
     def error(self) -> str | None:
@@ -134,7 +178,8 @@ class Run:
     @cached_property
     def events(self) -> list[Event]:
         """The events up to this state, read from the journal on first access."""
-        return [event for event in self._journal.read(self.run_id) if event.seq <= self.state.seq]
+        found = self._journal.read(self.run_id, until_seq=self.state.seq)
+        return cast("list[Event]", found)
 
     @property
     def files(self) -> Mapping[str, bytes]:

@@ -3,35 +3,40 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Unpack
+
+from msgspec.structs import replace
 
 from treadle.agent import driving
 from treadle.agent.attachments import Attachable, read_attachments
 from treadle.agent.driving import AgentParts
-from treadle.agent.run import Run
+from treadle.agent.options import Given, RunContext, SendOptions, check_message, read_instructions
+from treadle.agent.run import Run, T_co
 from treadle.agent.spec import Files
 from treadle.agent.stream import RunStream
+from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunNotFoundError
+from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
-from treadle.http.background import run_blocking
-from treadle.loop.driver import Driver, Emit
+from treadle.core.types import Message
+from treadle.loop.driver import Driver
+from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
+from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Decision
 
 
-class Session:
+class Session(Generic[T_co]):
     """A conversation. Use it with `async with`, or with `with` and the `_sync` methods.
 
     A session holds the run's lease until it is closed. The limits of the policy apply to each turn. A session can
     be used further after a turn that failed.
     """
 
-    def __init__(
-        self, agent: AgentParts, run_id: str | None, files: Files | None, *, trust: bool = False
-    ) -> None:
+    def __init__(self, agent: AgentParts, run_id: str | None, files: Files | None, given: Given) -> None:
         self._agent = agent
+        self._given = given
         self._files = files
-        self._trust = trust
         self._driver: Driver | None = None
         self._lock = asyncio.Lock()
         """Held while a turn is driven, and until a cancelled turn has recorded its pause."""
@@ -39,16 +44,15 @@ class Session:
         """The task that drives a turn."""
         self.run_id = run_id
 
-    async def open(self) -> "Session":
+    async def open(self) -> "Session[T_co]":
         """Begin the session, or continue it from its journal.
 
-        Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session;
-        `UntrustedError` if it comes from elsewhere and nobody trusts it.
+        Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session, or if a tool
+        needs `deps` that were not given; `UntrustedError` if it comes from elsewhere and nobody trusts it.
         """
-        agent = self._agent
         driver = None if self.run_id is None else await self._reopen(self.run_id)
         if driver is None:
-            driver = driving.begin(agent, None, run_id=self.run_id, files=self._files, schema=agent.schema)
+            driver = await self._begin(self.run_id or driving.make_run_id())
         self.run_id = driver.run_id
         try:
             await driver.kept()
@@ -63,16 +67,23 @@ class Session:
         """True if the last turn was interrupted; `finish_turn` continues it."""
         return self._open_driver().state.is_turn_open
 
-    async def send(
-        self, text: str, *, attach: Sequence[Attachable] = (), on_event: Emit | None = None
-    ) -> Run:
-        """Run one turn with `text` as the user's message, and return the run.
+    @property
+    def messages(self) -> list[Message]:
+        """The transcript so far, the system message included."""
+        return list(self._open_driver().state.messages)
 
-        A turn that is still running or was interrupted is finished first. `attach` adds images, audio or
-        documents to the message, as for `Agent.run`. Cancelling ends the turn.
+    async def send(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
+        """Run one turn with `text` as the user's message, and return the run. See `SendOptions`.
+
+        A turn that is still running or was interrupted is finished first. Cancelling ends the turn.
 
         Raises: `ConfigError` if the previous turn waits for an answer or an approval.
         """
+        check_options(options, SendOptions.__optional_keys__, "send")
+        check_message(options)
+        if not isinstance(text, str):
+            raise ConfigError(f"the message is {text!r:.200}; give a str")
+        attach, on_event = options.get("attach", ()), options.get("on_event")
         async with self._lock:
             parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
             driver = self._open_driver()
@@ -87,7 +98,7 @@ class Session:
             driver.put(driving.turn_started(driver.state, text, parts), blobs=blobs or None)
             return await self._drive(on_event)
 
-    def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream:
+    def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream[T_co]:
         """Return an async iterator that runs a turn as `send` does, and yields its events and deltas."""
         return RunStream(lambda emit: self.send(text, attach=attach, on_event=emit))
 
@@ -97,7 +108,7 @@ class Session:
         answers: Mapping[str, str] | None = None,
         approvals: Mapping[str, Decision | bool] | None = None,
         on_event: Emit | None = None,
-    ) -> Run:
+    ) -> Run[T_co]:
         """Continue a turn that was interrupted, or that waits for an answer or an approval, and return the run.
 
         `answers` and `approvals` are as for `Agent.resume`. For approvals that are not given, the agent's approver
@@ -136,34 +147,42 @@ class Session:
             if driver is not None:
                 await driving.leave(driver, "closed")
 
-    def send_sync(self, text: str, *, attach: Sequence[Attachable] = (), on_event: Emit | None = None) -> Run:
+    def send_sync(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
         """Call `send` and block until it returns."""
-        return run_blocking(self.send(text, attach=attach, on_event=on_event))
+        return block(lambda: self.send(text, **options), "await session.send(...)")
 
-    async def __aenter__(self) -> "Session":
+    async def __aenter__(self) -> "Session[T_co]":
         return await self.open()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def __enter__(self) -> "Session":
-        return run_blocking(self.open())
+    def __enter__(self) -> "Session[T_co]":
+        return block(self.open, "async with agent.session()")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        run_blocking(self.close())
+        block(self.close, "async with agent.session()")
+
+    async def _begin(self, run_id: str) -> Driver:
+        agent, given = self._agent, self._given
+        context = RunContext(
+            run_id=run_id, deps=None if given.deps is NO_DEPS else given.deps, input=None, metadata={}
+        )
+        said = await read_instructions(agent.instructions, context)
+        return driving.begin(agent, None, replace(given, instructions=said), run_id=run_id, files=self._files)
 
     async def _reopen(self, run_id: str) -> Driver | None:
         """Return a driver for a session that exists, or `None` if the journal has no such run."""
         try:
-            state, writer = await driving.reopen(self._agent, run_id, trust=self._trust)
+            state, writer = await driving.reopen(self._agent, run_id, trust=self._given.trust)
         except RunNotFoundError:
             return None
         try:
             if state.started is None or not state.started.is_session:
                 raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
-            return await driving.go_on(self._agent, state, writer)
+            return await driving.go_on(self._agent, state, writer, self._given)
         except BaseException:
             await see_through(writer.release)
             raise
@@ -175,7 +194,7 @@ class Session:
             )
         return self._driver
 
-    async def _drive(self, emit: Emit | None) -> Run:
+    async def _drive(self, emit: Emit | None) -> Run[T_co]:
         driver = self._open_driver()
         driver.listen(emit)
         self._turn = asyncio.current_task()
@@ -183,9 +202,10 @@ class Session:
             await driver.drive()
             await driver.kept()
         except asyncio.CancelledError:
+            driver.give_up_listener()
             await see_through(lambda: driver.abandon("cancelled"))
             raise
         finally:
             self._turn = None
             driver.listen(None)
-        return Run(driver.run_id, clone(driver.state), self._agent.journal)
+        return Run(driver.run_id, clone(driver.state), self._agent.journal, self._given.answer)

@@ -2,34 +2,35 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, Generic, NoReturn
 
-from treadle.agent.run import Run
-from treadle.core.events import Ephemeral, Event
-from treadle.loop.driver import Emit
+from treadle.agent.run import Run, T_co
+from treadle.core.narrowing import Item
+from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 
-Item = Event | Ephemeral
 
-
-class RunStream:
+class RunStream(Generic[T_co]):
     """An async iterator that runs a task and yields each event once it is durable, with the deltas in between.
 
     `aclose` cancels the run, which can be resumed, and waits until the pause is recorded. A stream that is
     dropped without `aclose`, as after a `break`, cancels the run without waiting.
     """
 
-    def __init__(self, start: Callable[[Emit], Coroutine[Any, Any, Run]]) -> None:
+    def __init__(self, start: Callable[[Emit], Coroutine[Any, Any, Run[T_co]]]) -> None:
         """Make a stream. The first `__anext__` calls `start` with the function that receives the events."""
-        self.run: Run | None = None
+        self.run: Run[T_co] | None = None
         """The run's outcome; `None` until the iteration has ended."""
         self._start = start
         self._items: asyncio.Queue[Item | None] = asyncio.Queue()
-        self._task: asyncio.Task[Run] | None = None
+        self._task: asyncio.Task[Run[T_co]] | None = None
         self._is_closed = False
 
     def __aiter__(self) -> AsyncIterator[Item]:
         return self
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("a RunStream is asynchronous: write `async for`, or use `stream_sync`")
 
     async def __anext__(self) -> Item:
         if self._is_closed:

@@ -1,26 +1,47 @@
-"""The iteration over an asynchronous iterator in blocking code."""
+"""The blocking forms of coroutines and asynchronous iterators."""
 
-from collections.abc import AsyncIterator, Iterator
-from typing import TypeVar
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
+from treadle.core.errors import ConfigError
 from treadle.http.background import run_blocking
 
 T = TypeVar("T")
 
 
-def iterate_blocking(items: AsyncIterator[T]) -> Iterator[T]:
-    """Yield the items one after another. Leaving the loop early closes the asynchronous iterator."""
+def block(start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
+    """Run the coroutine that `start` returns, and block until it has ended.
+
+    Raises: `ConfigError`, which advises `instead`, within a running event loop, which would stand still. In a
+    notebook, whose cells always run in a loop, blocking is allowed.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return run_blocking(start())
+    if "ipykernel" in sys.modules:
+        return run_blocking(start())
+    raise ConfigError(f"this would block the event loop that is running here; write `{instead}` instead")
+
+
+def iterate_blocking(items: AsyncIterator[T], instead: str) -> Iterator[T]:
+    """Yield the items one after another. Leaving the loop early closes the asynchronous iterator.
+
+    Raises: `ConfigError` as `block` does.
+    """
+
+    async def step() -> T:
+        return await items.__anext__()
+
     try:
         while True:
             try:
-                yield run_blocking(_next(items))
+                yield block(step, instead)
             except StopAsyncIteration:
                 return
     finally:
         close = getattr(items, "aclose", None)
         if close is not None:
-            run_blocking(close())
-
-
-async def _next(items: AsyncIterator[T]) -> T:
-    return await items.__anext__()
+            block(close, instead)

@@ -29,7 +29,7 @@ from treadle.core.errors import ConfigError, RunNotFoundError
 from treadle.core.policy import Policy
 from treadle.core.types import ToolCall
 from treadle.journal.protocol import Journal, RunFilter
-from treadle.loop.driver import Emit
+from treadle.loop.listener import Emit
 
 EXAMPLES = (
     "treadle chat --model openai:gpt-5-mini --mount ./notes",

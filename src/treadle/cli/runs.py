@@ -12,6 +12,7 @@ from treadle.cli.terminal.journals import find_run, open_existing
 from treadle.cli.terminal.listing import list_runs, status_of
 from treadle.cli.terminal.output import (
     clean,
+    print_error,
     print_lines,
     print_note,
     shorten,
@@ -20,7 +21,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json, StopReason
-from treadle.journal.protocol import RunFilter, RunInfo
+from treadle.journal.protocol import DAMAGED, RunFilter, RunInfo
 
 EXAMPLES = (
     "treadle runs",
@@ -32,6 +33,7 @@ _MARKS = {
     "unfinished": ("◐", "bold yellow"),
     "waiting": ("?", "bold yellow"),
     "open": ("○", "cyan"),
+    DAMAGED: ("✗", "bold red"),
 }
 """The mark and the style of each status."""
 _FAILED = "failed"
@@ -49,7 +51,8 @@ def runs(
         typer.Option(
             "--status",
             metavar="STATUS",
-            help="finished, failed, running, unfinished, waiting, open, or a stop reason such as completed.",
+            help="finished, failed, running, unfinished, waiting, open, damaged, or a stop reason such as "
+            "max_steps.",
         ),
     ] = None,
     model: Annotated[
@@ -87,9 +90,10 @@ def runs(
             opened, condition, status=known_status, after=last, limit=limit + 1 if limit else None
         )
     shown = found[:limit] if limit else found
+    damaged = [info for info in shown if info.status == DAMAGED]
     if is_json:
         print_lines([msgspec.json.encode(_to_line(info)) for info in shown])
-        return 0
+        return _report(damaged)
     if not shown:
         print_note("no runs" if condition == RunFilter() and status is None else "no such runs")
         return 0
@@ -100,7 +104,14 @@ def runs(
     if unfinished:
         command = write_command("resume", "--all", journal=journal)
         print_note(f"◐ {unfinished} unfinished; continue with: {command}")
-    return 0
+    return _report(damaged)
+
+
+def _report(damaged: list[RunInfo]) -> int:
+    """Print the errors of damaged runs, and return the exit code."""
+    for info in damaged:
+        print_error(info.error or "")
+    return int(bool(damaged))
 
 
 def _to_line(info: RunInfo) -> dict[str, Json]:

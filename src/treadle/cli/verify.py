@@ -10,7 +10,7 @@ import typer
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import import_file
-from treadle.cli.terminal.journals import find_runs, open_existing
+from treadle.cli.terminal.journals import Apart, find_runs, open_existing
 from treadle.cli.terminal.output import clean, print_error, print_lines, stdout, write_count
 from treadle.core.errors import UntrustedError
 from treadle.journal.memory import MemoryJournal
@@ -68,14 +68,17 @@ def _verify(
     found: list[Verification] = []
     refused: list[str] = []
 
+    apart = Apart()
+
     async def verify_all() -> None:
         for run_id in run_ids:
-            try:
-                found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
-            except UntrustedError as error:
-                print_error(str(UntrustedError(error.run, error.demands, "pass --trust")))
-                refused.append(run_id)
-            else:
+            with apart.guard(run_id):
+                try:
+                    found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
+                except UntrustedError as error:
+                    print_error(str(UntrustedError(error.run, error.demands, "pass --trust")))
+                    refused.append(run_id)
+                    continue
                 _print(found[-1], is_json=is_json)
 
     execute(verify_all())
@@ -86,7 +89,7 @@ def _verify(
             f"{sum(item.skipped for item in found):,} skipped",
             style="bold",
         )
-    return int(bool(refused) or any(item.differences for item in found))
+    return int(bool(refused) or apart.count > 0 or any(item.differences for item in found))
 
 
 def _print(verification: "Verification", *, is_json: bool) -> None:

@@ -182,10 +182,24 @@ def judge_answer(state: State, output: str, fault: str | None) -> Append:
     return Append((e.MessageInjected(message=Message(Role.USER, text), output_fault=fault),))
 
 
-def _reject(state: State, fault: str) -> Append:
+def recorded_fault(state: State, body: e.DurableBody | None) -> str | None:
+    """Return the fault of an answer that `body`, the event after it, tells; `None` if the answer was taken."""
+    if isinstance(body, e.MessageInjected):
+        return body.output_fault
+    if isinstance(body, e.TurnCompleted) and body.error is not None:
+        head = _rejection(state)
+        return body.error.removeprefix(head) if body.error.startswith(head) else None
+    return None
+
+
+def _rejection(state: State) -> str:
     attempts = state.policy.max_output_attempts
     times = "a wrap-up" if state.limit is not None else f"{attempts} attempt{'s' * (attempts > 1)}"
-    error = f"no answer that fits the schema after {times}: {fault}"
+    return f"no answer that fits the schema after {times}: "
+
+
+def _reject(state: State, fault: str) -> Append:
+    error = _rejection(state) + fault
     return _end_turn(state, state.limit or StopReason.ERROR, error=error, fault=Fault.MODEL)
 
 
@@ -208,6 +222,8 @@ def _on_calls(state: State) -> Action:
             return _settle(state, refused)
     if state.call_limits and (over := _find_over_limit(state, open_calls)):
         return _settle(state, over)
+    if state.spent.retries_by_tool and (over := _find_over_retries(state, open_calls)):
+        return _settle(state, over)
     if state.policy.approve and (action := _on_approvals(state, open_calls)) is not None:
         return action
     return RunCalls(tuple(open_calls))
@@ -224,6 +240,21 @@ def _find_over_limit(state: State, open_calls: list[CallState]) -> list[ToolResu
         if limit is not None and counts[name] > limit:
             over.append(refuse_over_limit(item.call, limit))
     return over
+
+
+def _find_over_retries(state: State, open_calls: list[CallState]) -> list[ToolResult]:
+    """Return a result for each open call of a tool that has asked for another call too often."""
+    refused = [refuse_over_retries(state, item.call) for item in open_calls if not item.attempt]
+    return [result for result in refused if result is not None]
+
+
+def refuse_over_retries(state: State, call: ToolCall) -> ToolResult | None:
+    """Return the result for a call of a tool that has asked for another call too often, or `None`."""
+    retries = state.spent.retries_by_tool.get(call.name, 0)
+    if retries <= next((tool.max_retries for tool in state.tools if tool.name == call.name), 0):
+        return None
+    text = f"Not run: {call.name} has failed {retries} times in a row in this turn. Go on without it."
+    return ToolResult(call.call_id, call.name, text, is_error=True, error_kind=ToolErrorKind.OVER_LIMIT)
 
 
 def refuse_over_limit(call: ToolCall, limit: int) -> ToolResult:

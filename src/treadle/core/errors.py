@@ -13,6 +13,7 @@ TreadleError
 │   ├── UnsupportedPartError            a message has a part that the dialect cannot send
 │   └── RefusedError                    the provider's filter refused the prompt
 ├── ToolError (RuntimeError)            a tool failed; raise it with a text for the model
+│   └── RetryWithMessage                the model should call the tool again, in another way
 ├── JournalError (RuntimeError)         the store failed or refused
 │   ├── RunNotFoundError (LookupError)
 │   ├── RunExistsError
@@ -112,6 +113,13 @@ class RefusedError(RequestError):
 
 class ToolError(TreadleError, RuntimeError):
     """Raised if a tool fails. The model reads its message."""
+
+
+class RetryWithMessage(ToolError):  # noqa: N818
+    """Raised by a tool if the model should call it again, in the way that the message says.
+
+    `tool(max_retries=...)` bounds how often that may happen in a row.
+    """
 
 
 class JournalError(TreadleError, RuntimeError):

@@ -5,7 +5,7 @@ A new version adds optional fields to bodies. An event keeps the bytes that it w
 newer minor version are passed on unchanged.
 """
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,7 @@ from msgspec import Struct
 from treadle.core.errors import JournalError
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.summary import summarize
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -138,6 +139,8 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     """The number of the attempt, from 1."""
     retry_in_seconds: float | None = None
     """How long to wait before the next attempt; `None`: this was the last attempt."""
+    retry_after_seconds: float | None = None
+    """How long the server asked to wait; `None`: it did not say."""
     model: str | None = None
     """The name of the model that failed; `None` if only one model was asked."""
 
@@ -172,6 +175,16 @@ class ToolCompleted(BodyWithContents, frozen=True, gc=False, tag="tool_completed
     """How long the tool ran; 0 if the call was not run."""
     parent_call_id: str | None = None
     """The id of the running call that made this one and got the result; `None` for a call of the model."""
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call."""
+        return self.result.call_id
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.result.name
 
 
 class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_compacted"):
@@ -358,8 +371,34 @@ Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
 """A piece of output that is streamed to listeners and never journalled."""
 
 
-class Event(Struct, frozen=True, gc=False):
-    """One durable record of a run."""
+class _Forwarding:
+    """The attributes that events and deltas share. Those of the body can be read directly, without `.body`."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+        # Type checkers see the classes in `core.narrowing`, which have the attributes of their bodies.
+
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            try:
+                return getattr(self.body, name)
+            except AttributeError:
+                raise AttributeError(f"an event {self.type!r} has no attribute {name!r}") from None
+
+        @property
+        def __class__(self):
+            # So that `isinstance` and `match` accept the type of the body.
+            return type(self.body)
+
+        def __repr__(self):
+            number = "" if self.seq is None else f"{self.seq} "
+            return f"<{number}{summarize(self.body)}>"
+
+
+class Event(_Forwarding, Struct, frozen=True, gc=False):
+    """One durable record of a run. It has the attributes of its body, and is an instance of the body's type."""
 
     run_id: str
     """The id of the run."""
@@ -386,7 +425,7 @@ class Event(Struct, frozen=True, gc=False):
         return b'{"run_id":%b,"seq":%d,%b' % (_encoder.encode(self.run_id), self.seq, body[1:])
 
 
-class Ephemeral(Struct, frozen=True, gc=False):
+class Ephemeral(_Forwarding, Struct, frozen=True, gc=False):
     """A piece of a run's output that is streamed to listeners and never journalled."""
 
     run_id: str
@@ -472,6 +511,9 @@ _decoder: msgspec.json.Decoder[DurableBody] = msgspec.json.Decoder(DurableBody)
 _probe = msgspec.json.Decoder(_Probe)
 _line = msgspec.json.Decoder(_Line)
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises for JSON that is malformed, is not UTF-8, or is nested too deeply."""
+
 encode_body = _encoder.encode
 """Return a body as JSON: an object whose first key is `type`."""
 
@@ -486,7 +528,7 @@ def decode_body(raw: bytes) -> DurableBody:
     """
     try:
         body = _decoder.decode(raw)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise JournalError(_explain(raw, error)) from error
     if not body.at and b'"at"' not in raw:
         raise JournalError(f"a damaged event (it has no time): {raw[:120]!r}")
@@ -502,9 +544,9 @@ def decode_line(line: bytes) -> Event:
     """
     try:
         head = _line.decode(line)
-    except msgspec.DecodeError as error:
+        fields: dict[str, msgspec.Raw] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except UNREADABLE as error:
         raise JournalError(f"not a line of a Treadle journal ({error}): {line[:80]!r}") from error
-    fields: dict[str, msgspec.Raw] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     raw = _encoder.encode({name: value for name, value in fields.items() if name not in ("run_id", "seq")})
     return Event(head.run_id, head.seq, decode_body(raw), raw)
 
@@ -521,7 +563,7 @@ def _refuse_newer(version: str | None) -> None:
 def _explain(raw: bytes, error: Exception) -> str:
     try:
         probe = _probe.decode(raw)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         probe = _Probe()
     kind = probe.type
     if kind == RunStarted.__struct_config__.tag:

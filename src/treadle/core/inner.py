@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from treadle.core.decide import refuse_over_limit, refuse_unapproved, unknown_outcome
+from treadle.core.decide import refuse_over_limit, refuse_over_retries, refuse_unapproved, unknown_outcome
 from treadle.core.policy import Approval
 from treadle.core.state import CallState, InnerCall, State
 from treadle.core.types import Effect, ToolCall, ToolErrorKind, ToolResult
@@ -124,6 +124,8 @@ def _refuse(state: State, call: ToolCall) -> ToolResult | None:
     limit = state.call_limits.get(call.name)
     if limit is not None and state.spent.calls_by_tool.get(call.name, 0) >= limit:
         return refuse_over_limit(call, limit)
+    if state.spent.retries_by_tool and (refused := refuse_over_retries(state, call)) is not None:
+        return refused
     if _approval_of(state, call) is Approval.NEVER:
         return refuse_unapproved(call, None)
     return None

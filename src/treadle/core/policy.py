@@ -5,6 +5,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect
@@ -43,8 +44,11 @@ class ToolLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is not None and value < (name != "max_calls"):
-                raise ConfigError(f"ToolLimits.{name} is {value!r}, which is too few; None is no limit")
+            least = 0 if name == "max_calls" else 1
+            if value is not None and not is_number(value, least):
+                raise ConfigError(
+                    f"ToolLimits.{name} is {value!r}; give a number of at least {least}, or None for no limit"
+                )
 
 
 LAST_STEP_MESSAGE = (
@@ -94,20 +98,33 @@ class Policy(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("max_steps", "max_tokens", "max_tool_calls", "max_cost_usd", "deadline_seconds"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
+            if value is not None and not is_number(value, 0):
                 raise ConfigError(
                     f"Policy.{name} is {value!r}; give a number of at least 0, or None for no limit"
                 )
-        if self.max_result_chars is not None and self.max_result_chars < 1:
+        if self.max_result_chars is not None and not is_number(self.max_result_chars, 1):
             raise ConfigError(
                 f"Policy.max_result_chars is {self.max_result_chars!r}; give at least 1, or None"
             )
+        for name in ("tool_limits", "approve"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ConfigError(
+                    f"Policy.{name} is {getattr(self, name)!r}; give a dict, such as {_EXAMPLES[name]}"
+                )
         for key, value in self.approve.items():
             if value not in Approval.__members__.values():
                 raise ConfigError(f"Policy.approve[{key!r}] is {value!r}; use 'always', 'ask' or 'never'")
-        if self.parallel_tool_calls < 1:
+        for key, item in self.tool_limits.items():
+            if not isinstance(item, ToolLimits):
+                raise ConfigError(
+                    f"Policy.tool_limits[{key!r}] is {item!r}; give a ToolLimits, such as ToolLimits(max_calls=3)"
+                )
+        if self.in_doubt not in InDoubt.__members__.values():
+            raise ConfigError(f"Policy.in_doubt is {self.in_doubt!r}; use 'tell' or 'ask'")
+        force_setattr(self, "in_doubt", InDoubt(self.in_doubt))
+        if not is_number(self.parallel_tool_calls, 1):
             raise ConfigError(f"Policy.parallel_tool_calls is {self.parallel_tool_calls!r}; give at least 1")
-        if self.max_output_attempts < 1:
+        if not is_number(self.max_output_attempts, 1):
             raise ConfigError(f"Policy.max_output_attempts is {self.max_output_attempts!r}; give at least 1")
         try:
             self.last_step_message.format(limit="max_steps")
@@ -116,6 +133,13 @@ class Policy(Struct, frozen=True, kw_only=True):
                 f"Policy.last_step_message may hold no placeholder but {{limit}} ({error!r}); "
                 "write {{ for a brace"
             ) from None
+
+    def tool_names(self) -> tuple[str, ...]:
+        """Return the names of tools in `approve` and `tool_limits`, without patterns and effects."""
+        names = dict.fromkeys([*self.approve, *self.tool_limits])
+        return tuple(
+            [name for name in names if name not in _EFFECTS and not any([mark in name for mark in "*?["])]
+        )
 
     def approval_of(self, name: str, effect: Effect | None) -> Approval:
         """Return the rule for calls of the tool `name`; `effect` is `None` if the tool is unknown."""
@@ -135,4 +159,10 @@ class Policy(Struct, frozen=True, kw_only=True):
         )
 
 
+def is_number(value: object, least: float) -> bool:
+    """Return whether `value` is a number of at least `least`."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= least
+
+
+_EXAMPLES = {"tool_limits": "{'search': ToolLimits(max_calls=3)}", "approve": "{'delete_file': 'ask'}"}
 _EFFECTS = frozenset(Effect)

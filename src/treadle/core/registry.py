@@ -5,7 +5,7 @@ Nothing is imported before it is loaded by name.
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -69,12 +69,25 @@ class Registry(Generic[T]):
         }
 
     def _unknown(self, name: str) -> ConfigError:
-        import difflib
-
         known = self.names()
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+        hint = did_you_mean(name, known) or "."
         return ConfigError(f"unknown {self.kind} {name!r}{hint} Known names: {', '.join(known) or 'none'}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error message that suggests the nearest of the `known` names, or ""."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(repr(item) for item in near)}?" if near else ""
+
+
+def check_options(given: Iterable[str], known: frozenset[str], what: str) -> None:
+    """Check that all options have `known` names. Raises: `ConfigError` with the nearest names for one of `what`."""
+    if not known.issuperset(given):
+        name, names = next(name for name in given if name not in known), ", ".join(sorted(known))
+        hint = did_you_mean(name, known) or ";"
+        raise ConfigError(f"{what} has no option {name!r}{hint} the options are {names}")
 
 
 @cache

@@ -23,6 +23,7 @@ from treadle.core.decide import (
     abandon_turn,
     decide,
     judge_answer,
+    recorded_fault,
     stop_calls,
 )
 from treadle.core.errors import ReplayDivergence
@@ -133,11 +134,11 @@ class _Replayer:
                 open_ids.discard(body.result.call_id)
 
     def _judge(self, action: CheckAnswer) -> Sequence[e.DurableBody]:
-        """Return what follows from an answer. A recorded fault is kept, as another validator may word it
-        differently."""
-        told = self._next
-        if isinstance(told, e.MessageInjected) and told.output_fault is not None:
-            return judge_answer(self.state, action.text, told.output_fault).bodies
+        """Return what follows from an answer. A recorded fault is kept: another validator may word it differently,
+        and the validators of the caller's type are not in the journal."""
+        fault = recorded_fault(self.state, self._next)
+        if fault is not None:
+            return judge_answer(self.state, action.text, fault).bodies
         return check_answer(self.state, action, self._find_fault)
 
     def _expect_all(self, bodies: Sequence[e.DurableBody]) -> None:

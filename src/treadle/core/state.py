@@ -94,6 +94,8 @@ class Spent(Struct, gc=False):
     """Calls that were not run because `max_tool_calls` was reached or the turn ended."""
     calls_by_tool: dict[str, int] = {}
     """Calls of each tool that has a limit of calls in a turn."""
+    retries_by_tool: dict[str, int] = {}
+    """How often in a row each tool asked for another call. Tools whose last call succeeded are left out."""
     rejected_answers: int = 0
     """Answers that did not fit the schema."""
     tokens: int = 0
@@ -144,6 +146,11 @@ class State(Struct, gc=False):
     """The answer that the model gave through the answer tool; it ends the turn when its step is done."""
     failure: e.InferenceFailed | None = None
     """The failure of the newest inference, if its last attempt failed."""
+    hold: tuple[float, float, str | None] | None = None
+    """The wait that a server asked for in its newest answer, an error: its end, its length in seconds, and the name
+    of the model; `None` if there is none."""
+    asked_model: str | None = None
+    """The name of the model of the newest inference."""
     is_inferring: bool = False
     """True if a request was sent and its outcome is not recorded."""
     limit: StopReason | None = None
@@ -227,6 +234,7 @@ def clone(state: State) -> State:
     new.calls = {call_id: _clone_call(item) for call_id, item in state.calls.items()}
     new.spent = copy(state.spent)
     new.spent.calls_by_tool = dict(state.spent.calls_by_tool)
+    new.spent.retries_by_tool = dict(state.spent.retries_by_tool)
     new.questions = dict(state.questions)
     new.files = dict(state.files)
     new.tool_states = dict(state.tool_states)
@@ -286,6 +294,7 @@ def _say(state: State, message: Message) -> None:
 
 def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
     state.is_inferring = True
+    state.asked_model = body.model
 
 
 def _on_inference_completed(state: State, body: e.InferenceCompleted, before: float) -> None:
@@ -294,6 +303,7 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     usage = completion.usage or guess_usage(state, message)
     state.step = body.step
     state.is_inferring = False
+    state.hold = None
     state.messages = state.messages.append(message)
     state.has_parts = state.has_parts or bool(message.parts)
     state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
@@ -315,6 +325,9 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
 def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -> None:
     state.failure = body if body.retry_in_seconds is None else None
     state.is_inferring = body.retry_in_seconds is not None
+    if body.retry_after_seconds is not None:
+        model = body.model or state.asked_model
+        state.hold = (body.at + body.retry_after_seconds, body.retry_after_seconds, model)
 
 
 def _on_tool_started(state: State, body: e.ToolStarted, before: float) -> None:
@@ -377,6 +390,10 @@ def _count_call(state: State, result: ToolResult) -> None:
         spent.tool_calls += 1
         if result.name in state.call_limits:
             spent.calls_by_tool[result.name] = spent.calls_by_tool.get(result.name, 0) + 1
+        if result.error_kind is ToolErrorKind.RETRY:
+            spent.retries_by_tool[result.name] = spent.retries_by_tool.get(result.name, 0) + 1
+        elif spent.retries_by_tool and not result.is_error:
+            spent.retries_by_tool.pop(result.name, None)
 
 
 def _on_context_compacted(state: State, body: e.ContextCompacted, before: float) -> None:

@@ -100,6 +100,8 @@ class ToolErrorKind(StrEnum):
     """There is no tool with this name."""
     FAILED = "failed"
     """The tool raised an exception or reported an error."""
+    RETRY = "retry"
+    """The tool asked for another call, as the result says."""
     TIMEOUT = "timeout"
     """The tool did not finish in time and was stopped."""
     TOO_LONG = "too_long"
@@ -109,9 +111,15 @@ class ToolErrorKind(StrEnum):
     NOT_RUN = "not_run"
     """The call was not run because a limit of the turn was reached or the turn was ended."""
     OVER_LIMIT = "over_limit"
-    """The call was not run because the tool had already been called as often as it may be in one turn."""
+    """The call was not run because the tool had already been called as often as it may be in one turn, or had asked
+    for another call too often."""
     REFUSED = "refused"
     """The call was not run because the policy or the user refused it."""
+
+
+UNREADABLE_CALL = "unreadable_call"
+"""The name of a call whose own name cannot be read. Its arguments are the text that the model wrote, and what is
+wrong with it, if somebody said so, is in `ToolCall.opaque` under the same name."""
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -309,6 +317,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     """How often the tool may be called in one turn; further calls are not run. `None`: no limit."""
     max_concurrent: int | None = None
     """How many calls of this tool may run at the same time in one run. `None`: only the policy's limit applies."""
+    max_retries: int = 3
+    """How often in a row the tool may ask the model for another call; its calls are then not run in that turn."""
     output_schema: dict[str, Json] | None = None
     """The JSON Schema of `ToolResult.structured`; `None` if the tool declares none."""
     may_differ: tuple[str, ...] = ()

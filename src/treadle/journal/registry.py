@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.journal.protocol import Clock, Journal, StoreOptions
 
@@ -39,6 +40,8 @@ def open_journal(
     Raises: `ConfigError` for an unknown store or level; `JournalError` for a file that does not exist although it
     must, that belongs to another program or a newer Treadle, or that cannot be opened.
     """
+    if path is not None and not isinstance(path, str | Path):
+        raise ConfigError(f"the journal's path is {path!r:.200}; give a str or a Path")
     options = StoreOptions(level=level, must_exist=must_exist, lease_seconds=lease_seconds, clock=clock)
     if path is None:
         path = Path(DEFAULT_PATH)

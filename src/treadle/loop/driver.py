@@ -11,12 +11,14 @@ nothing before the events that led to it are durable. Only the driver appends.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.answers import FindFault
 from treadle.core.decide import (
     Action,
     Append,
@@ -34,6 +36,7 @@ from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
 from treadle.loop.inference import Inference, check_answer
+from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import Outbox
 from treadle.loop.toolcalls import ToolCalls
 from treadle.loop.wayout import see_through
@@ -42,9 +45,6 @@ from treadle.models.protocol import Model
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Approver
 from treadle.tools.toolbox import Toolbox
-
-Emit = Callable[[e.Event | e.Ephemeral], None]
-"""A listener: a function that is called with each durable event and each delta."""
 
 
 class Driver:
@@ -82,19 +82,25 @@ class Driver:
             clock=clock,
         )
         self._calls = ToolCalls(self.bench)
+        self.find_answer_fault: FindFault | None = None
+        """The function that checks answers; `None`: only their JSON Schema is checked."""
         self._unsent: list[e.Event] = []
         self._is_released = False
-        self._deltas: _Deltas | None = None
+        self._listener: Listener | None = None
         self.listen(emit)
 
     def listen(self, emit: Emit | None) -> None:
         """Call `emit` from now on with every event once it is durable, and with the deltas; `None`: call nobody."""
-        if self._deltas is not None:
-            self._deltas.end()
-        self._emit = emit
-        deltas = self._deltas = None if emit is None else _Deltas(self.run_id, emit)
-        self._inference.on_delta = deltas
-        self.bench.report = None if deltas is None else _Progress(deltas, asyncio.get_running_loop())
+        if self._listener is not None:
+            self._listener.end()
+        listener = self._listener = None if emit is None else Listener(self.run_id, emit)
+        self._inference.on_delta = None if listener is None else listener.tell_delta
+        self.bench.report = None if listener is None else _Progress(listener, asyncio.get_running_loop())
+
+    def give_up_listener(self) -> None:
+        """Do not wait for a listener that may not return; see `Listener.give_up`."""
+        if self._listener is not None:
+            self._listener.give_up()
 
     async def leave(self) -> None:
         """Close what tools hold for the run, release its lease, and wait until all is durable. Safe to repeat."""
@@ -125,7 +131,7 @@ class Driver:
                 await self._performer(action)(state, action, self)
             else:
                 await self._perform_until(action, deadline_seconds - state.work_seconds)
-            if self._emit is not None:
+            if self._listener is not None:
                 await self.kept()
         return state
 
@@ -157,7 +163,7 @@ class Driver:
         self._writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)
-        if self._emit is not None:
+        if self._listener is not None:
             first_seq = state.seq - len(bodies) + 1
             self._unsent += [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
 
@@ -167,19 +173,21 @@ class Driver:
         self._writer.append_events(events)
         for event in events:
             advance(self.state, event.body)
-            if self._emit is not None:
+            if self._listener is not None:
                 self._unsent.append(replace(event, run_id=self.run_id))
 
     def kept(self) -> Awaitable[None]:
         """Wait until all appended events are durable, then pass them to the listener."""
-        return self._writer.sync() if self._emit is None else self._tell()
+        return self._writer.sync() if self._listener is None else self._tell()
 
     async def _tell(self) -> None:
         kept_seq = self.state.seq
         await self._writer.sync()
         # Meanwhile, another call of the step may have appended events that are not durable yet.
-        while self._emit is not None and self._unsent and self._unsent[0].seq <= kept_seq:
-            self._emit(self._unsent.pop(0))
+        while self._listener is not None and self._unsent and self._unsent[0].seq <= kept_seq:
+            self._listener.tell(self._unsent.pop(0))
+        if self._listener is not None:
+            await self._listener.idle()
 
     def _performer(self, action: Action) -> "Callable[[State, Any, Outbox], Awaitable[None]]":
         """Return the function that performs `action`; it takes the state, the action and the outbox."""
@@ -188,7 +196,7 @@ class Driver:
         if isinstance(action, RunCalls):
             return self._calls.run
         if isinstance(action, CheckAnswer):
-            return check_answer
+            return partial(check_answer, self.find_answer_fault)
         return self._calls.request_approvals if isinstance(action, RequestApprovals) else self._calls.ask
 
     async def _perform_until(self, action: Action, left_seconds: float) -> None:
@@ -235,39 +243,16 @@ class _InnerDecider:
         return decide_inner(self._state, parent_id, number, name, arguments)
 
 
-class _Deltas:
-    """A function that passes deltas to a listener, until it is ended."""
-
-    __slots__ = ("_emit", "_run_id")
-
-    def __init__(self, run_id: str, emit: Emit) -> None:
-        self._run_id = run_id
-        self._emit: Emit | None = emit
-
-    def __call__(self, delta: e.Delta) -> None:
-        if self._emit is not None:
-            self._emit(e.Ephemeral(self._run_id, delta))
-
-    @property
-    def is_over(self) -> bool:
-        """True if the listener gets no more deltas."""
-        return self._emit is None
-
-    def end(self) -> None:
-        """Tell the listener nothing from now on."""
-        self._emit = None
-
-
 class _Progress:
     """A function that passes a tool's progress reports to a listener. Any thread may call it."""
 
-    __slots__ = ("_deltas", "_loop")
+    __slots__ = ("_listener", "_loop")
 
-    def __init__(self, deltas: _Deltas, loop: asyncio.AbstractEventLoop) -> None:
-        self._deltas = deltas
+    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+        self._listener = listener
         self._loop = loop
 
     def __call__(self, call_id: str, text: str) -> None:
         # A thread that a tool left behind may report when the event loop is closed.
-        if not self._deltas.is_over:
-            self._loop.call_soon_threadsafe(self._deltas, e.ToolProgress(call_id, text))
+        if not self._listener.is_over:
+            self._loop.call_soon_threadsafe(self._listener.tell_delta, e.ToolProgress(call_id, text))

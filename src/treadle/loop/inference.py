@@ -12,6 +12,7 @@ from treadle.core import events as e
 from treadle.core.decide import CheckAnswer, Infer
 from treadle.core.errors import (
     AuthenticationError,
+    ConfigError,
     ContextOverflowError,
     ProviderError,
     RefusedError,
@@ -22,7 +23,7 @@ from treadle.core.state import State
 from treadle.core.types import Completion, Fault, Message, StopReason, TokenRecord, ToolCall
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Clock
-from treadle.models.protocol import Model, Watch
+from treadle.models.protocol import Hold, Model, Watch
 
 
 class Inference:
@@ -37,6 +38,8 @@ class Inference:
         self._clock = clock
         self.on_delta: Callable[[e.Delta], None] | None = None
         """The function that gets each piece of an answer as it arrives; `None`: answers are not streamed."""
+        self._is_begun = False
+        """True if a request was made, so that the waits which servers asked for before are over."""
         self._call_ids: set[str] | None = None
         self._token_ids: tuple[int, ...] = ()
 
@@ -57,7 +60,13 @@ class Inference:
             if state.has_parts:
                 await self._contents.load(digests_of_parts(messages))
                 request = replace(request, contents=self._contents)
-            completion = await self._model.infer(request, Watch(self.on_delta, failures))
+            watch = Watch(self.on_delta, failures)
+            if state.policy.deadline_seconds is not None:
+                watch.left_seconds = max(0.0, state.policy.deadline_seconds - state.work_seconds)
+            if state.hold is not None and not self._is_begun:
+                watch.held = find_hold(state.hold, self._clock.time())
+            self._is_begun = True
+            completion = await self._model.infer(request, watch)
         except Exception as error:
             outbox.put(describe_failure(error, step))
             return
@@ -101,6 +110,8 @@ class _Failures:
         self._outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
         if self._is_heard:
             self._telling = asyncio.ensure_future(self._outbox.kept())
+            # An error of the store or of the listener is raised where the next events are kept.
+            self._telling.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def end(self) -> None:
         """Record nothing from now on."""
@@ -132,6 +143,14 @@ class _Contents(Mapping[str, bytes]):
         return len(self._known)
 
 
+def find_hold(hold: tuple[float, float, str | None], now: float) -> Hold | None:
+    """Return what is left of a wait that the journal tells of; `None` if it is over."""
+    until, seconds, model = hold
+    # A clock that was set back must not prolong the wait.
+    left = min(seconds, until - now)
+    return Hold(model, left) if left > 0 else None
+
+
 def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
     """Return the event for an inference that failed and is not tried again."""
     stop_reason, fault = StopReason.ERROR, Fault.INFRASTRUCTURE
@@ -139,9 +158,11 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
         stop_reason, fault = StopReason.CONTEXT_OVERFLOW, Fault.MODEL
     elif isinstance(error, RefusedError):
         stop_reason, fault = StopReason.REFUSED, Fault.MODEL
-    elif isinstance(error, AuthenticationError | RequestError):
+    elif isinstance(error, AuthenticationError | RequestError | ConfigError):
         fault = Fault.USER
-    text = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
+    text = (
+        str(error) if isinstance(error, ProviderError | ConfigError) else f"{type(error).__name__}: {error}"
+    )
     return e.InferenceFailed(
         step=step,
         error=text,
@@ -149,6 +170,7 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
         fault=fault,
         stop_reason=stop_reason,
         model=error.model if isinstance(error, ProviderError) else None,
+        retry_after_seconds=error.retry_after_seconds if isinstance(error, ProviderError) else None,
     )
 
 
@@ -204,9 +226,11 @@ def whole_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> tuple[int, .
     return previous[: tokens.prompt_shared_tokens] + tokens.prompt_token_ids + tokens.token_ids
 
 
-async def check_answer(state: State, action: CheckAnswer, outbox: Outbox) -> None:
-    """Check an answer against the run's schema."""
+async def check_answer(
+    find_fault: answers.FindFault | None, state: State, action: CheckAnswer, outbox: Outbox
+) -> None:
+    """Check an answer by `find_fault`, or only against the run's schema."""
     # Imported here because only runs with a schema need the validator.
     from treadle.tools.schema.output import find_output_fault
 
-    outbox.put(*answers.check_answer(state, action, find_output_fault))
+    outbox.put(*answers.check_answer(state, action, find_fault or find_output_fault))

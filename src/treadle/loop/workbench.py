@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.decide import refuse_unapproved, unknown_outcome
-from treadle.core.errors import SandboxError, ToolError
+from treadle.core.errors import RetryWithMessage, SandboxError, ToolError
 from treadle.core.inner import Run
-from treadle.core.types import Artifact, Effect, Json, ToolCall, ToolErrorKind, ToolResult
+from treadle.core.types import UNREADABLE_CALL, Artifact, Effect, Json, ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.context import NO_CONTEXT, Scope, ToolContext
+from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
 from treadle.tools.protocol import ApprovalRequest, Approver, Attachment, Decision, Tool, ToolOutput
 from treadle.tools.toolbox import Toolbox
 
@@ -95,6 +95,8 @@ class Workbench:
         self.decide_inner = decide_inner or run_all
         self.report: Callable[[str, str], None] | None = None
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
+        self.deps: object = NO_DEPS
+        """The object that tools get as `ToolContext.deps`."""
         self._clock = clock
 
     async def make(self, order: Order, outbox: Outbox) -> ToolResult:
@@ -182,7 +184,7 @@ class Workbench:
         )
         if spec.effect is not Effect.PURE or self.report is not None:
             await outbox.kept()
-        context = NO_CONTEXT
+        context: ToolContext[Any] = NO_CONTEXT
         if call.name not in self.toolbox.contextless:
             context = ToolContext(
                 self.run_id,
@@ -193,6 +195,7 @@ class Workbench:
                 scope=self.scope,
                 tools=self.toolbox.specs,
                 make_caller=None if inner is None else inner.caller,
+                deps=self.deps,
             )
         begin = self._clock.monotonic()
         timeout_seconds = spec.timeout_seconds
@@ -215,6 +218,9 @@ class Workbench:
                 raise
             # This call was not cancelled; something that the tool waited for was.
             result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
+        except RetryWithMessage as error:
+            text = f"{error}\nCall {call.name} again." if str(error) else f"Call {call.name} again."
+            result, blobs = failed(call, ToolErrorKind.RETRY, text), None
         except Exception as error:
             result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
         return result, blobs, self._clock.monotonic() - begin
@@ -275,6 +281,11 @@ def read_call(
     `is_cut_off` is true if the model's output limit cut off the answer that contains the call.
     """
     tool = tools.get(call.name)
+    if tool is None and call.name == UNREADABLE_CALL:
+        said = (call.opaque or {}).get(UNREADABLE_CALL)
+        why = f" ({said})" if said else ""
+        text = f"The call could not be read{why}, so it was not run. Name a tool, and give one JSON object."
+        return failed(call, ToolErrorKind.INVALID_JSON, text)
     if tool is None:
         return failed(call, ToolErrorKind.UNKNOWN_TOOL, _unknown_tool(call.name, tools))
     try:

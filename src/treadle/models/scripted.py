@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from treadle.core.errors import ConfigError
 from treadle.core.events import TextDelta, ToolCallDelta
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolCall, Usage
 from treadle.models.protocol import Watch
@@ -23,7 +24,7 @@ def call(name: str, arguments: Json = None, *, call_id: str | None = None) -> To
 class ScriptedModel:
     """A model that answers from a list, the n-th request with the n-th item, or that calls a function.
 
-    After the last item it raises `IndexError`, because a script that is too short is a mistake of its author.
+    After the last item it raises `ConfigError`, because a script that is too short is a mistake of its author.
     """
 
     def __init__(
@@ -35,6 +36,10 @@ class ScriptedModel:
         chunk_chars: int = 8,
         keeps_requests: bool = True,
     ) -> None:
+        if isinstance(answers, str) or not (callable(answers) or isinstance(answers, Iterable)):
+            raise ConfigError(
+                f"answers is {answers!r:.200}; give a list of answers, or a function of the request"
+            )
         self.name = name
         self.requests: list[Request] = []
         """The requests so far, in order."""
@@ -51,7 +56,7 @@ class ScriptedModel:
         self._asked += 1
         if self._keeps_requests:
             self.requests.append(request)
-        answer = self._answer(request) if self._answer is not None else self._answers[position]
+        answer = self._answers[position] if position < len(self._answers) else self._call(request)
         if self._delay_seconds:
             await asyncio.sleep(self._delay_seconds)
         if isinstance(answer, BaseException):
@@ -60,6 +65,17 @@ class ScriptedModel:
         if watch.on_delta is not None:
             self._stream(completion.message, watch)
         return completion
+
+    def _call(self, request: Request) -> Answer:
+        if self._answer is not None:
+            return self._answer(request)
+        count = len(self._answers)
+        last = request.messages[-1] if len(request.messages) else None
+        asked = "is empty" if last is None else f"ends with the {last.role} message {last.content!r:.200}"
+        raise ConfigError(
+            f"the script of the model {self.name!r} has {count} answer{'s' * (count != 1)}, and request "
+            f"{self._asked} has none: it {asked}; add an answer, or give a function of the request"
+        )
 
     def _stream(self, message: Message, watch: Watch) -> None:
         assert watch.on_delta is not None
@@ -76,7 +92,11 @@ def _complete(answer: Answer, request: Request) -> Completion:
         answer = Message(Role.ASSISTANT, answer)
     elif isinstance(answer, list):
         answer = Message(Role.ASSISTANT, tool_calls=tuple(answer))
-    assert isinstance(answer, Message)
+    if not isinstance(answer, Message):
+        raise ConfigError(
+            f"a script has {answer!r:.200}; give a str, a list of calls such as [call('name')], a Message, a "
+            "Completion or an exception"
+        )
     reason = FinishReason.TOOL_CALLS if answer.tool_calls else FinishReason.STOP
     usage = Usage(input_tokens=10 * len(request.messages), output_tokens=10)
     return Completion(answer, reason, usage, cost_usd=0.0)

@@ -179,8 +179,16 @@ def _answer(
     if not tools or script.steps:
         return said
     names = ", ".join(tool.name for tool in tools)
-    example = f"call {tools[0].name} {_encode(make_instance(tools[0].parameters))}"
+    example = f"call {tools[0].name} {_encode(make_instance(_without_optional(tools[0].parameters)))}"
     return f"{said}\nA line such as `{example}` makes me call a tool. I have: {names}."
+
+
+def _without_optional(schema: dict[str, Json]) -> dict[str, Json]:
+    """Return the schema of an object without the properties that may be left out."""
+    known, required = schema.get("properties"), schema.get("required")
+    if not isinstance(known, dict) or not isinstance(required, list):
+        return schema
+    return schema | {"properties": {name: known[name] for name in known if name in required}}
 
 
 def _results(messages: Sequence[Message]) -> Iterator[str]:

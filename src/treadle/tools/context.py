@@ -3,14 +3,33 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from treadle.core.errors import ToolError
 from treadle.core.types import Json, ToolSpec
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import ToolOutput
 
+if TYPE_CHECKING:
+    # With a default, `ToolContext` without a parameter is complete for strict type checkers.
+    from typing_extensions import TypeVar
+
+    DepsT = TypeVar("DepsT", default=Any)
+else:
+    from typing import TypeVar
+
+    DepsT = TypeVar("DepsT")
+
 T = TypeVar("T")
+
+
+class _NoDeps:
+    def __repr__(self) -> str:
+        return "NO_DEPS"
+
+
+NO_DEPS: Final = _NoDeps()
+"""The value of `deps` where none were given."""
 
 CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
 
@@ -62,11 +81,15 @@ class Scope:
         self._items.clear()
 
 
-class ToolContext:
-    """The data and functions of a run that a running call can use. A parameter with this annotation receives it."""
+class ToolContext(Generic[DepsT]):
+    """The data and functions of a run that a running call can use. A parameter with this annotation receives it.
+
+    `ToolContext[Database]` says that the tool needs a `Database` as `deps`.
+    """
 
     __slots__ = (
         "_caller",
+        "_deps",
         "_make_caller",
         "_report",
         "call_id",
@@ -88,6 +111,7 @@ class ToolContext:
         scope: Scope | None = None,
         tools: Sequence[ToolSpec] = (),
         make_caller: Callable[[str], CallTool] | None = None,
+        deps: object = NO_DEPS,
     ) -> None:
         """Make a context. `make_caller` takes this call's id, and returns the function that makes its inner
         calls."""
@@ -101,9 +125,20 @@ class ToolContext:
         """The resources that tools hold for the run as long as it is driven."""
         self.tools = tools
         """All tools of the run, including this one."""
+        self._deps = deps
         self._report = report
         self._make_caller = make_caller
         self._caller: CallTool | None = None
+
+    @property
+    def deps(self) -> DepsT:
+        """The object that was given as `deps` to the agent or to the run. No journal holds it.
+
+        Raises: `ToolError` if none was given.
+        """
+        if self._deps is NO_DEPS:
+            raise ToolError("context.deps was not given: pass deps=... to the agent, the run or the session")
+        return self._deps  # type: ignore[return-value]
 
     @property
     def idempotency_key(self) -> str:
@@ -132,5 +167,5 @@ class ToolContext:
         return await self._caller(name, arguments)
 
 
-NO_CONTEXT = ToolContext("", "", 0)
+NO_CONTEXT: ToolContext[Any] = ToolContext("", "", 0)
 """The context for tools with a false `takes_context`, which do not use it."""

@@ -1,20 +1,20 @@
 """Tools that a text refers to: `package.module:attribute`, `file.py` and `file.py:attribute`."""
 
 import ast
-import difflib
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 
 
 def load_file(path: Path) -> ModuleType:
@@ -133,9 +133,3 @@ def _imported_names(file: Path) -> set[str]:
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             pending.extend(ast.iter_child_nodes(node))
     return names
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message that suggests the nearest of the `known` names, or ""."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(repr(item) for item in near)}?" if near else ""

@@ -1,6 +1,7 @@
 """The conversion of everything that users can give as tools (objects, functions, names, files) to tools, and to
 parts."""
 
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -92,6 +93,10 @@ def _flatten(item: Any, origin: str) -> Iterator[tuple[Tool, str]]:
         yield from _flatten(_build(item), repr(item.name))
     elif is_tool(item):
         yield item, _join_origin(origin, item)
+    elif inspect.iscoroutine(item):
+        item.close()
+        name = item.__qualname__
+        raise ConfigError(f"{name}() is a coroutine; give the function {name} itself, without calling it")
     elif isinstance(item, type):
         raise ConfigError(f"{_join_origin(origin, item)} is a class; give an instance of it")
     elif callable(getattr(item, "tools", None)):

@@ -1,11 +1,14 @@
 """The tools of a run by name, with the limits that apply to them."""
 
 from collections.abc import Mapping
+from typing import Any, get_origin, is_typeddict
 
 from msgspec.structs import replace
 
+from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.types import ToolSpec
+from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Tool
 
 DEFAULT_RESULT_CHARS: int = ToolSpec("", "", {}).max_result_chars
@@ -14,7 +17,7 @@ DEFAULT_RESULT_CHARS: int = ToolSpec("", "", {}).max_result_chars
 class Toolbox:
     """The tools that a model may call, and their definitions as the model reads them."""
 
-    __slots__ = ("_limited", "by_name", "contextless", "specs", "tools")
+    __slots__ = ("_limited", "by_name", "contextless", "deps_types", "specs", "tools")
 
     def __init__(self, tools: Mapping[str, Tool], policy: Policy | None = None) -> None:
         self.tools = tools
@@ -27,7 +30,28 @@ class Toolbox:
             name for name, tool in tools.items() if not getattr(tool, "takes_context", True)
         )
         """The names of the tools that can be called with `NO_CONTEXT`: see `Tool`."""
+        self.deps_types = {
+            name: kind
+            for name, tool in tools.items()
+            if (kind := getattr(tool, "deps_type", None)) is not None
+        }
+        """The types of `ToolContext.deps` that tools need, by the name of the tool."""
         self._limited: tuple[Policy, Toolbox] | None = None
+
+    def check_deps(self, deps: object) -> None:
+        """Check that `deps` is what the tools need. Raises: `ConfigError` that names a tool."""
+        for name, kind in self.deps_types.items() if self.deps_types else ():
+            if deps is NO_DEPS:
+                raise ConfigError(
+                    f"the tool {name!r} needs deps ({_name_of(kind)}), which are in no journal: give deps=... to "
+                    "the agent, or to run, resume, fork or session"
+                )
+            plain = get_origin(kind) or kind
+            is_checkable = isinstance(plain, type) and not is_typeddict(plain)
+            if is_checkable and not getattr(plain, "_is_protocol", False) and not isinstance(deps, plain):
+                raise ConfigError(
+                    f"the tool {name!r} needs deps of the type {_name_of(kind)}; given was {deps!r:.200}"
+                )
 
     def under(self, policy: Policy) -> "Toolbox":
         """Return this toolbox with the limits of `policy`."""
@@ -58,6 +82,10 @@ def limit_spec(spec: ToolSpec, policy: Policy | None) -> ToolSpec:
     return replace(
         spec, description=description, max_calls=calls, max_concurrent=concurrent, max_result_chars=chars
     )
+
+
+def _name_of(kind: Any) -> str:
+    return kind.__qualname__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
 
 
 def _strictest(*limits: int | None) -> int | None:

@@ -15,7 +15,7 @@ from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import clean, print_interrupted, print_note, stderr, write_command
 from treadle.cli.terminal.view import make_view
 from treadle.core.types import Json, StopReason, ToolCall
-from treadle.loop.driver import Emit
+from treadle.loop.listener import Emit
 
 
 class FollowUp(Struct, frozen=True):

@@ -1,5 +1,7 @@
 """What the turns of a session used, by turn and in total."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from treadle.agent.run import Run
@@ -48,7 +50,7 @@ class Meter(Struct):
         return f"{' · '.join(turn)} · session: {', '.join(session)}"
 
 
-def _count_seconds(events: list[Event]) -> float:
+def _count_seconds(events: Iterable[Event]) -> float:
     """Return how long the finished turns of a session were worked on."""
     state, seconds = State(), 0.0
     for event in events:

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from treadle.core.errors import JournalError
-from treadle.journal.sqlite.failures import explain
+from treadle.journal.sqlite.failures import ERRORS, explain
 from treadle.journal.sqlite.layout import LOCK_SECONDS, sync_folders
 
 
@@ -29,7 +29,7 @@ def back_up(path: Path, target: Path) -> int:
                 Path(f"{part}{suffix}").unlink(missing_ok=True)
     except FileExistsError:
         raise JournalError(f"{str(target)!r} exists already, and a backup overwrites nothing") from None
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise explain(error, target) from error
     except OSError as error:
         raise JournalError(f"cannot write the backup {str(target)!r}: {error.strerror}") from error

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from treadle.core.errors import JournalError
 
-_NOT_A_JOURNAL = "{name!r} is not a Treadle journal, or is damaged ({text}); give another file"
+ERRORS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
+"""What Python's SQLite raises. The last two come from a damaged file: of a text, and of a length."""
+
+_NOT_A_JOURNAL = (
+    "{name!r} is not a Treadle journal, or is damaged ({text}); give another file, or let `treadle check` say what "
+    "is whole"
+)
 _READ_ONLY = "the journal {name!r} is read-only ({text}); check the file's and folder's rights"
 _FULL = (
     "the journal {name!r} cannot be written ({text}): is the disk full? What was kept before is "
@@ -32,7 +38,7 @@ _MESSAGES = {
 """The texts for users, by SQLite's primary result code."""
 
 
-def explain(error: sqlite3.Error, path: Path) -> JournalError:
+def explain(error: Exception, path: Path) -> JournalError:
     """Return a `JournalError` that says what failed and what to do."""
     return JournalError(_MESSAGES.get(_code_of(error), _FAILED).format(name=str(path), text=error))
 
@@ -77,11 +83,11 @@ def explain_closed(path: Path) -> JournalError:
     )
 
 
-def has_code(error: sqlite3.Error, code: int) -> bool:
+def has_code(error: Exception, code: int) -> bool:
     """Return True if `error` has this primary result code, such as `sqlite3.SQLITE_BUSY`."""
     return _code_of(error) == code
 
 
-def _code_of(error: sqlite3.Error) -> int:
+def _code_of(error: Exception) -> int:
     """Return the primary result code: the low byte of the extended one. 0 if Python itself raised the error."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -16,23 +16,26 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
+from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, follow
 from treadle.journal.identity import VARIABLE, is_marked, is_sealed, make_seal
 from treadle.journal.protocol import Clock, RunFilter, RunInfo, StoreOptions
 from treadle.journal.sqlite.backup import back_up
+from treadle.journal.sqlite.checks import Head, damaged
 from treadle.journal.sqlite.committer import Committer
 from treadle.journal.sqlite.failures import explain_closed
 from treadle.journal.sqlite.layout import LEVELS, connect, stored_level, sync_folders
 from treadle.journal.sqlite.lease import Lease, Silence, Watch, take_lease
 from treadle.journal.sqlite.reader import Reader
-from treadle.journal.sqlite.rows import COLUMNS, facts_from, fill_facts
+from treadle.journal.sqlite.rows import COLUMNS, facts_from, fill_facts, store_facts
 from treadle.journal.sqlite.writer import SqliteWriter
 
 _TURN_SECONDS = 5.0
@@ -123,13 +126,25 @@ class SqliteJournal:
             last = answer
             await asyncio.sleep(last.pause_seconds)
 
-    def read(self, run_id: str, after_seq: int = 0) -> list[e.Event]:
+    def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
-        return self._reader.read(run_id, after_seq)
+        return self._reader.read(run_id, after_seq, until_seq)
+
+    def scan(self, run_id: str) -> Iterator[e.Event]:
+        """See `Journal.scan`."""
+        return self._reader.scan(run_id)
+
+    def find_faults(self) -> Iterator[str]:
+        """See `Journal.find_faults`."""
+        return self._reader.find_faults()
 
     def read_blob(self, digest: str) -> bytes:
         """See `Journal.read_blob`."""
-        return self._reader.read_blob(digest)
+        return load(self._reader.read_stored, digest)[1]
+
+    def read_stored(self, digest: str) -> bytes:
+        """See `Journal.read_stored`."""
+        return self._reader.read_stored(digest)
 
     def runs(
         self,
@@ -188,13 +203,27 @@ class SqliteJournal:
             raise RunNotFoundError(f"run {run_id!r} not found in the journal {str(self.path)!r}") from None
         if isinstance(lease, Silence):
             return lease
-        fill_facts(db, key=lease.key)
-        head, *row = db.execute(
-            f"SELECT heads.frame, {COLUMNS} FROM heads JOIN runs ON runs.id = heads.run WHERE heads.run=?",
-            (lease.key,),
+        row = self._read_end(db, lease.key)
+        if (
+            row[0] is not None and row[1] is None
+        ):  # an older Treadle wrote the facts, or they must be estimated
+            store_facts(db, Head(run_id, lease.key, row[0], None))
+            row = self._read_end(db, lease.key)
+        frame, events, last_seq, checksum, *columns = row
+        facts = facts_from(run_id, tuple(columns))
+        if events != last_seq:
+            raise damaged(run_id, f"its newest frame ends with event {last_seq} of {events}")
+        return SqliteWriter(
+            run_id, self._mark_dirty, self._committer.give_back, lease, frame, checksum, facts
+        )
+
+    def _read_end(self, db: sqlite3.Connection, key: int) -> tuple[Any, ...]:
+        """Return a run's newest frame, how many events it has, the frame's last seq and checksum, and its facts."""
+        return db.execute(  # type: ignore[no-any-return]
+            f"SELECT heads.frame, heads.events, seq + count - 1, frames.checksum, {COLUMNS} FROM runs "
+            "LEFT JOIN heads ON heads.run = runs.id LEFT JOIN frames ON frames.id = heads.frame WHERE runs.id=?",
+            (key,),
         ).fetchone()
-        facts = facts_from(tuple(row))
-        return SqliteWriter(run_id, self._mark_dirty, self._committer.give_back, lease, head, facts)
 
     def _give_back(self, taken: "Future[SqliteWriter | Silence]") -> None:
         """Release a lease that was taken for a caller who was cancelled meanwhile."""

@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | `runs` | each run | its id, its lease, and the facts that change with a turn at most |
 | `heads` | each run | its newest frame, and the facts that change with every step |
-| `frames` | what one run appended in one turn of an event loop | the events as JSON lines |
+| `frames` | what one run appended in one turn of an event loop | the events as JSON lines, a checksum |
 | `blobs` | each content | the bytes, by SHA-256 |
 | `owners` | each open journal that took a lease | the process, its heartbeat, and how long its leases last |
 | `meta` | one row | how often a run was taken over from a process that died or hung; the file's level |
@@ -13,6 +13,8 @@
 
 A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would have a
 page for every run or two, and every commit would write as many pages as runs are in flight.
+
+The checksums are explained in `checks`. Rows that version 3 or an older one wrote have none.
 """
 
 import contextlib
@@ -24,7 +26,7 @@ from pathlib import Path
 
 from treadle.core.errors import JournalError
 from treadle.journal.identity import make_seal, mark_place
-from treadle.journal.sqlite.failures import explain, has_code
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 
 APPLICATION_ID = 0x5452444C
 """The number in SQLite's header that marks a file as Treadle's."""
@@ -79,6 +81,11 @@ MIGRATIONS = (
     CREATE TABLE trust(run INTEGER PRIMARY KEY, seal TEXT NOT NULL);
     """,
     """
+    ALTER TABLE runs ADD COLUMN checksum INTEGER;
+    ALTER TABLE heads ADD COLUMN checksum INTEGER;
+    ALTER TABLE frames ADD COLUMN checksum INTEGER;
+    """,
+    """
     ALTER TABLE owners ADD COLUMN space TEXT NOT NULL DEFAULT '';
     ALTER TABLE owners ADD COLUMN ticks REAL NOT NULL DEFAULT 0;
     ALTER TABLE owners ADD COLUMN lease_seconds REAL;
@@ -99,6 +106,9 @@ LOCK_SECONDS = 30.0
 """How long opening and closing a journal wait for a process that holds the file's lock."""
 
 
+_MIN_PAGE_BYTES = 512
+
+
 def connect(path: Path, level: str) -> sqlite3.Connection:
     """Open a connection to the journal at `path`; create the file and bring it up to date if need be.
 
@@ -106,11 +116,12 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
 
     Raises: `JournalError` for a file of another program, a newer Treadle, or a file that cannot be opened.
     """
+    _refuse_remnant(path)
     try:
         db = sqlite3.connect(
             path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise explain(error, path) from error
     try:
         _refuse_foreign(db, path)
@@ -120,7 +131,7 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
         if level == "power":
             db.execute("UPDATE meta SET level='power' WHERE level<>'power'")
         set_level(db, stored_level(db))
-    except sqlite3.Error as error:
+    except ERRORS as error:
         db.close()
         raise explain(error, path) from error
     except BaseException:
@@ -159,6 +170,13 @@ def sync_folders(path: Path) -> None:
         with contextlib.suppress(OSError):  # some file systems cannot sync a folder
             os.fsync(fd)
         os.close(fd)
+
+
+def _refuse_remnant(path: Path) -> None:
+    """Raise an error for a file that SQLite would take for an empty one, because it is shorter than a page."""
+    with contextlib.suppress(OSError):
+        if 0 < path.stat().st_size < _MIN_PAGE_BYTES:
+            raise JournalError(f"{str(path)!r} is not a Treadle journal, or was cut off; restore a backup")
 
 
 def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:

@@ -19,6 +19,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -66,7 +67,7 @@ class Owner(Struct, frozen=True):
             return False
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):
             return True
         except PermissionError:
             return False
@@ -107,6 +108,10 @@ class Silence(NamedTuple):
     """The time after which to try again."""
 
 
+_KINDS = [str, str, int, str, float, float]
+"""The types of a row of `owners`, without its key and `lease_seconds`."""
+
+
 class Watch:
     """What one open journal knows about the owners of a file, and the heartbeats that it has seen."""
 
@@ -119,10 +124,15 @@ class Watch:
         """For each owner its last heartbeat, the seconds of silence since, and the time of the last look."""
 
     def holders_from(self, rows: Iterable[tuple[Any, ...]]) -> list[Holder]:
-        """Return the rows of a query that begins with `HOLDERS`."""
+        """Return the rows of a query that begins with `HOLDERS`, without those that are damaged.
+
+        If the owner of a damaged row is alive after all, its writes are refused.
+        """
         return [
             Holder(key, Owner(host, space, pid, started), (at, ticks), lease_seconds or self.lease_seconds)
             for key, host, space, pid, started, at, ticks, lease_seconds in rows
+            if [type(value) for value in (host, space, pid, started, at, ticks)] == _KINDS
+            and type(lease_seconds) in (float, NoneType)
         ]
 
     def refuse_alive(self, run_id: str, holder: Holder, last: Silence | None) -> Silence | None:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from treadle.core.errors import JournalError
 from treadle.journal.protocol import Clock
-from treadle.journal.sqlite.failures import explain, has_code, write_waiting
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
 from treadle.journal.sqlite.layout import LOCK_SECONDS, set_level, stored_level
 from treadle.journal.sqlite.lease import Lease, abandoned, give_back, this_owner
 
@@ -83,7 +83,7 @@ class Transactions:
                     with contextlib.suppress(sqlite3.Error):
                         db.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+        except ERRORS as error:
             raise explain(error, self._path) from error
         for _ in range(orphans):
             self.orphans.popleft()

@@ -5,7 +5,7 @@ import re
 
 from treadle.core.spec import PartSpec
 from treadle.http.transport import address_of
-from treadle.models.config.build import home_of, split_name
+from treadle.models.config.build import home_of, providers, split_name
 from treadle.models.config.file import ModelTable, load_config
 from treadle.models.config.presets import find_preset
 
@@ -31,7 +31,8 @@ def _demand(part: PartSpec, table: ModelTable | None) -> str:
     provider, _ = split_name(part.name if table is None else table.model)
     preset = find_preset(provider)
     if preset is None:
-        return f"load the provider {provider!r} of another package and ask its model {part.name!r}"
+        where = providers().get(provider, "which is not installed")
+        return f"load the provider {provider!r} ({where}) and ask its model {part.name!r}"
     variable = preset.base_url_variable
     url = settings.get("base_url") or (table.base_url if table is not None else None)
     url = url or (os.environ.get(variable) if variable else None) or home_of(preset)

@@ -36,7 +36,7 @@ _UNUSABLE: dict[Any, str] = {
 class Signature:
     """The parameters of one function, divided into those that the model gives and those that the loop gives."""
 
-    __slots__ = ("_fields", "_filled", "_model", "_numbers", "contexts", "schema")
+    __slots__ = ("_fields", "_filled", "_model", "_numbers", "contexts", "deps_type", "schema")
 
     def __init__(
         self,
@@ -47,6 +47,9 @@ class Signature:
     ) -> None:
         self.contexts = tuple(p.name for p in parameters if _is_context(hints.get(p.name)))
         """The parameters that receive the `ToolContext`. They are not in the schema."""
+        kinds = [_deps_of(hints[name]) for name in self.contexts]
+        self.deps_type: Any = next((kind for kind in kinds if kind is not None), None)
+        """The parameter of `ToolContext[...]`; `None` if there is none, or if it accepts everything."""
         given = [p for p in parameters if p.name not in self.contexts]
         # The model's field names are made up, because a parameter may be called `_x`, `copy` or `model_config`.
         self._fields = {f"p{index}": p.name for index, p in enumerate(given)}
@@ -166,7 +169,17 @@ def _is_context(annotation: Any) -> bool:
     origin = get_origin(annotation)
     if origin is Annotated or origin is Union or origin is types.UnionType:
         return any(_is_context(part) for part in get_args(annotation))
-    return isinstance(annotation, type) and origin is None and issubclass(annotation, ToolContext)
+    kind = annotation if origin is None else origin
+    return isinstance(kind, type) and issubclass(kind, ToolContext)
+
+
+def _deps_of(annotation: Any) -> Any:
+    """Return the type of `deps` that an annotation with a `ToolContext` asks for; `None` if it asks for none."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated or origin is Union or origin is types.UnionType:
+        return next((_deps_of(part) for part in parts if _is_context(part)), None)
+    kind = parts[0] if parts else None
+    return None if kind in (Any, object, type(None)) or isinstance(kind, typing.TypeVar) else kind
 
 
 def _make_model(

@@ -20,6 +20,7 @@ import msgspec
 import pydantic_core
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.registry import check_options
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
@@ -56,6 +57,9 @@ class ToolOptions(TypedDict, total=False):
     """The number of calls in one turn."""
     max_concurrent: int | None
     """The number of calls of one run that run at the same time."""
+    max_retries: int
+    """How often in a row the function may raise `RetryWithMessage`; its calls are then not run in that turn.
+    Default: 3."""
     may_differ: Sequence[str]
     """The parts of a result that may differ when the call is made again: see `ToolSpec.may_differ`."""
 
@@ -91,6 +95,8 @@ class FunctionTool(Generic[P, R_co]):
         self._contexts = signature.contexts
         self.takes_context = bool(signature.contexts)
         """True if `call` uses its context. See `Tool`."""
+        self.deps_type = signature.deps_type
+        """The type of `ToolContext.deps` that the function needs; `None` if it needs none."""
         self._convert = None if signature.takes_json else signature.convert
         self._start: Callable[..., Awaitable[Any]] | None = None
         """The function if it is a coroutine function; `None` if it runs in a thread."""
@@ -199,10 +205,7 @@ def check_tool_name(name: str, label: str) -> None:
 def _make_spec(
     label: str, name: str, summary: str, schema: dict[str, Json], options: ToolOptions
 ) -> ToolSpec:
-    unknown = set(options) - ToolOptions.__optional_keys__
-    if unknown:
-        known = ", ".join(sorted(ToolOptions.__optional_keys__))
-        raise ConfigError(f"{label}: there is no tool option {min(unknown)!r}; the options are {known}")
+    check_options(options, ToolOptions.__optional_keys__, f"{label}: tool")
     name = options.get("name", name)
     check_tool_name(name, label)
     try:
@@ -210,11 +213,17 @@ def _make_spec(
     except ValueError:
         known = ", ".join(repr(item.value) for item in Effect)
         raise ConfigError(f"{label}: effect is {options.get('effect')!r}; use one of {known}") from None
-    numbers = ("timeout_seconds", "max_result_chars", "max_calls", "max_concurrent")
-    given = {key: value for key, value in options.items() if key in numbers}
+    least = {"max_result_chars": 1, "max_calls": 1, "max_concurrent": 1, "max_retries": 0}
+    given: dict[str, Any] = {
+        key: value for key, value in options.items() if key in least or key == "timeout_seconds"
+    }
     for key, value in given.items():
-        if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise ConfigError(f"{label}: {key} is {value!r}; it must be above 0")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is None and key != "max_retries":
+            continue
+        if not is_number or not value >= least.get(key, 1e-9):
+            needed = f"at least {least[key]}" if key in least else "above 0"
+            raise ConfigError(f"{label}: {key} is {value!r}; it must be {needed}")
     return ToolSpec(
         name=name,
         description=options.get("description", summary),
@@ -222,7 +231,7 @@ def _make_spec(
         effect=effect,
         is_concurrent=options.get("concurrent", True),
         may_differ=_check_rules(label, options.get("may_differ", ())),
-        **cast("Any", given),
+        **given,
     )
 
 

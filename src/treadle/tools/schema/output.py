@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from treadle.core.answers import FindFault
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, OutputMode, OutputSpec, ToolSpec
 from treadle.tools.context import ToolContext
@@ -59,24 +60,27 @@ def find_output_fault(schema: dict[str, Json], value: Json) -> str | None:
     return _checker(msgspec.json.encode(schema).decode()).find_fault(value)
 
 
-def to_output_schema(given: Any) -> dict[str, Json]:
-    """Return the JSON Schema of a pydantic model or any other type that pydantic knows, or a given schema itself.
-
-    Objects of a generated schema allow no other properties, because constrained decoding needs that. Raises:
-    `ConfigError` for anything else, and for an invalid schema.
-    """
-    if isinstance(given, dict):
-        schema = given
-    else:
-        from pydantic import PydanticUserError, TypeAdapter
-
-        try:
-            schema = TypeAdapter(given).json_schema()
-        except (PydanticUserError, TypeError) as error:
-            raise ConfigError(f"schema is {given!r}, of which no JSON Schema can be made: {error}") from error
-        _close(schema)
+def check_schema(schema: dict[str, Json]) -> dict[str, Json]:
+    """Return `schema` unchanged. Raises: `ConfigError` if it is not a valid JSON Schema."""
     OutputChecker(schema).find_fault(None)
     return schema
+
+
+def close_schema(schema: dict[str, Json]) -> dict[str, Json]:
+    """Return the schema of a type in the form that constrained decoding needs.
+
+    Objects allow no other properties, and the schema does not begin with a reference.
+    """
+    definitions = schema.get("$defs", {})
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name in definitions:
+        schema = {**definitions[name], "$defs": definitions}
+        if f'"#/$defs/{name}"' not in msgspec.json.encode(schema).decode():
+            schema["$defs"] = {key: value for key, value in definitions.items() if key != name}
+        if not schema["$defs"]:
+            del schema["$defs"]
+    _close(schema)
+    return check_schema(schema)
 
 
 def _close(schema: Json) -> None:
@@ -93,11 +97,18 @@ def _close(schema: Json) -> None:
 class AnswerTool:
     """The tool with which a model gives its final answer: the arguments are the answer, and must fit the schema."""
 
-    def __init__(self, output: OutputSpec) -> None:
+    def __init__(self, output: OutputSpec, find_type_fault: FindFault) -> None:
+        """Make a tool. `find_type_fault` says what is wrong with an answer that fits the schema."""
         assert output.tool is not None
+        self._schema = output.schema
+        self._find_type_fault = find_type_fault
         description = "Give your final answer. Call this once, alone, when you have all that it needs."
         self.spec = ToolSpec(output.tool, description, output.schema, Effect.PURE)
-        self.find_fault = ArgumentChecker(output.schema).find_fault
+        self._find_fault = ArgumentChecker(output.schema).find_fault
+
+    def find_fault(self, arguments: Json) -> str | None:
+        """See `Tool.find_fault`."""
+        return self._find_fault(arguments) or self._find_type_fault(self._schema, arguments)
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
         """See `Tool.call`."""

@@ -1,0 +1,122 @@
+"""The runs of a batch: each task of it becomes a run, or continues the run that an earlier batch made of it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from treadle.agent.answer import AnswerType
+from treadle.agent.options import Given, StreamOptions
+from treadle.agent.run import Run
+from treadle.agent.task import Task
+from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError, RunNotFoundError
+from treadle.core.state import Status
+from treadle.core.types import Fault, Json, Role, StopReason
+from treadle.journal.protocol import Journal, RunFilter
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """The part of an agent that batches use."""
+
+    @property
+    def journal(self) -> Journal:
+        """The journal that the runs are kept in."""
+        ...
+
+    async def begin_run(self, task: str | Task, given: Given, options: StreamOptions) -> Run[Any]:
+        """Make a run of `task` and drive it."""
+        ...
+
+    async def resume_run(self, run_id: str, given: Given) -> Run[Any]:
+        """Continue a run."""
+        ...
+
+
+class BatchWork(Generic[T]):
+    """A function that returns the run of a task of a batch.
+
+    A run that is over is read from the journal, unless an infrastructure fault ended it; any other is continued. A
+    run that another process drives is returned as the journal has it.
+    """
+
+    def __init__(
+        self,
+        agent: Runner,
+        given: Given,
+        answer: AnswerType[T],
+        batch_id: str | None,
+        options: StreamOptions,
+    ) -> None:
+        self._agent = agent
+        self._given = given
+        self._answer = answer
+        self._batch_id = batch_id
+        self._options = options
+        self._looking: asyncio.Future[bool] | None = None
+        """Whether the journal has runs of the batch."""
+
+    async def __call__(self, number: int, task: str | Task) -> Run[T]:
+        """Return the run of the task with this number, counted from 1."""
+        metadata: dict[str, Json] = {**(self._options.get("metadata") or {}), "number": number}
+        if self._batch_id is None:
+            return await self._agent.begin_run(task, self._given, {**self._options, "metadata": metadata})
+        run_id = f"{self._batch_id}-{number}"
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(asyncio.to_thread(self._has_runs))
+        found = await self._take_up(run_id, task) if await asyncio.shield(self._looking) else None
+        if found is not None:
+            return found
+        metadata["batch"] = self._batch_id
+        options: StreamOptions = {**self._options, "metadata": metadata, "run_id": run_id}
+        try:
+            return await self._agent.begin_run(task, self._given, options)
+        except RunExistsError:
+            # Another process works on the same batch.
+            found = await self._take_up(run_id, task)
+            if found is None:
+                raise
+            return found
+
+    def _has_runs(self) -> bool:
+        return bool(self._agent.journal.runs(RunFilter(id_prefix=f"{self._batch_id}-"), limit=1))
+
+    async def _take_up(self, run_id: str, task: str | Task) -> Run[T] | None:
+        try:
+            run = await asyncio.to_thread(self._load, run_id)
+        except RunNotFoundError:
+            return None
+        text = task if isinstance(task, str) else task.input
+        asked = next((item.content for item in run.messages if item.role is Role.USER), text)
+        if asked != text:
+            raise ConfigError(
+                f"run {run_id!r} of the batch {self._batch_id!r} has another task ({asked!r:.80}, and not "
+                f"{text!r:.80}); give the same tasks in the same order, or another batch_id"
+            )
+        has_broken = run.stop_reason is StopReason.ERROR and run.fault is Fault.INFRASTRUCTURE
+        if run.status is Status.FINISHED and not has_broken:
+            return run
+        try:
+            return await self._agent.resume_run(run_id, self._given)
+        except LeaseHeldError:
+            return run
+
+    def _load(self, run_id: str) -> Run[T]:
+        run: Run[Any] = Run.load(run_id, self._agent.journal)
+        return Run(run_id, run.state, self._agent.journal, self._answer)
+
+
+def check_batch_id(batch_id: object) -> None:
+    """Check the name of a batch. Raises: `ConfigError`."""
+    if batch_id is not None and not (isinstance(batch_id, str) and batch_id):
+        raise ConfigError(f"batch_id is {batch_id!r}; give a text that is not empty, or leave it out")
+
+
+def split_options(options: Mapping[str, Any]) -> StreamOptions:
+    """Return the options that a batch passes to each of its runs."""
+    kept: StreamOptions = {}
+    if "files" in options:
+        kept["files"] = options["files"]
+    if "metadata" in options:
+        kept["metadata"] = options["metadata"]
+    return kept

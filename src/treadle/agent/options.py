@@ -1,0 +1,249 @@
+"""The options of agents and runs, declared once, and the checks of what callers give."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypedDict
+
+import msgspec
+from msgspec import Struct
+
+from treadle.agent.answer import TEXT, AnswerType
+from treadle.agent.attachments import Attachable
+from treadle.agent.spec import Files
+from treadle.core.errors import ConfigError
+from treadle.core.policy import Policy
+from treadle.core.types import Artifact, Json
+from treadle.journal.protocol import Clock, Journal
+from treadle.loop.listener import Emit
+from treadle.tools.context import NO_DEPS, DepsT
+from treadle.tools.protocol import Approver, Decision, ToolLike
+
+
+class RunContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
+    """The facts about a new run that a function for its instructions gets."""
+
+    run_id: str
+    deps: DepsT
+    """The `deps` of the run, or of the agent; `None` if none were given."""
+    input: str | None
+    """The user's message; `None` in a session, where it is not known yet."""
+    metadata: Mapping[str, Json]
+
+
+Instructions: TypeAlias = (
+    str | Callable[[], str | Awaitable[str]] | Callable[[RunContext[Any]], str | Awaitable[str]]
+)
+"""The system message, or a function that returns it for each new run. The run's journal holds what it returned."""
+
+
+class AgentOptions(TypedDict, total=False):
+    """Options of `Agent`."""
+
+    instructions: Instructions | None
+    """The system message, or a function that returns it. The function is called once for each new run."""
+    tools: Iterable[ToolLike]
+    policy: Policy | None
+    journal: Journal | str | Path | None
+    """A journal, or a path for `treadle.open_journal`."""
+    files: Files | None
+    """The initial files of every run's sandbox."""
+    deps: object
+    """What tools get as `ToolContext.deps`. It is in no journal."""
+    approver: Approver | None
+    """The function that is asked about the calls that the policy says to ask about. Without one, or if it returns
+    `None`, the run pauses until `resume(run_id, approvals=...)`."""
+    clock: Clock
+    """Gives the times and durations of events."""
+
+
+class StreamOptions(TypedDict, total=False):
+    """Options of `Agent.stream`."""
+
+    run_id: str | None
+    """The id of the new run; by default one is made."""
+    files: Files | None
+    """The initial files of the sandbox, in place of the agent's."""
+    attach: Sequence[Attachable]
+    """Images, audio or documents for the message: paths of files, or `Artifact`s."""
+    metadata: Mapping[str, Json] | None
+    """Data that is kept with the run. Entries whose values are strings are its labels."""
+    deps: object
+    """What tools get as `ToolContext.deps`, in place of the agent's."""
+
+
+class RunOptions(StreamOptions, total=False):
+    """Options of `Agent.run` and `run_sync`."""
+
+    on_event: Emit | None
+    """A function or coroutine function that is called with every event once it is durable, and with the deltas in
+    between. It is awaited before the next item; what it raises ends the drive of the run, and is raised."""
+
+
+class BatchOptions(TypedDict, total=False):
+    """Options of `Agent.run_many` and `run_many_sync`."""
+
+    window: int
+    """How many runs are driven at the same time. Default: 64."""
+    batch_id: str | None
+    """A name that makes the batch resumable: the run of the n-th task has the id `BATCH_ID-n`."""
+    files: Files | None
+    metadata: Mapping[str, Json] | None
+    deps: object
+    on_event: Emit | None
+
+
+class ResumeOptions(TypedDict, total=False):
+    """Options of `Agent.resume` and `resume_sync`."""
+
+    answers: Mapping[str, str] | None
+    """Texts by question id."""
+    approvals: Mapping[str, Decision | bool] | None
+    """Decisions by call id."""
+    deps: object
+    on_event: Emit | None
+    trust: bool
+    """True to record that a run which comes from elsewhere is trusted."""
+
+
+class ForkOptions(TypedDict, total=False):
+    """Options of `Agent.fork` and `fork_sync`."""
+
+    text: str | None
+    """The user's message of a new turn. It must be given if the copied events end with a finished turn, and must
+    not be given otherwise."""
+    new_run_id: str | None
+    deps: object
+    on_event: Emit | None
+    trust: bool
+    """As for `ResumeOptions`."""
+
+
+class SendOptions(TypedDict, total=False):
+    """Options of `Session.send` and `send_sync`."""
+
+    attach: Sequence[Attachable]
+    on_event: Emit | None
+
+
+class Given(Struct, frozen=True):
+    """What a caller gives for one drive of a run, and no journal holds."""
+
+    answer: AnswerType[Any] = TEXT
+    """The type of the run's answers."""
+    deps: object = NO_DEPS
+    emit: Emit | None = None
+    trust: bool = False
+    """True if a run that comes from elsewhere is to be trusted."""
+    instructions: str | None = None
+    """What the agent's function returned for the new run; `None` if the agent has no such function."""
+
+
+async def read_instructions(given: Instructions | None, context: RunContext[Any]) -> str | None:
+    """Return what a function says for a new run; `None` if the instructions are not a function.
+
+    Raises: `ConfigError` if it returns anything but a text, and what the function raises.
+    """
+    if given is None or isinstance(given, str):
+        return None
+    function: Callable[..., Any] = given
+    said = function(context) if inspect.signature(function).parameters else function()
+    if inspect.isawaitable(said):
+        said = await said
+    if not isinstance(said, str):
+        raise ConfigError(f"the instructions function {function!r} returned {said!r:.200}; return a str")
+    return said
+
+
+def check_agent(model: object, options: Mapping[str, Any]) -> None:
+    """Check the types of an agent's parts. Raises: `ConfigError` that says what to give instead."""
+    if isinstance(model, type) or not (isinstance(model, str) or callable(getattr(model, "infer", None))):
+        raise ConfigError(
+            f"model is {model!r:.200}; give a name such as 'openai:gpt-5-mini', or an object with a method `infer`"
+        )
+    instructions, policy = options.get("instructions"), options.get("policy")
+    if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
+        raise ConfigError(
+            f"instructions is {instructions!r:.200}; give a str, or a function that returns one"
+        )
+    if policy is not None and not isinstance(policy, Policy):
+        advice = "Policy(**policy)" if isinstance(policy, dict) else "a Policy, such as Policy(max_steps=20)"
+        raise ConfigError(f"policy is {policy!r:.200}; give {advice}")
+    check_tools(options.get("tools", ()))
+    check_files(options.get("files"))
+    check_callable("approver", options.get("approver"))
+    clock = options.get("clock")
+    if clock is not None and not (hasattr(clock, "time") and hasattr(clock, "monotonic")):
+        raise ConfigError(f"clock is {clock!r:.200}; give an object with methods `time` and `monotonic`")
+    journal = options.get("journal")
+    if journal is not None and not isinstance(journal, str | Path) and not hasattr(journal, "create"):
+        raise ConfigError(f"journal is {journal!r:.200}; give a path, or what `open_journal` returns")
+
+
+def check_tools(tools: object) -> None:
+    """Check that `tools` is a collection of tools, and not a single one. Raises: `ConfigError`."""
+    if isinstance(tools, str):
+        raise ConfigError(f"tools is the str {tools!r}; give a list: tools=[{tools!r}]")
+    if not isinstance(tools, Iterable) or isinstance(tools, Mapping):
+        advice = "its values in a list" if isinstance(tools, Mapping) else "a list: tools=[...]"
+        raise ConfigError(f"tools is {tools!r:.200}; give {advice}")
+
+
+def check_files(files: object) -> None:
+    """Check that `files` is a folder or a mapping. Raises: `ConfigError`."""
+    if files is None or isinstance(files, str | Path):
+        return
+    if not isinstance(files, Mapping):
+        raise ConfigError(
+            f"files is {files!r:.200}; give the path of a folder, or a dict of path to content, such as "
+            "{'notes.txt': 'text'}"
+        )
+    for path, content in files.items():
+        if not isinstance(path, str) or not isinstance(content, str | bytes):
+            raise ConfigError(
+                f"files has {path!r:.100}: {content!r:.100}; give a str path and a str or bytes"
+            )
+
+
+def check_callable(name: str, given: object) -> None:
+    """Check that an optional function is one. Raises: `ConfigError`."""
+    if given is not None and not callable(given):
+        raise ConfigError(f"{name} is {given!r:.200}; give a function")
+
+
+def check_run(task: object, options: Mapping[str, Any]) -> None:
+    """Check what is given for a new run. Raises: `ConfigError` that says what to give instead."""
+    if not isinstance(task, str) and not (hasattr(task, "input") and hasattr(task, "task_set")):
+        raise ConfigError(
+            f"the task is {task!r:.200}; give the user's message as a str, or a Task from `load_task`"
+        )
+    run_id, metadata = options.get("run_id"), options.get("metadata")
+    if run_id is not None:
+        check_run_id(run_id)
+    if metadata is not None:
+        try:
+            msgspec.json.encode(dict(metadata))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"metadata is {metadata!r:.200}; give a dict of JSON values ({error})"
+            ) from error
+    check_files(options.get("files"))
+    check_message(options)
+
+
+def check_run_id(run_id: object) -> None:
+    """Check the id of a run. Raises: `ConfigError`."""
+    if not (isinstance(run_id, str) and run_id):
+        advice = "give its run_id" if hasattr(run_id, "run_id") else "give a str that is not empty"
+        raise ConfigError(f"the run's id is {run_id!r:.200}; {advice}")
+
+
+def check_message(options: Mapping[str, Any]) -> None:
+    """Check the attachments and the listener of a message. Raises: `ConfigError`."""
+    attach = options.get("attach", ())
+    if isinstance(attach, str | Path):
+        raise ConfigError(f"attach is {attach!r}; give a list: attach=[{str(attach)!r}]")
+    for item in attach:
+        if not isinstance(item, str | Path | Artifact):
+            raise ConfigError(f"attach has {item!r:.200}; give paths of files, or Artifacts")
+    check_callable("on_event", options.get("on_event"))

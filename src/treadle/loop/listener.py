@@ -1,0 +1,102 @@
+"""The connection between a driver and the function that listens to its run."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from treadle.core import events as e
+from treadle.core.narrowing import Item
+
+Emit: TypeAlias = Callable[[Item], Awaitable[None] | None]
+"""A listener: a function, or coroutine function, that is called with each durable event and each delta."""
+
+
+class Listener:
+    """A queue in front of a listener, which gets one item after another, in order.
+
+    What a listener returns is awaited before the next item. An exception of a listener ends the drive of its run:
+    `idle` raises it.
+    """
+
+    __slots__ = ("_emit", "_error", "_is_async", "_items", "_run_id", "_task")
+
+    def __init__(self, run_id: str, emit: Emit) -> None:
+        self._run_id = run_id
+        self._emit: Emit | None = emit
+        self._items: deque[Item] = deque()
+        """The items that wait until an asynchronous listener has taken those before them."""
+        self._task: asyncio.Task[None] | None = None
+        """The task that awaits the listener; `None` if nothing waits for it."""
+        self._is_async = False
+        self._error: Exception | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if the listener gets no more items."""
+        return self._emit is None
+
+    def tell(self, item: e.Event | e.Ephemeral) -> None:
+        """Pass the next item to the listener, or queue it while the listener is busy."""
+        if self._task is not None:
+            self._items.append(item)  # type: ignore[arg-type]
+            return
+        waiting = self._call(item)  # type: ignore[arg-type]
+        if waiting is not None:
+            self._is_async = True
+            self._task = asyncio.ensure_future(self._go_on(waiting))
+
+    def tell_delta(self, delta: e.Delta) -> None:
+        """Pass a delta to the listener."""
+        if self._emit is not None:
+            self.tell(e.Ephemeral(self._run_id, delta))
+
+    async def idle(self) -> None:
+        """Wait until the listener has taken all items. Raises: what the listener raised."""
+        if self._task is not None:
+            # The listener is not cancelled together with the tool call or the step that waits for it here.
+            await asyncio.wait([self._task])
+        if self._error is not None:
+            raise self._error
+
+    def give_up(self) -> None:
+        """Do not wait for an asynchronous listener any more, nor for one that failed.
+
+        A run that is cancelled ends even if its listener does not return.
+        """
+        if self._is_async or self._error is not None:
+            self.end()
+
+    def end(self) -> None:
+        """Tell the listener nothing from now on."""
+        self._emit = self._error = None
+        self._items.clear()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _call(self, item: Item) -> Awaitable[None] | None:
+        if self._emit is None:
+            return None
+        try:
+            return self._emit(item)
+        except Exception as error:
+            self._fail(error)
+            return None
+
+    async def _go_on(self, waiting: Awaitable[None] | None) -> None:
+        try:
+            if waiting is not None:
+                await waiting
+            while self._items:
+                waiting = self._call(self._items.popleft())
+                if waiting is not None:
+                    await waiting
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._task = None
+
+    def _fail(self, error: Exception) -> None:
+        self._error, self._emit = error, None
+        self._items.clear()
