@@ -32,6 +32,7 @@ PURE = frozenset(
     (
         "base64",
         "binascii",
+        "bisect",
         "collections",
         "copy",
         "dataclasses",

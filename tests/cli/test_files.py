@@ -1,6 +1,7 @@
 """`treadle files`, and folders that are mounted."""
 
 import asyncio
+import re
 import stat
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def test_nothing_is_written_outside_the_folder(cli: Cli) -> None:
 def test_paths_of_a_foreign_journal_stay_in_the_folder(cli: Cli) -> None:
     cli("run", WRITE, *ECHO, "--tools", "files", "--run-id", "r")
     exported = cli("export", "r", "--format", "journal").out
-    cli.write("evil.jsonl", exported.replace('"sub/b.txt":', '"../b.txt":'))
+    unchecked = re.sub(r',"export":\{[^}]*\}', "", exported)
+    cli.write("evil.jsonl", unchecked.replace('"sub/b.txt":', '"../b.txt":'))
     assert cli("import", "evil.jsonl", "-j", "evil.db").code == 0
     refused = cli("files", "r", "--out", "out", "-j", "evil.db")
     assert (refused.code, "leaves the sandbox's root" in refused.err) == (2, True), refused

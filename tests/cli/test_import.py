@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,12 @@ def write_runs(cli: Cli, *more: str) -> bytes:
     return cli.write("runs.jsonl", "".join(line + "\n" for line in [*lines, *more])).read_bytes()
 
 
+def exported(cli: Cli, journal: str) -> bytes:
+    """Return all runs of a journal as lines, without their checksums."""
+    lines = cli("export", "--all", "--format", "journal", "--journal", journal).out.encode().splitlines()
+    return b"".join(re.sub(rb',"export":\{[^}]*\}', b"", line) + b"\n" for line in lines)
+
+
 def test_a_killed_import_goes_on(cli: Cli) -> None:
     content = write_runs(cli)
     seen = set()
@@ -52,7 +59,7 @@ def test_a_killed_import_goes_on(cli: Cli) -> None:
         again = cli("import", "runs.jsonl", "--journal", path.name)
         assert (again.code, len(again.out.split())) == (0, RUNS), again
         assert f"{len(kept)} run" in again.err or not kept
-        assert cli("export", "--all", "--format", "journal", "--journal", path.name).out.encode() == content
+        assert exported(cli, path.name) == content
     assert any(0 < count < RUNS for count in seen), seen
 
 
@@ -68,7 +75,7 @@ def test_an_import_onto_a_full_disk_goes_on(cli: Cli) -> None:
     kept = len(cli("runs", "--limit", "0", "--json").lines)
     assert 0 < kept < RUNS
     assert cli("import", "runs.jsonl").code == 0
-    assert cli("export", "--all", "--format", "journal").out.encode() == content
+    assert exported(cli, ".treadle/runs.db") == content
 
 
 def test_a_bad_last_line_leaves_nothing(cli: Cli) -> None:

@@ -247,7 +247,9 @@ def test_journal_format_comes_back_as_it_went(two_runs: Cli) -> None:
     twice = two_runs("import", "all.jsonl")
     assert (twice.code, twice.out) == (0, imported.out)
     assert "2 runs of the file had been imported before" in twice.err
-    (two_runs.folder / "other.jsonl").write_bytes(exported.replace(b'"at":1', b'"at":2'))
+    (two_runs.folder / "other.jsonl").write_bytes(
+        re.sub(rb',"export":\{[^}]*\}', b"", exported).replace(b'"at":1', b'"at":2')
+    )
     other = two_runs("import", "other.jsonl")
     assert other.code == 1
     assert "run 'first' is in this journal already, and its event 1 differs" in other.err
@@ -289,6 +291,8 @@ def test_verify_runs_the_calls_again(two_runs: Cli) -> None:
         line for line in lines if line["type"] == "tool_completed" and not line["result"].get("is_error")
     )
     damaged["result"]["content"] = "made up"
+    for line in lines:
+        del line["export"]  # the checksums, which would tell too
     two_runs.write("damaged.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     found = two_runs("verify", "damaged.jsonl")
     assert found.code == 1, found
@@ -346,3 +350,15 @@ def test_a_run_is_found_by_the_beginning_of_its_id(cli: Cli) -> None:
     assert (several.code, "begins with 'a' ('a1', 'a22', 'a2')" in several.err) == (2, True), several
     absent = cli("show", "b")
     assert (absent.code, "there is no run 'b' in this journal; the newest is 'a2'" in absent.err) == (2, True)
+
+
+def test_backup_copies_a_journal_and_says_how_to_use_the_copy(two_runs: Cli) -> None:
+    done = two_runs("backup", "copy.db")
+    assert done.code == 0, done
+    assert re.search(r"2 runs \([\d,]+ bytes\) written to 'copy.db'", done.err)
+    assert "treadle runs --journal copy.db" in done.err
+    listed = [two_runs("runs", "--json", "-j", path) for path in (".treadle/runs.db", "copy.db")]
+    assert listed[0].out == listed[1].out
+    again = two_runs("backup", "copy.db")
+    assert again.code != 0
+    assert "'copy.db' exists already, and a backup overwrites nothing" in again.err

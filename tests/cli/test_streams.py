@@ -29,6 +29,7 @@ COMMANDS: dict[str, list[str]] = {
     "show --events": ["show", "t", "--events"],
     "show --json": ["show", "t", "--json"],
     "files": ["files", "t"],
+    "check": ["check"],
     "replay": ["replay", "t"],
     "verify": ["verify", "t"],
     "export": ["export", "t"],
@@ -50,7 +51,7 @@ COMMANDS: dict[str, list[str]] = {
     "--version": ["--version"],
 }
 SERVERS = ("tools serve", "mock")
-SILENT = {("init",), ("models", "set-key")}
+SILENT = {("init",), ("backup",), ("models", "set-key")}
 """The commands that print nothing on standard output."""
 
 LETTER = '''

@@ -225,7 +225,8 @@ def test_no_command_acts_on_what_was_imported(cli: Cli, trap: Trap, danger: str)
     for name, text in said.items():
         if "own" not in name and not name.startswith("verify"):
             assert expected in text, (name, text)
-            assert f"""make the recorded call 'shell({{"command": "touch {cli.folder}""" in text
+            if name != "fork":  # which begins before the call
+                assert f"""make the recorded call 'shell({{"command": "touch {cli.folder}""" in text
     assert not trap.is_sprung
 
 

@@ -23,6 +23,7 @@ from treadle import (
     open_journal,
 )
 from treadle.core import events as e
+from treadle.core.patches import Version, store_next
 from treadle.core.types import (
     Completion,
     FileDelta,
@@ -162,6 +163,40 @@ async def test_contents_are_kept_with_the_events_that_name_them(journal: Journal
         writer.append([e.SnapshotTaken(at=1.0, snapshot_id="s", delta=delta)], {digest: content})
         await writer.sync()
     assert journal.read_blob(digest) == content
+
+
+async def test_a_content_is_kept_as_a_patch_of_another(journal: Journal) -> None:
+    """What came first under a hash stays, so that no patch can come to be made from itself."""
+    first, second = b"a line\n" * 500, b"a line\n" * 500 + b"more\n"
+    one, two = (hashlib.sha256(content).hexdigest() for content in (first, second))
+    there, back = (
+        store_next(Version(a), before, b, after)[1]
+        for a, before, b, after in ((one, first, two, second), (two, second, one, first))
+    )
+    assert len(there) < 200 > len(back)
+    writer = journal.create("r")
+    writer.append([note("1")], {one: first})
+    writer.append([note("2")], {two: there})
+    writer.append([note("3")], {one: back})
+    await writer.sync()
+    assert (journal.read_stored(one), journal.read_stored(two)) == (first, there)
+    assert (journal.read_blob(one), journal.read_blob(two)) == (first, second)
+    await writer.release()
+
+
+async def test_a_run_is_read_in_parts(journal: Journal) -> None:
+    writer = journal.create("r")
+    for number in range(1, 8):
+        writer.append([note(str(number)), note(f"{number}b")])
+        await writer.sync()
+    await writer.release()
+    events = journal.read("r")
+    assert list(journal.scan("r")) == events
+    for after in range(15):
+        assert journal.read("r", after) == events[after:]
+        for until in range(15):
+            assert journal.read("r", after, until) == events[after:until]
+    assert list(journal.find_faults()) == []
 
 
 async def test_a_listing_says_where_runs_stand(journal: Journal) -> None:

@@ -88,6 +88,26 @@ def test_what_is_no_event_is_refused_and_told(line: bytes, words: str) -> None:
         e.decode_line(line)
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 70)), max_size=20))
+def test_joined_results_are_those_of_a_scan_in_few_pieces(steps: list[tuple[int, int]]) -> None:
+    seen = []
+
+    def write(total: int, item: int) -> tuple[int, bytes]:
+        seen.append(item)
+        return total + item, f"{item} ".encode()
+
+    versions: list[Log[int]] = [Log()]
+    for which, count in steps:
+        versions.append(versions[which % len(versions)].extend(range(count)))
+    for log in versions:
+        pieces, state = log.join(write, 0)
+        assert (b"".join(pieces), state) == (b"".join(f"{item} ".encode() for item in log), sum(log))
+        assert len(pieces) <= len(log) // 32 + 32
+        before = len(seen)
+        assert log.join(write, 0) == (pieces, state)
+        assert len(seen) == before
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers())))
 def test_a_log_is_as_many_lists_as_it_has_versions(steps: list[tuple[int, int]]) -> None:
     def double(item: int) -> int:

@@ -145,6 +145,6 @@ class Camera:
 
 async def test_an_image_of_a_tool_is_in_the_next_request() -> None:
     model = ScriptedModel([[ToolCall("c", "look", "{}")], "seen"])
-    run = await Agent(model, tools=[Camera()]).run("look")
+    run = await Agent(model, tools=[Camera()], journal="memory:").run("look")
     assert run.output == "seen"
     assert [part.kind for part in model.requests[1].messages[-1].parts] == ["image"]

@@ -200,6 +200,8 @@ async def test_redirects_are_checked_again(status: int) -> None:
             return 200, {}, f"{asked.method} {len(asked.body)} {kind}".encode()
         if asked.path == "/loop":
             return status, {"location": "/loop"}, b""
+        if asked.path == "/nowhere":
+            return status, {}, b""
         return status, {"location": targets.get(asked.path, "/here")}, b""
 
     with serve(lead) as web:
@@ -215,6 +217,12 @@ async def test_redirects_are_checked_again(status: int) -> None:
                 await http.request("GET", f"{web.url}/{path}")
         with pytest.raises(ToolError, match="redirects more than 5 times"):
             await http.request("GET", f"{web.url}/loop")
+        with pytest.raises(
+            ToolError, match=rf"{web.url} answered {status}, a redirect to http://127.0.0.2, ano"
+        ):
+            await http.request("GET", f"{web.url}/out")
+        with pytest.raises(ToolError, match=f"answered {status}, a redirect that does not say where to"):
+            await http.request("GET", f"{web.url}/nowhere")
 
 
 async def test_secrets_do_not_follow_a_redirect_to_another_host() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 
 import pytest
 from tests.http.ways import TRANSPORTS, WAYS, collect, on_the_loop, over_pyreqwest, whole
-from tests.models.server import RESET, STALL, End, Received, Reply, free_port, serve, stream
+from tests.models.server import RESET, STALL, End, Reply, free_port, serve, stream
 
 from treadle.core.errors import ConfigError, ProviderTimeoutError, TransportError
 from treadle.http.transport import (
@@ -191,18 +191,6 @@ async def test_an_answer_without_a_body_ends_with_its_head(make, ask, head):
         transport = make(timeout_seconds=5)
         assert await ask(transport, server.origin) == (int(head[:3]), b"")
         assert await ask(transport, server.origin) == (200, b"next")
-
-
-@TRANSPORTS
-@WAYS
-async def test_a_redirect_is_followed(make, ask):
-    def answer(received: Received) -> Reply:
-        if received.path == "/new":
-            return Reply(received.body)
-        return Reply(b"moved", 307, {"location": "/new"})
-
-    async with serve(answer) as server:
-        assert await ask(make(), server.origin + "/old") == (200, b"{}")
 
 
 @TRANSPORTS

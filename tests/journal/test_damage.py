@@ -166,7 +166,7 @@ def test_a_torn_log_loses_its_tail_and_nothing_else(tmp_path: Path) -> None:
 
 async def test_a_run_of_a_torn_journal_is_resumed(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    with open_journal(path) as journal:
+    with open_journal(path, lease_seconds=0.1) as journal:
         slow = ScriptedModel(["late"], delay_seconds=60)
         task = asyncio.ensure_future(Agent(slow, journal=journal).run("go", run_id="r"))
         while "r" not in {info.run_id for info in journal.runs()}:
@@ -175,7 +175,7 @@ async def test_a_run_of_a_torn_journal_is_resumed(tmp_path: Path) -> None:
             shutil.copy(tmp_path / name, tmp_path / f"copy-{name}")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    with open_journal(tmp_path / "copy-runs.db", lease_seconds=0.1) as journal:
+    with open_journal(tmp_path / "copy-runs.db") as journal:
         await asyncio.sleep(0.2)
         run = await Agent(ScriptedModel(["the end"]), journal=journal).resume("r")
         assert (run.stop_reason, run.output) == ("completed", "the end")

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,8 +146,42 @@ async def test_what_is_not_known_is_kept_byte_for_byte(make_journal: Callable[[]
         b'{"run_id":"r","seq":2,"type":"turn_started","at":2,"turn":1,"message":{"role":"user","extra":1e2}}',
     ]
     await import_lines(journal, lines)
-    assert list(export_run(journal, "r")) == lines
+    assert [bare(line) for line in export_run(journal, "r")] == lines
     journal.close()
+
+
+def bare(line: bytes) -> bytes:
+    """Return a line as an older Treadle exported it, without its checksum."""
+    return re.sub(rb',"export":\{[^}]*\}\}$', b"}", line)
+
+
+async def test_what_was_changed_after_the_export_is_refused(make_journal: Callable[[], Journal]) -> None:
+    source = make_journal()
+    for run_id in ("r", "q"):
+        turns = [_line({**TURN, "turn": number}, number + 1, run_id) for number in (1, 2, 3)]
+        await import_lines(source, [_line(STARTED, run_id=run_id), *turns])
+    lines, others = list(export_run(source, "r")), list(export_run(source, "q"))
+    spaced = [json.dumps(dict(reversed(json.loads(line).items())), indent=None).encode() for line in lines]
+    for whole in ([*lines, *others], [bare(line) for line in lines], spaced):
+        await import_lines(MemoryJournal(), whole)
+    moved = [line.replace(b'"run_id":"q"', b'"run_id":"r"') for line in others]
+    changed = lines[2].replace(b'"turn":2', b'"turn":7')
+    for broken in (
+        lines[:3],
+        lines[:1],
+        [*lines[:2], changed, lines[3]],
+        [*lines[:2], bare(changed), lines[3]],
+        [*lines[:2], moved[2], lines[3]],
+        [lines[0], *moved[1:]],
+        [bare(lines[0]), *lines[1:]],
+        [lines[0].replace(b'"events":4', b'"events":5'), *lines[1:]],
+        [lines[0].replace(b'"checksum":', b'"checksum":"x'), *lines[1:]],
+    ):
+        target = make_journal()
+        with pytest.raises(JournalError):
+            await import_lines(target, broken)
+        target.close()
+    source.close()
 
 
 async def test_runs_may_be_mixed_and_lines_end_in_any_way(make_journal: Callable[[], Journal]) -> None:

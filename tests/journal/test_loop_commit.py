@@ -15,7 +15,6 @@ import pytest
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError
-from treadle.core.policy import Policy
 from treadle.core.types import FileDelta
 from treadle.journal.facts import facts_of
 from treadle.journal.protocol import RunFilter
@@ -251,8 +250,8 @@ async def test_a_lease_is_given_back_once_the_store_works_again(tmp_path: Path) 
         # Nothing can be committed, the end of the trouble included, until the trigger is away.
         other = sqlite3.connect(tmp_path / "runs.db")
         other.close()
-        with journal._committer._db_lock:
-            journal._committer._db.execute("DROP TRIGGER broken")
+        with journal._committer.db_lock:
+            journal._committer._transactions._db.execute("DROP TRIGGER broken")
         async with asyncio.timeout(PATIENCE_SECONDS):
             while journal.runs(RunFilter(is_driven=True)):
                 await asyncio.sleep(0.05)
@@ -373,17 +372,3 @@ async def test_what_another_process_keeps_is_followed(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-
-
-async def test_a_clock_that_is_handed_in_decides_when_a_lease_ends(tmp_path: Path) -> None:
-    class Later(Witness):
-        def time(self) -> float:
-            return time.time() + 3600
-
-    with SqliteJournal(tmp_path / "runs.db") as holder:
-        writer = holder.create("r")
-        writer.append([e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())])
-        await writer.sync()
-        with SqliteJournal(tmp_path / "runs.db", clock=Later()) as other:
-            assert [info.is_driven for info in other.runs()] == [False]
-            await other.acquire("r")

@@ -83,7 +83,9 @@ async def test_any_error_of_a_commit_is_told(journal: SqliteJournal) -> None:
     await asyncio.wrap_future(journal._committer.submit(lambda db: db.execute("DELETE FROM meta")))
     with pytest.raises(JournalError, match=r"runs\.db' failed: TypeError"):
         await keep(journal, "a")
-    await asyncio.wrap_future(journal._committer.submit(lambda db: db.execute("INSERT INTO meta VALUES(0)")))
+    await asyncio.wrap_future(
+        journal._committer.submit(lambda db: db.execute("INSERT INTO meta(takeovers) VALUES(0)"))
+    )
     await keep(journal, "b")
 
 
@@ -177,7 +179,7 @@ async def test_an_append_that_was_refused_leaves_nothing_behind(tmp_path: Path) 
     assert details(journal, "outside") == ["kept"]
     journal.close()
     for _ in range(2):
-        with pytest.raises(JournalError, match="is closed; open it again"):
+        with pytest.raises(JournalError, match="is closed, or was opened before a fork; open it again"):
             outside.append([note("closed")])
     await asyncio.wait_for(outside.sync(), PATIENCE_SECONDS)
     with pytest.raises(JournalError, match="is closed"):

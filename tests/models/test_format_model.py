@@ -97,7 +97,8 @@ async def test_a_call_that_cannot_be_read_is_told_to_the_model():
 async def test_one_whose_name_cannot_be_read_too():
     done, _, _ = await run(["<tool_call>\noops\n</tool_call>", "3"])
     (result,) = done.results
-    assert result.error_kind is ToolErrorKind.UNKNOWN_TOOL
+    assert result.error_kind is ToolErrorKind.INVALID_JSON
+    assert "The call could not be read" in result.content
     assert done.output == "3"
 
 

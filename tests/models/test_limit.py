@@ -150,6 +150,29 @@ async def test_after_a_refusal_nobody_is_sent_too_soon():
     assert (stats.refused, stats.admitted) == (1, 6)
 
 
+async def test_a_wait_that_is_too_long_for_its_caller_is_an_error_and_harms_no_other():
+    limiter = Limiter(requests_per_minute=1, max_concurrency=1, is_adaptive=False)
+    permit = await limiter.admit(max_wait_seconds=1.0)
+    patient = asyncio.ensure_future(limiter.admit(max_wait_seconds=1000.0))
+    await asyncio.sleep(0)
+    with pytest.raises(
+        RateLimitError, match=r"the limits of requests and tokens allow the next one in \d+ s"
+    ):
+        await limiter.admit(max_wait_seconds=5.0)
+    assert not patient.done()
+    patient.cancel()
+    limiter.finish(permit, error=RateLimitError("busy", retry_after_seconds=3600.0))
+    waiters = [asyncio.ensure_future(limiter.admit(max_wait_seconds=end)) for end in (10_000.0, 5.0, 7.0)]
+    for waiter in waiters[1:]:
+        with pytest.raises(
+            RateLimitError, match="the server asked, in its answer to another request"
+        ) as caught:
+            await waiter
+        assert caught.value.retry_after_seconds >= 3590
+    assert not waiters[0].done()
+    waiters[0].cancel()
+
+
 async def test_an_overloaded_server_is_asked_less():
     inner = Answering(faults=[ServerError("overloaded", status=529)] * 4)
     model = LimitModel(inner, limiter=Limiter())

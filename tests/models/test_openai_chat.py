@@ -172,11 +172,11 @@ async def test_a_history_is_encoded_once_and_a_changed_toolset_is_noticed():
     model = OpenAIChatModel("m", transport=transport)
     log = Log([Message(Role.USER, "one")])
     await model.infer(Request(log, TOOLS), Watch())
-    pieces, _ = log.scan(model._step, b"", {})
+    pieces, _ = log.join(model._step, None, {})
     longer = log.append(Message(Role.USER, "two"))
     await model.infer(Request(longer, TOOLS), Watch())
     await model.infer(Request(log), Watch())
-    assert longer.scan(model._step, b"", {})[0][0] is pieces[0]
+    assert longer.join(model._step, None, {})[0][0] is pieces[0]
     bodies = [request.json() for request in transport.requests]
     assert [[m["content"] for m in body["messages"]] for body in bodies] == [["one"], ["one", "two"], ["one"]]
     assert ["tools" in body for body in bodies] == [True, True, False]

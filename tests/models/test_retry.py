@@ -16,6 +16,7 @@ from treadle.core.errors import (
     TransportError,
 )
 from treadle.models import RetryModel, ScriptedModel, Watch
+from treadle.models.protocol import Hold
 
 
 class Sleeper:
@@ -140,6 +141,25 @@ async def test_a_server_that_asks_for_more_time_than_there_is_is_given_up_at_onc
         await model.infer(REQUEST, listener.watch)
     assert caught.value.retry_after_seconds == 3600
     assert (len(inner.requests), sleep.seconds, listener.failures) == (1, [], [])
+
+
+async def test_the_callers_time_is_a_limit_too_and_is_left_as_it_was():
+    model, inner, sleep = retrying([ServerError("x", retry_after_seconds=40)], total_timeout_seconds=60)
+    watch = Watch(left_seconds=30.0)
+    with pytest.raises(ServerError, match=r"wait 40 s, past the run's deadline, which is in 30 s"):
+        await model.infer(REQUEST, watch)
+    assert (watch.left_seconds, len(inner.requests), sleep.seconds) == (30.0, 1, [])
+
+
+async def test_a_wait_from_before_a_resume_is_obeyed_once_by_the_model_that_was_asked():
+    for name, waits in (("scripted", [7.0]), (None, [7.0]), ("another", [])):
+        model, inner, sleep = retrying(["one", "two"])
+        listener = Listener()
+        listener.watch.held = Hold(name and (inner.name if name == "scripted" else name), 7.0)
+        for expected in ("one", "two"):
+            assert (await model.infer(REQUEST, listener.watch)).message.content == expected
+        assert sleep.seconds == waits
+        assert [seconds for _, _, seconds in listener.failures] == waits
 
 
 async def test_an_attempt_is_cut_off_when_the_total_time_is_over():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from treadle.core.errors import SandboxError
+from treadle.core.errors import JournalError, SandboxError
 from treadle.core.types import FileDelta
 from treadle.sandbox.memory import MemorySandbox
 from treadle.sandbox.protocol import Sandbox
@@ -178,7 +178,7 @@ def test_an_empty_sandbox_has_nothing_to_report() -> None:
 
 
 def test_damaged_contents_are_not_restored() -> None:
-    with pytest.raises(SandboxError, match="'a' is damaged"):
+    with pytest.raises(JournalError, match="is damaged: its hash is another"):
         MemorySandbox.restore({"a": digest(b"1")}, lambda _: b"2")
 
 

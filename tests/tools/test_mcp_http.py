@@ -186,8 +186,9 @@ async def test_calls_that_run_when_a_session_is_replaced_end_in_peace(service: S
         (HTML, "Unexpected content type: text/html"),
         (
             (302, {"location": "https://elsewhere.example/mcp"}, b""),
-            "Redirect to https://elsewhere.example/mcp",
+            "302 Found .Redirect to https://elsewhere.example/mcp.*give the URL that the redirect leads to",
         ),
+        ((307, {}, b""), "HTTP 307 Temporary Redirect .*give the URL"),
         ((200, {"content-type": "application/json"}, b"{"), "Failed to parse JSON response"),
     ],
 )
@@ -198,6 +199,16 @@ def test_servers_that_cannot_be_used(service: Service, answer: Answer, message: 
         server.tools()
     assert "secret99" not in str(failed.value) + repr(server) + repr(server.target)
     assert service.web.asked[0].headers["authorization"] == "Bearer secret99"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_other_origin_sees_the_headers(service: Service, status: int) -> None:
+    with serve(lambda _: (200, {}, b"{}")) as other:
+        service.always = (status, {"location": f"{other.url}/mcp"}, b"")
+        server = MCPServer(service.web.url, headers={"x-api-key": "secret99", "cookie": "secret99"})
+        with pytest.raises(ConfigError, match=f"Redirect to {other.url}/mcp"):
+            server.tools()
+        assert other.asked == []
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,8 @@ async def fork(
     `UntrustedError`.
     """
     await require_trust(agent.journal, run_id, agent.spec, trust=given.trust)
-    events = await asyncio.to_thread(agent.journal.read, run_id)
+    until_seq = at if at is not None and at > 0 else None
+    events = await asyncio.to_thread(agent.journal.read, run_id, until_seq=until_seq)
     at = len(events) if at is None else at
     if not 1 <= at <= len(events):
         raise ConfigError(f"run {run_id!r} has events 1 to {len(events)}; it cannot be forked at {at}")
@@ -271,8 +272,8 @@ async def restore(journal: Journal, state: State) -> Sandbox:
     from treadle.sandbox.memory import MemorySandbox
 
     if not state.files and not state.tool_states:
-        return MemorySandbox.restore({}, journal.read_blob)
-    return await asyncio.to_thread(MemorySandbox.restore, state.files, journal.read_blob, state.tool_states)
+        return MemorySandbox.restore({}, journal.read_stored)
+    return await asyncio.to_thread(MemorySandbox.restore, state.files, journal.read_stored, state.tool_states)
 
 
 def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e.TurnStarted:

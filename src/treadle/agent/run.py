@@ -42,24 +42,35 @@ class Run(Generic[T_co]):
 
     @overload
     @classmethod
-    def load(cls, run_id: str, journal: Journal, *, schema: None = None) -> "Run[Any]": ...
+    def load(
+        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: None = None
+    ) -> "Run[Any]": ...
     @overload
     @classmethod
-    def load(cls, run_id: str, journal: Journal, *, schema: type[V]) -> "Run[V]": ...
+    def load(
+        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: type[V]
+    ) -> "Run[V]": ...
     @overload
     @classmethod
-    def load(cls, run_id: str, journal: Journal, *, schema: Any) -> "Run[Any]": ...
+    def load(
+        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: Any
+    ) -> "Run[Any]": ...
     @classmethod
-    def load(cls, run_id: str, journal: Journal, *, schema: Any = None) -> "Run[Any]":
-        """Return a run read from a journal, whether it is over or not.
+    def load(
+        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: Any = None
+    ) -> "Run[Any]":
+        """Return a run read from a journal, whether it is over or not, as of event `until_seq`.
 
         `schema` is the type of `value`; without it, `value` is decoded JSON if the run has a schema, else a text.
-        Raises: `RunNotFoundError`; `ConfigError` for a `schema` that is not a type.
+        Raises: `RunNotFoundError`; `JournalError` if the run is damaged; `ConfigError` for a `schema` that is not
+        a type.
         """
         if not hasattr(journal, "read"):
             raise ConfigError(f"journal is {journal!r}; give what `open_journal` returns")
         answer = None if schema is None else answer_type(schema)
-        return Run(run_id, fold([event.body for event in journal.read(run_id)]), journal, answer)
+        return Run(
+            run_id, fold([event.body for event in journal.read(run_id, until_seq=until_seq)]), journal, answer
+        )
 
     @property
     def spec(self) -> AgentSpec:
@@ -167,7 +178,7 @@ class Run(Generic[T_co]):
     @cached_property
     def events(self) -> list[Event]:
         """The events up to this state, read from the journal on first access."""
-        found = [event for event in self._journal.read(self.run_id) if event.seq <= self.state.seq]
+        found = self._journal.read(self.run_id, until_seq=self.state.seq)
         return cast("list[Event]", found)
 
     @property

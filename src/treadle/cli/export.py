@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from tempfile import SpooledTemporaryFile
 from typing import Annotated
 
 import typer
@@ -10,19 +11,21 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.options.complete import complete_format
 from treadle.cli.terminal.files import write_whole
-from treadle.cli.terminal.journals import find_runs, open_existing
+from treadle.cli.terminal.journals import Apart, find_runs, open_existing
 from treadle.cli.terminal.output import print_lines, print_note, write_count
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.export import FORMATS, export_rows
 from treadle.journal.jsonl import export_run
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import DAMAGED, Journal
 
 EXAMPLES = (
     "treadle export --all --format trl -o rows.jsonl",
     "treadle export last --format journal | gzip > run.jsonl.gz",
 )
 JOURNAL_FORMAT = "journal"
+_IN_MEMORY_BYTES = 16 * 1024 * 1024
+"""How many bytes of a run's lines are kept in memory before they go to a temporary file."""
 _MAX_LISTED = 3
 """How many of the runs that are left out are listed with the reason."""
 
@@ -54,12 +57,13 @@ def export(
         near = did_you_mean(format_, known)
         raise ConfigError(f"there is no format {format_!r}{near or ';'} the formats are {', '.join(known)}")
     skips: list[str] = []
+    apart = Apart()
     with closing(open_existing(journal)) as opened:
         run_ids = find_runs(opened, runs, is_all=is_all)
         if is_all and format_ != JOURNAL_FORMAT:
             run_ids = _keep_finished(opened, run_ids)
         lines = write_lines(
-            opened, run_ids, format_, lambda run_id, why: skips.append(f"{run_id} left out: {why}")
+            opened, run_ids, format_, lambda run_id, why: skips.append(f"{run_id} left out: {why}"), apart
         )
         if out is None:
             print_lines(lines)
@@ -71,13 +75,14 @@ def export(
         print_note(f"and {write_count(len(skips) - _MAX_LISTED, 'more run')} left out for such reasons")
     if out is not None:
         print_note(
-            f"{write_count(count, 'line')} of {write_count(len(run_ids), 'run')} written to {str(out)!r}"
+            f"{write_count(count, 'line')} of {write_count(len(run_ids) - apart.count, 'run')} written to "
+            f"{str(out)!r}"
         )
-    return ExitCode.DONE
+    return ExitCode.FAILED if apart.count else ExitCode.DONE
 
 
 def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:
-    finished = {info.run_id for info in journal.runs(RunFilter(is_finished=True))}
+    finished = {info.run_id for info in journal.runs() if info.status in ("finished", DAMAGED)}
     kept = [run_id for run_id in run_ids if run_id in finished]
     if len(kept) < len(run_ids):
         print_note(f"{write_count(len(run_ids) - len(kept), 'run')} left out: not finished")
@@ -85,12 +90,21 @@ def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:
 
 
 def write_lines(
-    journal: Journal, run_ids: Sequence[str], format_: str, on_skip: Callable[[str, str], None]
+    journal: Journal,
+    run_ids: Sequence[str],
+    format_: str,
+    on_skip: Callable[[str, str], None],
+    apart: Apart,
 ) -> Iterator[bytes]:
-    """Yield the lines of an export; `on_skip` gets each run that is left out, and the reason."""
-    if format_ == JOURNAL_FORMAT:
-        for run_id in run_ids:
-            yield from export_run(journal, run_id)
-    else:
-        for row in export_rows(journal, run_ids, format_, on_skip=on_skip):
-            yield row.rstrip(b"\n")
+    """Yield the lines of an export; `on_skip` gets each run that is left out, and the reason.
+
+    A run that is damaged is left out whole.
+    """
+    for run_id in run_ids:
+        with SpooledTemporaryFile(_IN_MEMORY_BYTES) as file, apart.guard(run_id):
+            if format_ == JOURNAL_FORMAT:
+                file.writelines(line + b"\n" for line in export_run(journal, run_id))
+            else:
+                file.writelines(export_rows(journal, [run_id], format_, on_skip=on_skip))
+            file.seek(0)
+            yield from (line.rstrip(b"\n") for line in file)

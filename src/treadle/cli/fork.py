@@ -49,7 +49,7 @@ def fork(
     with closing(open_existing(journal)) as opened:
         old_id = find_run(opened, run)
         _check(opened, old_id, at, text)
-        runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(old_id)
+        runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(old_id, at)
         return drive(
             runner,
             lambda emit: runner.fork(old_id, at, text=text, new_run_id=new_id, on_event=emit),
@@ -61,7 +61,7 @@ def fork(
 
 def _check(journal: Journal, run_id: str, at: int | None, text: str | None) -> None:
     """Raise an error if a run cannot be forked at an event, with or without a text. Raises: `ConfigError`."""
-    events = journal.read(run_id)
+    events = journal.read(run_id, until_seq=at)
     if at is not None and at > len(events):
         raise ConfigError(f"--at {at}: run {run_id!r} has the events 1 to {len(events)}")
     last = len(events) if at is None else at

@@ -11,7 +11,7 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import PolicyOptions
-from treadle.cli.terminal.journals import find_runs, open_existing, read_started
+from treadle.cli.terminal.journals import Apart, find_runs, open_existing, read_started
 from treadle.cli.terminal.output import clean, print_lines, stdout, write_count, write_seconds
 from treadle.core.replay import Replay
 from treadle.core.replay import replay as replay_events
@@ -38,14 +38,15 @@ def replay(
     """
     begin = time.monotonic()
     with closing(open_existing(journal)) as opened:
-        found = replay_runs(opened, find_runs(opened, runs, is_all=is_all), limits, is_json=is_json)
+        run_ids = find_runs(opened, runs, is_all=is_all)
+        found = replay_runs(opened, run_ids, limits, is_json=is_json)
     exact = sum(item.is_exact for item in found)
     if not is_json and len(found) > 1:
         events = write_count(sum(item.events for item in found), "event")
         seconds = write_seconds(time.monotonic() - begin)
-        runs_text = write_count(len(found), "run")
+        runs_text = write_count(len(run_ids), "run")
         stdout().print(f"{exact:,} of {runs_text} exact, {events} in {seconds}", style="bold")
-    return ExitCode.DONE if exact == len(found) else ExitCode.FAILED
+    return ExitCode.DONE if exact == len(run_ids) else ExitCode.FAILED
 
 
 def replay_runs(
@@ -56,17 +57,22 @@ def replay_runs(
     is_json: bool = False,
     is_quiet: bool = False,
 ) -> list[Replay]:
-    """Replay runs with `limits` in place of the recorded ones, and print each unless `is_quiet`."""
+    """Replay runs with `limits` in place of the recorded ones, and print each unless `is_quiet`.
+
+    A run that is damaged is named on standard error and left out.
+    """
     from treadle.tools.schema.output import find_output_fault
 
     found: list[Replay] = []
+    apart = Apart()
     for run_id in run_ids:
-        recorded = read_started(journal, run_id).spec.policy
-        policy = limits.over(recorded)
-        given = policy if policy != recorded else None
-        found.append(replay_events(journal.read(run_id), find_output_fault, given))
-        if not is_quiet:
-            _print(found[-1], is_json=is_json)
+        with apart.guard(run_id):
+            recorded = read_started(journal, run_id).spec.policy
+            policy = limits.over(recorded)
+            given = policy if policy != recorded else None
+            found.append(replay_events(journal.read(run_id), find_output_fault, given))
+            if not is_quiet:
+                _print(found[-1], is_json=is_json)
     return found
 
 

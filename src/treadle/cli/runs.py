@@ -13,6 +13,7 @@ from treadle.cli.terminal.journals import find_run, open_existing
 from treadle.cli.terminal.listing import list_runs, status_of
 from treadle.cli.terminal.output import (
     clean,
+    print_error,
     print_lines,
     print_note,
     shorten,
@@ -22,7 +23,7 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json, StopReason
-from treadle.journal.protocol import RunFilter, RunInfo
+from treadle.journal.protocol import DAMAGED, RunFilter, RunInfo
 
 EXAMPLES = (
     "treadle runs",
@@ -34,8 +35,11 @@ _MARKS = {
     "unfinished": ("◐", "bold yellow"),
     "waiting": ("?", "bold yellow"),
     "open": ("○", "cyan"),
+    DAMAGED: ("✗", "bold red"),
 }
 """The mark and the style of each status."""
+_FAILED = "failed"
+"""The status of the runs that ended with the stop reason `error`."""
 _COLUMNS = ("run", "status", "steps", "tokens", "reward", "age", "model")
 _NUMBERS = ("steps", "tokens", "reward", "age")
 _LIMIT = 20
@@ -51,7 +55,8 @@ def runs(
         typer.Option(
             "--status",
             metavar="STATUS",
-            help="finished, running, unfinished, waiting, open, or a stop reason such as completed or max_steps.",
+            help="finished, failed, running, unfinished, waiting, open, damaged, or a stop reason such as "
+            "max_steps.",
         ),
     ] = None,
     model: Annotated[
@@ -70,14 +75,15 @@ def runs(
     is_json: o.IsJson = False,
 ) -> int:
     """List the runs of a journal, the newest first."""
-    known = [*_MARKS, *[reason.value for reason in StopReason]]
+    known = [*_MARKS, _FAILED, *[reason.value for reason in StopReason]]
     if status is not None and status not in known:
         near = did_you_mean(status, known)
         raise ConfigError(f"there is no status {status!r}{near or ';'} the statuses are {', '.join(known)}")
+    reason = StopReason.ERROR if status == _FAILED else status if status in tuple(StopReason) else None
     task_set, _, task_id = (task or "").partition(":")
     condition = RunFilter(
-        stop_reason=status if status in tuple(StopReason) else None,
-        is_finished=True if status in tuple(StopReason) else None,
+        stop_reason=reason,
+        is_finished=None if reason is None else True,
         model=model,
         task_set=task_set or None,
         task_id=task_id or None,
@@ -89,9 +95,10 @@ def runs(
             opened, condition, status=known_status, after=last, limit=limit + 1 if limit else None
         )
     shown = found[:limit] if limit else found
+    damaged = [info for info in shown if info.status == DAMAGED]
     if is_json:
         print_lines([msgspec.json.encode(_to_line(info)) for info in shown])
-        return ExitCode.DONE
+        return _report(damaged)
     if not shown:
         print_note("no runs" if condition == RunFilter() and status is None else "no such runs")
         return ExitCode.DONE
@@ -109,7 +116,14 @@ def runs(
     if unfinished:
         command = write_command("resume", all=True, journal=journal)
         print_note(f"◐ {unfinished} unfinished; continue with: {command}")
-    return ExitCode.DONE
+    return _report(damaged)
+
+
+def _report(damaged: list[RunInfo]) -> int:
+    """Print the errors of damaged runs, and return the exit code."""
+    for info in damaged:
+        print_error(info.error or "")
+    return ExitCode.FAILED if damaged else ExitCode.DONE
 
 
 def _to_line(info: RunInfo) -> dict[str, Json]:

@@ -87,10 +87,14 @@ COMMANDS: dict[str, Command | Group] = {
         "Make the tool calls of runs again in a fresh sandbox and compare the results.",
         _INSPECT,
     ),
+    "check": Command("treadle.cli.check:check", "Read a whole journal and say what is damaged.", _INSPECT),
     "export": Command(
         "treadle.cli.export:export", "Export runs as rows for training, or as a journal.", _INSPECT
     ),
     "import": Command("treadle.cli.import_:import_", "Import the runs of an exported journal.", _INSPECT),
+    "backup": Command(
+        "treadle.cli.backup:backup", "Copy a journal to a new file, also while it is in use.", _INSPECT
+    ),
     "models": Group(
         MODELS,
         "List models, and find out what a live endpoint supports.",

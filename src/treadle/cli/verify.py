@@ -12,7 +12,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import import_file
-from treadle.cli.terminal.journals import find_runs, open_existing
+from treadle.cli.terminal.journals import Apart, find_runs, open_existing
 from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.journal.memory import MemoryJournal
@@ -72,14 +72,17 @@ def _verify(
     found: list[Verification] = []
     refused: list[str] = []
 
+    apart = Apart()
+
     async def verify_all() -> None:
         for run_id in run_ids:
-            try:
-                found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
-            except UntrustedError as error:
-                print_error(str(UntrustedError(error.run, error.demands, "pass --trust")))
-                refused.append(run_id)
-            else:
+            with apart.guard(run_id):
+                try:
+                    found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
+                except UntrustedError as error:
+                    print_error(str(UntrustedError(error.run, error.demands, "pass --trust")))
+                    refused.append(run_id)
+                    continue
                 _print(found[-1], is_json=is_json)
 
     execute(verify_all())
@@ -95,7 +98,7 @@ def _verify(
         print_note(
             f"{write_count(missing, 'call')} not made again, because the tool is missing; give it with --tools"
         )
-    is_good = not refused and all(_is_good(item) for item in found)
+    is_good = not refused and not apart.count and all(_is_good(item) for item in found)
     return ExitCode.DONE if is_good else ExitCode.FAILED
 
 

@@ -139,6 +139,8 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     """The number of the attempt, from 1."""
     retry_in_seconds: float | None = None
     """How long to wait before the next attempt; `None`: this was the last attempt."""
+    retry_after_seconds: float | None = None
+    """How long the server asked to wait; `None`: it did not say."""
     model: str | None = None
     """The name of the model that failed; `None` if only one model was asked."""
 
@@ -509,6 +511,9 @@ _decoder: msgspec.json.Decoder[DurableBody] = msgspec.json.Decoder(DurableBody)
 _probe = msgspec.json.Decoder(_Probe)
 _line = msgspec.json.Decoder(_Line)
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises for JSON that is malformed, is not UTF-8, or is nested too deeply."""
+
 encode_body = _encoder.encode
 """Return a body as JSON: an object whose first key is `type`."""
 
@@ -523,7 +528,7 @@ def decode_body(raw: bytes) -> DurableBody:
     """
     try:
         body = _decoder.decode(raw)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise JournalError(_explain(raw, error)) from error
     if not body.at and b'"at"' not in raw:
         raise JournalError(f"a damaged event (it has no time): {raw[:120]!r}")
@@ -539,9 +544,9 @@ def decode_line(line: bytes) -> Event:
     """
     try:
         head = _line.decode(line)
-    except msgspec.DecodeError as error:
+        fields: dict[str, msgspec.Raw] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except UNREADABLE as error:
         raise JournalError(f"not a line of a Treadle journal ({error}): {line[:80]!r}") from error
-    fields: dict[str, msgspec.Raw] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     raw = _encoder.encode({name: value for name, value in fields.items() if name not in ("run_id", "seq")})
     return Event(head.run_id, head.seq, decode_body(raw), raw)
 
@@ -558,7 +563,7 @@ def _refuse_newer(version: str | None) -> None:
 def _explain(raw: bytes, error: Exception) -> str:
     try:
         probe = _probe.decode(raw)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         probe = _Probe()
     kind = probe.type
     if kind == RunStarted.__struct_config__.tag:

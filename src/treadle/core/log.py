@@ -6,7 +6,11 @@ not the newest one (a fork) copies its items once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any, Generic, TypeVar, cast
+
+_BLOCK = 32
+"""How many results `Log.join` keeps in one piece."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -71,6 +75,28 @@ class Log(Generic[T]):
             return results, states[-1]
         return results[:size], states[size]
 
+    def join(
+        self, function: Callable[..., tuple[S, bytes]], initial: S, *context: object
+    ) -> tuple[list[bytes], S]:
+        """Return pieces that together are the results of `scan`, and the state after the last item.
+
+        There are far fewer pieces than items, so that joining them costs little more than copying their bytes.
+        """
+        known: _Joined[S] | None = self._memos.get((function, "join"))
+        if known is None:
+            known = self._memos[function, "join"] = _Joined(initial)
+        states, rest, size = known.states, known.rest, self._size
+        if len(states) <= size:
+            state = states[-1]
+            for item in self._items[len(states) - 1 : size]:
+                state, result = function(state, item, *context)
+                states.append(state)
+                rest.append(result)
+                if len(rest) == _BLOCK:
+                    known.fold()
+            return known.blocks + rest, state
+        return known.pieces(size), states[size]
+
     def derive(self, function: "Callable[[list[T], bool], Iterable[R]]") -> "Log[R]":
         """Return a log of the results of `function`. Its versions share their storage, like those of this log.
 
@@ -104,3 +130,34 @@ class Log(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Log({list(self)!r})"
+
+
+class _Joined(Generic[S]):
+    """The results of a scan: whole blocks as one piece each, and the results of the last, incomplete block."""
+
+    __slots__ = ("_ends", "blocks", "rest", "states")
+
+    def __init__(self, initial: S) -> None:
+        self.states = [initial]
+        """The states before the first item and after each item."""
+        self.blocks: list[bytes] = []
+        self._ends: list[list[int]] = []
+        """For each block, where each of its results ends."""
+        self.rest: list[bytes] = []
+        """The results of the last block."""
+
+    def fold(self) -> None:
+        """Make a piece of the last block."""
+        self.blocks.append(b"".join(self.rest))
+        self._ends.append(list(accumulate(map(len, self.rest))))
+        self.rest.clear()
+
+    def pieces(self, size: int) -> list[bytes]:
+        """Return the pieces of the first `size` results."""
+        whole, left = divmod(size, _BLOCK)
+        pieces = self.blocks[:whole]
+        if whole == len(self.blocks):
+            return pieces + self.rest[:left]
+        if left:
+            pieces.append(self.blocks[whole][: self._ends[whole][left - 1]])
+        return pieces

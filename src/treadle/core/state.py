@@ -146,6 +146,11 @@ class State(Struct, gc=False):
     """The answer that the model gave through the answer tool; it ends the turn when its step is done."""
     failure: e.InferenceFailed | None = None
     """The failure of the newest inference, if its last attempt failed."""
+    hold: tuple[float, float, str | None] | None = None
+    """The wait that a server asked for in its newest answer, an error: its end, its length in seconds, and the name
+    of the model; `None` if there is none."""
+    asked_model: str | None = None
+    """The name of the model of the newest inference."""
     is_inferring: bool = False
     """True if a request was sent and its outcome is not recorded."""
     limit: StopReason | None = None
@@ -289,6 +294,7 @@ def _say(state: State, message: Message) -> None:
 
 def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
     state.is_inferring = True
+    state.asked_model = body.model
 
 
 def _on_inference_completed(state: State, body: e.InferenceCompleted, before: float) -> None:
@@ -297,6 +303,7 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     usage = completion.usage or guess_usage(state, message)
     state.step = body.step
     state.is_inferring = False
+    state.hold = None
     state.messages = state.messages.append(message)
     state.has_parts = state.has_parts or bool(message.parts)
     state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
@@ -318,6 +325,9 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
 def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -> None:
     state.failure = body if body.retry_in_seconds is None else None
     state.is_inferring = body.retry_in_seconds is not None
+    if body.retry_after_seconds is not None:
+        model = body.model or state.asked_model
+        state.hold = (body.at + body.retry_after_seconds, body.retry_after_seconds, model)
 
 
 def _on_tool_started(state: State, body: e.ToolStarted, before: float) -> None:

@@ -117,6 +117,11 @@ class ToolErrorKind(StrEnum):
     """The call was not run because the policy or the user refused it."""
 
 
+UNREADABLE_CALL = "unreadable_call"
+"""The name of a call whose own name cannot be read. Its arguments are the text that the model wrote, and what is
+wrong with it, if somebody said so, is in `ToolCall.opaque` under the same name."""
+
+
 class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     """A model's request to run one tool."""
 

@@ -53,8 +53,13 @@ def _background_loop() -> asyncio.AbstractEventLoop:
         if _loop is None or _loop.is_closed():
             _loop = new_event_loop()
             threading.Thread(target=_loop.run_forever, name="treadle-loop", daemon=True).start()
-            atexit.register(_loop.call_soon_threadsafe, _loop.stop)
+            atexit.register(_stop_loop, os.getpid(), _loop)
         return _loop
+
+
+def _stop_loop(pid: int, loop: asyncio.AbstractEventLoop) -> None:
+    if os.getpid() == pid:  # a forked child would wake the parent's loop
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def _forget_loop() -> None:

@@ -2,15 +2,14 @@
 
 The name of a host must be allowed. Its addresses are looked up and checked here, and the connection goes to a
 checked address, so that a name server cannot answer differently the second time. Redirects are followed one by
-one under the same rules. URLs are parsed by the client that sends the request, so that both read the same host
-from them. Proxies of the environment are not used. Answers are read up to a limit, which counts after
-decompression.
+one under the same rules, to another origin without credentials. URLs are parsed by the client that sends the
+request, so that both read the same host from them. Proxies of the environment are not used. Answers are read up to
+a limit, which counts after decompression.
 """
 
 import asyncio
 import ipaddress
 import re
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,8 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.masking import hide_in_url
+from treadle.http import redirects
+from treadle.http.plain.dial import look_up
 from treadle.http.reqwest import (
     CancellationCheck,
     ClientSettings,
@@ -33,10 +34,8 @@ if TYPE_CHECKING:
     from pyreqwest.http import Url
     from pyreqwest.request import RequestBuilder
 
-MAX_REDIRECTS = 5
 MAX_ADDRESSES = 4
 """How many addresses of one name are tried."""
-_REDIRECTS = (301, 302, 303, 307, 308)
 _KEPT_ACROSS_HOSTS = frozenset(("accept", "content-type", "user-agent"))
 _HOST = re.compile(r"(?P<name>.+?)(?::(?P<port>\d{1,5}))?", re.DOTALL)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -111,17 +110,17 @@ class GuardedHttp:
     async def _follow(
         self, method: str, url: "Url", headers: dict[str, str], body: bytes | None
     ) -> HttpAnswer:
-        for _ in range(MAX_REDIRECTS + 1):
+        for _ in range(redirects.MAX_REDIRECTS + 1):
             answer = await self._send(method, url, headers, body)
-            location = answer.headers.get("location")
-            if answer.status not in _REDIRECTS or location is None:
+            if answer.status not in redirects.STATUSES:
                 return answer
-            try:
-                following = url.join(location)
-            except ValueError:
-                raise ToolError(
-                    f"{url.origin_ascii} redirects to an invalid URL: {location[:200]!r}"
-                ) from None
+            fault = f"{url.origin_ascii} answered {answer.status}, a redirect"
+            location = answer.headers.get("location")
+            if location is None:
+                raise ToolError(f"{fault} that does not say where to (it has no Location)")
+            following = redirects.join(str(url), location)
+            if following is None:
+                raise ToolError(f"{fault} to an invalid URL: {location[:200]!r}")
             if method != "HEAD" and (
                 answer.status == 303 or (answer.status in (301, 302) and method == "POST")
             ):
@@ -129,8 +128,15 @@ class GuardedHttp:
                 headers.pop("content-type", None)
             if following.origin_ascii != url.origin_ascii:
                 headers = {name: value for name, value in headers.items() if name in _KEPT_ACROSS_HOSTS}
+                try:
+                    self._check_name(following)
+                except ToolError as error:
+                    raise ToolError(
+                        f"{fault} to {following.origin_ascii}, another origin: {error}; if you trust it, use its "
+                        "URL instead"
+                    ) from None
             url = following
-        raise ToolError(f"{url.origin_ascii} redirects more than {MAX_REDIRECTS} times")
+        raise ToolError(f"{url.origin_ascii} redirects more than {redirects.MAX_REDIRECTS} times")
 
     async def _send(
         self, method: str, url: "Url", headers: Mapping[str, str], body: bytes | None
@@ -170,8 +176,8 @@ class GuardedHttp:
             )
         return HttpAnswer(response.status, found, body, str(url))
 
-    async def _check(self, url: "Url") -> tuple[str, Sequence[str]]:
-        """Return the host and the addresses to connect to. Raises: `ToolError` if one of them is not allowed."""
+    def _check_name(self, url: "Url") -> tuple[str, int]:
+        """Return the host and port. Raises: `ToolError` if requests to them are not allowed."""
         if url.scheme not in ("http", "https"):
             raise ToolError(f"{url.scheme!r} is neither http nor https, so no request is made")
         host, port = _canonical(url.host_str or ""), url.port_or_known_default or 0
@@ -180,6 +186,11 @@ class GuardedHttp:
         if not {(host, None), (host, port)} & self._hosts:
             allowed = ", ".join(sorted(_write_host(*item) for item in self._hosts)) or "none"
             raise ToolError(f"the host {_write_host(host, port)!r} is not allowed; allowed are: {allowed}")
+        return host, port
+
+    async def _check(self, url: "Url") -> tuple[str, Sequence[str]]:
+        """Return the host and the addresses to connect to. Raises: `ToolError` if one of them is not allowed."""
+        host, port = self._check_name(url)
         addresses = [host] if _is_address(host) else await self._resolver(host, port)
         if not addresses:
             raise ToolError(f"the host {host!r} has no address")
@@ -225,7 +236,7 @@ def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IP
 async def _resolve(host: str, port: int) -> Sequence[str]:
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await look_up(loop, host, port)
     except (OSError, UnicodeError) as error:
         raise ToolError(f"the host {host!r} is not known: {error}") from None
     return list(dict.fromkeys(str(item[4][0]) for item in found))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ProviderError, RequestError
-from treadle.http import failures
+from treadle.http import failures, redirects
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ class ClientSettings(Struct, frozen=True):
     total_timeout_seconds: float | None = None
     idle_timeout_seconds: float = 90.0
     pinned: tuple[str, str] | None = None
-    """A host name and the only address it may lead to. Such a client uses no proxy and follows no redirect."""
+    """A host name and the only address it may lead to. Such a client uses no proxy."""
 
 
 @lru_cache(maxsize=256)
 def client_for(settings: ClientSettings) -> "Client":
-    """Return the process's pooled client with these settings.
+    """Return the process's pooled client with these settings. It follows no redirect.
 
     Raises: `ConfigError` in a forked child of a process that has used one.
     """
@@ -63,12 +63,14 @@ def client_for(settings: ClientSettings) -> "Client":
 
     builder = ClientBuilder().user_agent("treadle").tcp_keepalive(timedelta(seconds=60))
     builder = builder.connect_timeout(timedelta(seconds=settings.connect_timeout_seconds))
-    builder = builder.pool_idle_timeout(timedelta(seconds=settings.idle_timeout_seconds))
+    builder = builder.pool_idle_timeout(timedelta(seconds=settings.idle_timeout_seconds)).follow_redirects(
+        False
+    )
     if settings.total_timeout_seconds is not None:
         builder = builder.timeout(timedelta(seconds=settings.total_timeout_seconds))
     if settings.pinned is not None:
         host, address = settings.pinned
-        builder = builder.no_proxy().follow_redirects(False).resolve(host, address, 0)
+        builder = builder.no_proxy().resolve(host, address, 0)
     try:
         client = builder.build()
     except RuntimeError as error:
@@ -157,25 +159,33 @@ class ReqwestTransport:
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """See `Transport.post`."""
-        return await self._ask(self._request("POST", url, headers).body_bytes(body), url)
+        return await self._ask("POST", url, headers, body)
 
     async def get(self, url: str, headers: Mapping[str, str]) -> Answer:
         """See `Transport.get`."""
-        return await self._ask(self._request("GET", url, headers), url)
+        return await self._ask("GET", url, headers, None)
 
     @asynccontextmanager
     async def stream(
         self, url: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncIterator[StreamedAnswer]:
         """See `Transport.stream`."""
-        # With the default limit a piece is held back until the buffer is full.
-        builder = self._request("POST", url, headers).body_bytes(body).streamed_read_buffer_limit(0)
-        request = builder.build_streamed()
+        asked: tuple[str, ...] = ()
         cancelled = CancellationCheck()
-        try:
-            response = await request.__aenter__()
-        except Exception as error:
-            raise self._explain(url, error) from None
+        while True:
+            # With the default limit a piece is held back until the buffer is full.
+            builder = self._request("POST", url, headers, body).streamed_read_buffer_limit(0)
+            request = builder.build_streamed()
+            try:
+                response = await request.__aenter__()
+            except Exception as error:
+                raise self._explain(url, error) from None
+            if response.status not in redirects.STATUSES:
+                break
+            await request.__aexit__(None, None, None)
+            cancelled.check()
+            asked = (*asked, url)
+            url = redirects.follow("POST", asked, Answer(response.status, b"", response.get_header))
 
         async def chunks() -> AsyncIterator[bytes]:
             read_chunk = response.body_reader.read_chunk
@@ -198,30 +208,39 @@ class ReqwestTransport:
             await request.__aexit__(None, None, None)
         cancelled.check()
 
-    async def _ask(self, builder: "RequestBuilder", url: str) -> Answer:
-        cancelled = CancellationCheck()
-        try:
-            async with builder.build_streamed() as response:
-                body = await read_body(response, MAX_ANSWER_BYTES, cancelled)
-                status, header = response.status, response.get_header
-        except Exception as error:
-            raise self._explain(url, error) from None
-        cancelled.check()
-        if body is None:
-            raise _too_long(url)
-        return Answer(status, body, header)
+    async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        asked: tuple[str, ...] = ()
+        while True:
+            cancelled = CancellationCheck()
+            try:
+                async with self._request(method, url, headers, body).build_streamed() as response:
+                    content = await read_body(response, MAX_ANSWER_BYTES, cancelled)
+                    status, header = response.status, response.get_header
+            except Exception as error:
+                raise self._explain(url, error) from None
+            cancelled.check()
+            if content is None:
+                raise _too_long(url)
+            answer = Answer(status, content, header)
+            if status not in redirects.STATUSES:
+                return answer
+            asked = (*asked, url)
+            url = redirects.follow(method, asked, answer)
 
-    def _request(self, method: str, url: str, headers: Mapping[str, str]) -> "RequestBuilder":
+    def _request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+    ) -> "RequestBuilder":
         client = client_for(self._settings)
         try:
             builder = client.request(method, url)
         except ValueError as error:
             raise failures.invalid_url(url, str(error)) from None
         try:
-            return builder.headers(headers)
+            builder = builder.headers(headers)
         except ValueError:
             # The text of the error quotes the header's value.
             raise failures.invalid_header(failures.origin_of(url)) from None
+        return builder if body is None else builder.body_bytes(body)
 
     def _explain(self, url: str, error: Exception) -> Exception:
         """Return the typed error for an error of pyreqwest, and any other error unchanged."""

@@ -47,7 +47,7 @@ class HttpTransport:
         """
         self._timeouts = failures.Timeouts(timeout_seconds, connect_timeout_seconds)
         self._reqwest = ReqwestTransport(self._timeouts)
-        self._plain = PlainClient(self._timeouts, self._reqwest)
+        self._plain = PlainClient(self._timeouts)
         self._routes: dict[str, Route | None] = {}
         """The route of each URL that was used; `None` if pyreqwest is needed."""
 

@@ -1,21 +1,27 @@
 """Journals as JSON lines: one event per line, with all fields of the stored event, unknown ones included.
 
-The contents of files and artifacts are inside the events that refer to them, each content once per run. Exporting,
-importing and exporting again gives the same bytes.
+The contents of files and artifacts are inside the events that refer to them, each content once per run, whole or as
+a patch of an earlier one. Exporting, importing and exporting again gives the same bytes.
+
+The field `export` of a line has its checksum: the CRC-32 of the line's JSON without the field and with sorted keys,
+continued from the run's line before it and at the first line from the run's id. The first line also has the number
+of the run's events. Files that an older Treadle wrote have no such field.
 """
 
 import asyncio
 import base64
 import binascii
-import hashlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import zip_longest
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunExistsError, RunNotFoundError
+from treadle.core.patches import load, read_patch
 from treadle.journal.protocol import Journal
 
 
@@ -24,24 +30,67 @@ class _Run(Struct):
 
     events: list[e.Event]
     blobs: dict[str, bytes]
+    checksum: int
+    total: int | None = None
+    """How many events the run has; `None` if the file does not tell."""
+
+
+class _Export(Struct, omit_defaults=True):
+    """The field `export` of a line."""
+
+    checksum: int
+    events: int | None = None
+
+
+class _Line(Struct):
+    export: _Export | None = None
 
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+_line = msgspec.json.Decoder(_Line)
 
 
 def export_run(journal: Journal, run_id: str) -> Iterator[bytes]:
     """Yield the run's events as lines, without the newline. Blocks. Raises: `RunNotFoundError`."""
     exported: set[str] = set()
-    for event in journal.read(run_id):
+    events = journal.read(run_id)
+    checksum = _seed(run_id)
+    for event in events:
         line = event.to_json()
         if named := e.digests_of(event.body):
             digests = [item for item in dict.fromkeys(named) if item not in exported]
-            exported.update(digests)
-            contents = {item: base64.b64encode(journal.read_blob(item)).decode() for item in digests}
-            if contents:
+            if digests:
+                contents = {
+                    item: base64.b64encode(_read_for_export(journal, item, exported)).decode()
+                    for item in digests
+                }
                 line = line[:-1] + b',"contents":%b}' % _encode(contents)
-        yield line
+        checksum = _checksum(line, checksum)
+        export = _Export(checksum, len(events) if event.seq == 1 else None)
+        yield line[:-1] + b',"export":%b}' % _encode(export)
+
+
+def _seed(run_id: str) -> int:
+    return crc32(run_id.encode(errors="replace"))
+
+
+def _checksum(line: bytes, before: int) -> int:
+    """Return the checksum of a line, given the one of the line before it."""
+    fields = msgspec.json.decode(line)
+    fields.pop("export", None)
+    return crc32(_encode_sorted(fields), before)
+
+
+def _read_for_export(journal: Journal, digest: str, exported: set[str]) -> bytes:
+    """Return what is stored for a content, or the content if it is a patch of one that is not exported yet."""
+    content = journal.read_blob(digest)
+    stored = journal.read_stored(digest)
+    patch = read_patch(digest, stored)
+    is_complete = patch is None or patch.base.hex() in exported
+    exported.add(digest)
+    return stored if is_complete else content
 
 
 class Imported(Struct, frozen=True):
@@ -83,6 +132,11 @@ def _read_runs(journal: Journal, lines: Iterable[bytes]) -> tuple[dict[str, _Run
                 _read_line(line, runs)
             except JournalError as error:
                 raise JournalError(f"line {number}: {error}") from error
+    for run_id, run in runs.items():
+        if run.total not in (None, len(run.events)):
+            raise JournalError(
+                f"the file has {len(run.events)} of the {run.total} events of run {run_id!r}; it was cut off"
+            )
     known = tuple([run_id for run_id, run in runs.items() if _has_run(journal, run_id, run.events)])
     return {run_id: run for run_id, run in runs.items() if run_id not in known}, known
 
@@ -106,7 +160,7 @@ def _has_run(journal: Journal, run_id: str, events: list[e.Event]) -> bool:
 
 def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
     event = e.decode_line(line)
-    run = runs.setdefault(event.run_id, _Run([], {}))
+    run = runs.setdefault(event.run_id, _Run([], {}, _seed(event.run_id)))
     expected = len(run.events) + 1
     if event.seq != expected:
         raise JournalError(
@@ -117,7 +171,9 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
         raise JournalError(
             f"event {expected} of run {event.run_id!r} is {event.type}; a run begins with run_started"
         )
+    _check_line(line, event, run)
     fields = _fields.decode(event.raw or b"")
+    fields.pop("export", None)
     if isinstance(event.body, e.BodyWithContents):
         fields.pop("contents", None)
         _take_contents(event.body, run.blobs)
@@ -128,6 +184,24 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
     run.events.append(msgspec.structs.replace(event, body=e.decode_body(raw), raw=raw))
 
 
+def _check_line(line: bytes, event: e.Event, run: _Run) -> None:
+    """Compare a line with its checksum. Raises: `JournalError` if it is another one."""
+    try:
+        export = _line.decode(line).export
+    except e.UNREADABLE as error:
+        raise JournalError(f"the field 'export' of the line is damaged ({error})") from error
+    if event.seq == 1 and export is not None:
+        run.total = export.events
+    run.checksum = _checksum(line, run.checksum)
+    if (run.total is None) is not (export is None) or (
+        export is not None and export.checksum != run.checksum
+    ):
+        raise JournalError(
+            f"event {event.seq} of run {event.run_id!r} was changed after the export, or the line before it was; "
+            "export the run again"
+        )
+
+
 def _take_contents(body: e.BodyWithContents, blobs: dict[str, bytes]) -> None:
     """Add the contents that come with an event to `blobs`, after checking their hashes."""
     for digest, text in (body.contents or {}).items():
@@ -135,12 +209,17 @@ def _take_contents(body: e.BodyWithContents, blobs: dict[str, bytes]) -> None:
             content = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError) as error:
             raise JournalError(f"the content {digest!r} is not base64 ({error})") from error
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise JournalError(f"the content {digest!r} is damaged: its hash is another")
-        blobs[digest] = content
+        blobs.setdefault(digest, content)
+        load(partial(_look_up, blobs), digest)
     for digest in e.digests_of(body):
         if digest not in blobs:
             raise JournalError(f"the content {digest!r}{_describe_owner(body, digest)} is missing")
+
+
+def _look_up(blobs: dict[str, bytes], digest: str) -> bytes:
+    if digest not in blobs:
+        raise JournalError(f"the content {digest!r}, which another content is made from, is missing")
+    return blobs[digest]
 
 
 def _describe_owner(body: e.BodyWithContents, digest: str) -> str:

@@ -1,10 +1,12 @@
 """A journal in memory, for tests and for runs that are not needed after the process has ended."""
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
+from treadle.core.patches import load
 from treadle.journal.facts import Facts, facts_of
 from treadle.journal.follow import Changes, Page, follow
 from treadle.journal.protocol import DONE, RunFilter, RunInfo, StoreOptions
@@ -51,13 +53,25 @@ class MemoryJournal:
         self._driven.add(run_id)
         return MemoryWriter(self, run_id, is_new=False)
 
-    def read(self, run_id: str, after_seq: int = 0) -> list[e.Event]:
+    def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
         self._check_known(run_id)
-        return _decode(run_id, after_seq + 1, self._runs[run_id][after_seq:])
+        return _decode(run_id, after_seq + 1, self._runs[run_id][after_seq:until_seq])
+
+    def scan(self, run_id: str) -> Iterator[e.Event]:
+        """See `Journal.scan`."""
+        return iter(self.read(run_id))
+
+    def find_faults(self) -> Iterator[str]:
+        """See `Journal.find_faults`."""
+        return iter(())
 
     def read_blob(self, digest: str) -> bytes:
         """See `Journal.read_blob`."""
+        return load(self.read_stored, digest)[1]
+
+    def read_stored(self, digest: str) -> bytes:
+        """See `Journal.read_stored`."""
         try:
             return self._blobs[digest]
         except KeyError:
@@ -107,6 +121,10 @@ class MemoryJournal:
         is_over = run_id not in self._driven and self._facts_of(run_id).status == "finished"
         found = self.read(run_id, position)
         return Page(found, position + len(found), is_over)
+
+    def backup(self, path: str | Path) -> int:
+        """See `Journal.backup`. Raises: `JournalError`."""
+        raise JournalError("a journal in memory has no file to copy; export its runs instead")
 
     def close(self) -> None:
         """End all `follow`. The events stay as long as the journal does."""
@@ -165,8 +183,8 @@ class MemoryWriter:
 
     def _keep(self, raws: list[bytes], blobs: Mapping[str, bytes] | None) -> None:
         journal, run_id = self._journal, self.run_id
-        if blobs:
-            journal._blobs.update(blobs)
+        for digest, stored in (blobs or {}).items():
+            journal._blobs.setdefault(digest, stored)
         if not raws:
             return
         if self._is_new:

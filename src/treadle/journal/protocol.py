@@ -1,12 +1,13 @@
 """The contract between the loop and a journal: an append-only store of runs with one writer per run.
 
-Methods that read (`read`, `read_blob`, `runs`) block and may be called from any thread; a program with an event
-loop calls them in a thread (`asyncio.to_thread`). What a running agent calls for every step (`append`,
-`append_events`, `sync`) never waits for the store on the event loop.
+Methods that read (`read`, `read_blob`, `read_stored`, `runs`) block and may be called from any thread; a program
+with an event loop calls them in a thread (`asyncio.to_thread`). What a running agent calls for every step
+(`append`, `append_events`, `sync`) never waits for the store on the event loop.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, Self, cast
 
 from msgspec import Struct
@@ -34,7 +35,8 @@ class RunInfo(Struct, frozen=True, kw_only=True):
 
     run_id: str
     status: str
-    """`running`, `paused` or `finished`. A run whose process died stays `running` until it is resumed."""
+    """`running`, `paused` or `finished`. A run whose process died stays `running` until it is resumed. `damaged`
+    if the store cannot read these facts; `error` then says why, and nothing else is known."""
     stop_reason: str | None = None
     """Why the run is finished (a `StopReason`), or why it is paused (`RunPaused.reason`)."""
     fault: str | None = None
@@ -74,6 +76,10 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """The time of the first event, in seconds since the epoch."""
     updated_at: float = 0.0
     """The time of the newest event, in seconds since the epoch."""
+
+
+DAMAGED = "damaged"
+"""The status of a run whose facts cannot be read."""
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -129,11 +135,11 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     """The options that `open_journal` passes to a store. A store refuses an option that it cannot fulfil."""
 
     level: str = "process"
-    """What a kept event survives: `memory`, `process` or `power`."""
+    """What a kept event survives at least: `memory`, `process` or `power`."""
     must_exist: bool = False
     """True to refuse to create a store."""
     lease_seconds: float = 10.0
-    """A process that sends no heartbeat for so long loses its runs."""
+    """If this process sends no heartbeat for so long, others may take its runs over."""
     clock: Clock = time
 
 
@@ -166,7 +172,8 @@ class RunWriter(Protocol):
         """Queue `bodies` as the run's next events, all or none, and the contents that they refer to.
 
         This returns at once; `sync` tells when the events are kept. `blobs` maps the SHA-256 of a content to the
-        content; the store keeps each content once.
+        content, or to a patch that makes it from one that is stored already (`core.patches`). The store keeps what
+        it got first under a hash.
         Raises: `JournalError` if an earlier append has failed.
         """
         ...
@@ -220,19 +227,36 @@ class Journal(Protocol):
     async def acquire(self, run_id: str) -> RunWriter:
         """Take the lease of a run that exists, and return its writer.
 
-        Raises: `RunNotFoundError`, or `LeaseHeldError` if another live process or task drives the run.
+        If the owner of the lease seems to be dead without that being certain, this waits as long as its leases
+        last. Raises: `RunNotFoundError`, or `LeaseHeldError` if another live process or task drives the run.
         """
         ...
 
-    def read(self, run_id: str, after_seq: int = 0) -> list[Event]:
-        """Return the kept events of a run whose seq is greater than `after_seq`, in order. Blocks.
+    def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[Event]:
+        """Return the kept events of a run in order, from `after_seq` + 1 up to and including `until_seq`. Blocks.
 
-        Raises: `RunNotFoundError`.
+        Raises: `RunNotFoundError`; `JournalError` if the run is damaged. Damage after `until_seq` is not looked at.
+        """
+        ...
+
+    def scan(self, run_id: str) -> Iterator[Event]:
+        """Yield what `read` returns, with few events in memory at a time. Blocks."""
+        ...
+
+    def find_faults(self) -> Iterator[str]:
+        """Yield what is wrong with the store itself, apart from the events and contents that can be read. Blocks.
+
+        Only `journal.check` calls this, because it may read everything in the store.
         """
         ...
 
     def read_blob(self, digest: str) -> bytes:
-        """Return a stored content. Blocks. Raises: `JournalError` if the store does not have it."""
+        """Return a stored content. Blocks. Raises: `JournalError` if it is missing or damaged."""
+        ...
+
+    def read_stored(self, digest: str) -> bytes:
+        """Return what is stored for a content, unchecked: the content or a patch. `core.patches.load` makes the
+        content from it. Blocks. Raises: `JournalError` if the store does not have it."""
         ...
 
     def runs(
@@ -257,6 +281,14 @@ class Journal(Protocol):
         kept already. Events of one run come in order; events of different runs come in the order of commits. The
         iteration ends when the run is finished and no process drives it, or when the journal is closed. Raises:
         `RunNotFoundError`.
+        """
+        ...
+
+    def backup(self, path: str | Path) -> int:
+        """Write a copy of the store to the new file `path`, and return the number of its runs. Blocks.
+
+        The copy is consistent even while runs are being driven, and nobody drives them in the copy.
+        Raises: `JournalError` if `path` exists or cannot be written, or if the store cannot be copied.
         """
         ...
 

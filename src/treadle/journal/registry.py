@@ -34,7 +34,8 @@ def open_journal(
 
     `path` is a file's path, `"memory:"` for a journal in memory, or the address of another registered store, such
     as `scheme://host/name`. `None` stands for the default file. `level` says what a kept event survives: `process`
-    survives kill -9, `power` a loss of power. A process that sends no heartbeat for `lease_seconds` loses its runs.
+    survives kill -9, `power` a loss of power. A file keeps the strongest level that it was opened with. If this
+    process sends no heartbeat for `lease_seconds`, others may take its runs over.
 
     Raises: `ConfigError` for an unknown store or level; `JournalError` for a file that does not exist although it
     must, that belongs to another program or a newer Treadle, or that cannot be opened.

@@ -23,7 +23,7 @@ from treadle.core.state import State
 from treadle.core.types import Completion, Fault, Message, StopReason, TokenRecord, ToolCall
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Clock
-from treadle.models.protocol import Model, Watch
+from treadle.models.protocol import Hold, Model, Watch
 
 
 class Inference:
@@ -38,6 +38,8 @@ class Inference:
         self._clock = clock
         self.on_delta: Callable[[e.Delta], None] | None = None
         """The function that gets each piece of an answer as it arrives; `None`: answers are not streamed."""
+        self._is_begun = False
+        """True if a request was made, so that the waits which servers asked for before are over."""
         self._call_ids: set[str] | None = None
         self._token_ids: tuple[int, ...] = ()
 
@@ -58,7 +60,13 @@ class Inference:
             if state.has_parts:
                 await self._contents.load(digests_of_parts(messages))
                 request = replace(request, contents=self._contents)
-            completion = await self._model.infer(request, Watch(self.on_delta, failures))
+            watch = Watch(self.on_delta, failures)
+            if state.policy.deadline_seconds is not None:
+                watch.left_seconds = max(0.0, state.policy.deadline_seconds - state.work_seconds)
+            if state.hold is not None and not self._is_begun:
+                watch.held = find_hold(state.hold, self._clock.time())
+            self._is_begun = True
+            completion = await self._model.infer(request, watch)
         except Exception as error:
             outbox.put(describe_failure(error, step))
             return
@@ -135,6 +143,14 @@ class _Contents(Mapping[str, bytes]):
         return len(self._known)
 
 
+def find_hold(hold: tuple[float, float, str | None], now: float) -> Hold | None:
+    """Return what is left of a wait that the journal tells of; `None` if it is over."""
+    until, seconds, model = hold
+    # A clock that was set back must not prolong the wait.
+    left = min(seconds, until - now)
+    return Hold(model, left) if left > 0 else None
+
+
 def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
     """Return the event for an inference that failed and is not tried again."""
     stop_reason, fault = StopReason.ERROR, Fault.INFRASTRUCTURE
@@ -154,6 +170,7 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
         fault=fault,
         stop_reason=stop_reason,
         model=error.model if isinstance(error, ProviderError) else None,
+        retry_after_seconds=error.retry_after_seconds if isinstance(error, ProviderError) else None,
     )
 
 

@@ -20,7 +20,7 @@ from treadle.core import events as e
 from treadle.core.decide import refuse_unapproved, unknown_outcome
 from treadle.core.errors import RetryWithMessage, SandboxError, ToolError
 from treadle.core.inner import Run
-from treadle.core.types import Artifact, Effect, Json, ToolCall, ToolErrorKind, ToolResult
+from treadle.core.types import UNREADABLE_CALL, Artifact, Effect, Json, ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
 from treadle.sandbox.protocol import Sandbox
@@ -281,6 +281,11 @@ def read_call(
     `is_cut_off` is true if the model's output limit cut off the answer that contains the call.
     """
     tool = tools.get(call.name)
+    if tool is None and call.name == UNREADABLE_CALL:
+        said = (call.opaque or {}).get(UNREADABLE_CALL)
+        why = f" ({said})" if said else ""
+        text = f"The call could not be read{why}, so it was not run. Name a tool, and give one JSON object."
+        return failed(call, ToolErrorKind.INVALID_JSON, text)
     if tool is None:
         return failed(call, ToolErrorKind.UNKNOWN_TOOL, _unknown_tool(call.name, tools))
     try:

@@ -24,16 +24,28 @@ class RateLimits(Struct, frozen=True, omit_defaults=True):
     tokens_reset_seconds: float | None = None
 
 
+class Hold(Struct, frozen=True):
+    """A wait that a server asked for."""
+
+    model: str | None
+    """The name of the model that was asked."""
+    seconds: float
+    """How much of the wait is left."""
+
+
 class Watch:
     """The callbacks by which a model reports while it works. The loop makes one for each run."""
 
-    __slots__ = ("on_delta", "on_failure", "on_rate_limits")
+    __slots__ = ("held", "left_seconds", "on_delta", "on_failure", "on_rate_limits")
 
     def __init__(
         self,
         on_delta: Callable[[Delta], None] | None = None,
         on_failure: Callable[[ProviderError, int, float], None] | None = None,
         on_rate_limits: Callable[[RateLimits], None] | None = None,
+        *,
+        left_seconds: float | None = None,
+        held: "Hold | None" = None,
     ) -> None:
         self.on_delta = on_delta
         """The function to call with each piece of the answer when it arrives. `None`: the answer is not
@@ -44,6 +56,10 @@ class Watch:
         count."""
         self.on_rate_limits = on_rate_limits
         """The function to call with the server's rate limits, if the headers of an answer report them."""
+        self.left_seconds = left_seconds
+        """How long the caller waits for the answer; a wait that is longer fails at once. `None`: for any time."""
+        self.held = held
+        """The wait that a server asked for before the run was resumed; `None` if there is none."""
 
 
 class Model(Protocol):

@@ -5,10 +5,11 @@ content is hashed once for all sandboxes that hold it. Methods may be called fro
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import Lock
 
 from treadle.core.errors import SandboxError
+from treadle.core.patches import ReadStored, Version, load, store_next
 from treadle.core.types import FileDelta
 from treadle.sandbox.paths import folders_of, normalize_file
 
@@ -46,7 +47,10 @@ class MemorySandbox:
         """The earlier contents of the files that changed since the last delta. `None`: the file did not exist."""
         self._snapshot_id: str | None = None
         self._states: dict[str, _Content] = {}
-        self._changed_states: dict[str, _Content] = {}
+        self._states_before: dict[str, _Content | None] = {}
+        """The same for states."""
+        self._versions: dict[tuple[str, str], Version] = {}
+        """The reported versions that the next ones can be stored as patches of, by `file` or `state` and name."""
         self._lock = Lock()
         for path, content in (files or {}).items():
             name = normalize_file(path)
@@ -59,26 +63,29 @@ class MemorySandbox:
     def restore(
         cls,
         files: Mapping[str, str],
-        read_blob: Callable[[str], bytes],
+        read_stored: ReadStored,
         states: Mapping[str, str] | None = None,
     ) -> "MemorySandbox":
         """Return the sandbox of a snapshot, from the hashes of its files and states. Deltas continue from there.
 
-        Raises: `SandboxError` if `read_blob` returns content with another hash.
+        Raises: `JournalError` if a content is missing or damaged.
         """
         sandbox = cls()
-        contents: dict[str, _Content] = {}
+        contents: dict[str, tuple[Version, _Content]] = {}
+
+        def read(kind: str, name: str, digest: str) -> _Content:
+            if digest not in contents:
+                version, data = load(read_stored, digest)
+                contents[digest] = version, _Content(data, digest)
+            sandbox._versions[kind, name], content = contents[digest]
+            return content
+
         for path, digest in files.items():
-            content = contents.get(digest)
-            if content is None:
-                content = contents[digest] = _Content(read_blob(digest))
-                if content.digest != digest:
-                    raise SandboxError(f"the stored content of {path!r} is damaged: its hash is not {digest}")
             name = normalize_file(path)
             sandbox._check_place(name)
-            sandbox._put(name, content)
+            sandbox._put(name, read("file", name, digest))
         for name, digest in (states or {}).items():
-            sandbox._states[name] = _Content(read_blob(digest), digest)
+            sandbox._states[name] = read("state", name, digest)
         sandbox._is_reported = True
         sandbox.has_changes = False
         return sandbox
@@ -90,7 +97,7 @@ class MemorySandbox:
             self._is_shared = other._is_shared = True
             other._files, other._folders = self._files, self._folders
             other._snapshot_id = self._snapshot_id
-            other._states, other._changed_states = dict(self._states), dict(self._states)
+            other._states, other._states_before = dict(self._states), dict.fromkeys(self._states)
         return other
 
     def read(self, path: str) -> bytes:
@@ -142,7 +149,8 @@ class MemorySandbox:
         with self._lock:
             old = self._states.get(name)
             if old is None or old.data != content:
-                self._states[name] = self._changed_states[name] = _Content(content)
+                self._states_before.setdefault(name, old)
+                self._states[name] = _Content(content)
                 self.has_changes = True
 
     @property
@@ -162,29 +170,45 @@ class MemorySandbox:
         with self._lock:
             self.has_changes = False
             before, self._before = self._before, {}
-            states, self._changed_states = self._changed_states, {}
+            states_before, self._states_before = self._states_before, {}
             if not self._is_reported:
                 self._is_reported = True
                 before = dict.fromkeys(self._files)
             changed: dict[str, str] = {}
             deleted: list[str] = []
+            states: dict[str, str] = {}
             blobs: dict[str, bytes] = {}
             for path in sorted(before):
                 old, new = before[path], self._files.get(path)
                 if new is None:
+                    self._versions.pop(("file", path), None)
                     if old is not None:
                         deleted.append(path)
                 elif old is None or old.data != new.data:
                     changed[path] = new.digest
-                    blobs[new.digest] = new.data
-            blobs.update({content.digest: content.data for content in states.values()})
+                    self._store("file", path, old, new, blobs)
+            for name, old in states_before.items():
+                new = self._states[name]
+                if old is None or old.data != new.data:
+                    states[name] = new.digest
+                    self._store("state", name, old, new, blobs)
             if not (changed or deleted or states):
                 return None
-            kept = {name: content.digest for name, content in states.items()}
-            return FileDelta(changed, tuple(deleted), kept), blobs
+            return FileDelta(changed, tuple(deleted), states), blobs
 
     def __repr__(self) -> str:
         return f"<MemorySandbox of {len(self._files)} files>"
+
+    def _store(
+        self, kind: str, name: str, old: _Content | None, new: _Content, blobs: dict[str, bytes]
+    ) -> None:
+        """Add to `blobs` what is to be stored for a changed content, whose earlier content is stored already."""
+        version, stored = Version(new.digest), new.data
+        if old is not None:
+            known = self._versions.get((kind, name)) or Version(old.digest)
+            version, stored = store_next(known, old.data, new.digest, new.data)
+        self._versions[kind, name] = version
+        blobs.setdefault(new.digest, stored)
 
     def _begin_change(self, name: str, old: _Content | None) -> None:
         if self._is_shared:

@@ -267,7 +267,7 @@ class _Verifier:
     def _adopt_snapshot(self) -> None:
         """Replace the sandbox by one with the recorded files, because the calls that made them do not run again."""
         self._sandbox = MemorySandbox.restore(
-            self._state.files, self._journal.read_blob, self._state.tool_states
+            self._state.files, self._journal.read_stored, self._state.tool_states
         )
 
     @property

@@ -15,6 +15,7 @@ from treadle.cli.export import write_lines
 from treadle.cli.replay import replay_runs
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import write_whole
+from treadle.cli.terminal.journals import Apart
 from treadle.cli.terminal.output import shorten, write_command, write_count, write_seconds
 from treadle.cli.terminal.transcript import print_transcript
 from treadle.journal.protocol import Journal
@@ -91,7 +92,7 @@ def _show_replays(view: DemoView, journal: Journal, run_ids: Sequence[str]) -> b
 
 def _show_rows(view: DemoView, journal: Journal, run_ids: Sequence[str], rows: Path) -> bool:
     skips: dict[str, str] = {}
-    count = write_whole(write_lines(journal, run_ids, "trl", skips.__setitem__), rows)
+    count = write_whole(write_lines(journal, run_ids, "trl", skips.__setitem__, Apart()), rows)
     text = f"{write_count(count, 'row')} for training in {rows} (trl)"
     if skips:
         text += f"; {len(skips)} left out, the first because {shorten(next(iter(skips.values())), 200)}"

@@ -53,7 +53,10 @@ Journal: TypeAlias = Annotated[
 ]
 LevelOption: TypeAlias = Annotated[
     Level,
-    typer.Option("--level", help="What a stored event survives: kill -9 (process) or a power loss (power)."),
+    typer.Option(
+        "--level",
+        help="What a stored event survives: kill -9 (process) or a power loss (power). A journal keeps power.",
+    ),
 ]
 NewRunId: TypeAlias = Annotated[
     str | None, typer.Option("--run-id", metavar="ID", help="The new run's id. Default: a generated one.")

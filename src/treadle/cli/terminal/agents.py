@@ -85,13 +85,13 @@ class RunAgents:
         self._limits = limits
         self._agents: dict[bytes, Agent] = {}
 
-    def agent_for_run(self, run_id: str) -> Agent:
-        """Return the agent of a run, with the given parts in place of its own.
+    def agent_for_run(self, run_id: str, until_seq: int | None = None) -> Agent:
+        """Return the agent of a run, as of event `until_seq`, with the given parts in place of its own.
 
         Raises: `ConfigError` that names the parts which the journal does not have and the options for them;
         `UntrustedError` for a run from elsewhere, unless --trust was given.
         """
-        run = Run.load(run_id, self.journal)
+        run = Run.load(run_id, self.journal, until_seq)
         if run.state.started is None:
             raise JournalError(f"run {run_id!r} does not begin with run_started; its journal is damaged")
         spec = self._override(run.spec)

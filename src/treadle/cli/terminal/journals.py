@@ -1,8 +1,11 @@
 """Functions that open journals and find the runs that a command line names."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from treadle.agent.driving import make_run_id
+from treadle.cli.terminal.output import print_error
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.events import RunStarted
 from treadle.journal.protocol import Journal, RunFilter
@@ -57,8 +60,8 @@ def find_run(journal: Journal, text: str) -> str:
     if not newest:
         raise RunNotFoundError(f"there is no run {text!r}: the journal is empty")
     if text == "last":
-        return newest[0].run_id
-    raise RunNotFoundError(f"there is no run {text!r} in this journal; the newest is {newest[0].run_id!r}")
+        return newest[-1].run_id
+    raise RunNotFoundError(f"there is no run {text!r} in this journal; the newest is {newest[-1].run_id!r}")
 
 
 def _has_run(journal: Journal, run_id: str) -> bool:
@@ -66,7 +69,26 @@ def _has_run(journal: Journal, run_id: str) -> bool:
         journal.read(run_id, after_seq=_BEYOND)
     except RunNotFoundError:
         return False
+    except JournalError:  # it is there, but damaged
+        return True
     return True
+
+
+class Apart:
+    """The runs of a command that fail because they are damaged. The command goes on with the other runs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How many runs have failed."""
+
+    @contextmanager
+    def guard(self, run_id: str) -> Iterator[None]:
+        """Do the work of one run. If its journal is damaged, print that and count it instead of raising."""
+        try:
+            yield
+        except JournalError as error:
+            self.count += 1
+            print_error(str(error) if run_id in str(error) else f"run {run_id}: {error}")
 
 
 def find_runs(journal: Journal, texts: list[str] | None, *, is_all: bool) -> list[str]:
@@ -83,7 +105,7 @@ def find_runs(journal: Journal, texts: list[str] | None, *, is_all: bool) -> lis
 
 def read_started(journal: Journal, run_id: str) -> RunStarted:
     """Return the first event of a run. Raises: `RunNotFoundError`, `JournalError`."""
-    events = journal.read(run_id)
+    events = journal.read(run_id, until_seq=1)
     started = events[0].body if events else None
     if not isinstance(started, RunStarted):
         raise JournalError(f"run {run_id!r} does not begin with run_started; its journal is damaged")

@@ -6,7 +6,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from treadle.core.types import StopReason
-from treadle.journal.protocol import Journal, RunFilter, RunInfo
+from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
 
 PAGE = 500
 """How many runs are read from the journal at a time."""
@@ -17,6 +17,7 @@ FILTERS = {
     "running": RunFilter(is_finished=False, is_driven=True),
     "unfinished": replace(_IDLE, is_waiting=False),
     "waiting": replace(_IDLE, is_waiting=True),
+    DAMAGED: RunFilter(),
     "open": replace(_IDLE, is_waiting=False, is_session=True, is_turn_open=False),
 }
 """The journal's filter for each status. If `status_of` has to decide, it also lets other runs through."""
@@ -26,8 +27,10 @@ def status_of(info: RunInfo) -> str:
     """Return the status of a run for a listing.
 
     `finished`; `running` if a live process drives it; `waiting` for an answer or an approval; `open` for a session
-    between two turns; `unfinished` if it can be resumed.
+    between two turns; `unfinished` if it can be resumed; `damaged` if the journal cannot tell.
     """
+    if info.status == DAMAGED:
+        return DAMAGED
     if info.status == "finished":
         return "finished"
     if info.is_driven:
@@ -62,7 +65,8 @@ def list_runs(
 def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
     """Return the ids of the runs that no process drives and that can be resumed, the oldest first.
 
-    With `has_failed`, the runs that ended with an error are included.
+    With `has_failed`, the runs that ended with an error are included. Runs of which the journal cannot tell are
+    included too.
     """
     conditions = [FILTERS["unfinished"]]
     if has_failed:
@@ -71,7 +75,7 @@ def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
         info
         for condition in conditions
         for info in _read_pages(journal, condition, None, newest_first=False)
-        if status_of(info) in ("unfinished", "finished")
+        if status_of(info) in ("unfinished", "finished", DAMAGED)
     ]
     return [info.run_id for info in sorted(found, key=lambda info: info.created_at)]
 

@@ -15,16 +15,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote_to_bytes
 
-from treadle.http import failures
+from treadle.http import failures, redirects
 from treadle.http.plain.body import Body
 from treadle.http.plain.connection import StaleConnectionError
 from treadle.http.plain.pool import Pool, find_pool
-from treadle.http.protocol import Answer, StreamedAnswer, Transport
+from treadle.http.protocol import Answer, StreamedAnswer
 
 if TYPE_CHECKING:
     from pyreqwest.http import Url
 
-_REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _WHOLE_BYTES = 64 * 1024
 """Requests of up to this size are written in one piece."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -35,9 +34,10 @@ _FRAMING = frozenset(("content-length", "transfer-encoding"))
 class Route:
     """The common data of all requests with the same method, URL and headers."""
 
-    __slots__ = ("head", "headers", "host", "origin", "pool", "port", "url")
+    __slots__ = ("head", "headers", "host", "method", "origin", "pool", "port", "url")
 
     def __init__(self, method: str, url: str, parsed: "Url", headers: Mapping[str, str]) -> None:
+        self.method = method
         self.url = url
         self.headers = dict(headers)
         """A copy, so that a change to the caller's headers is noticed."""
@@ -75,10 +75,8 @@ def _make_head(method: str, parsed: "Url", headers: Mapping[str, str], origin: s
 class PlainClient:
     """A client that sends requests on the running event loop. Several loops and threads can use it at once."""
 
-    def __init__(self, timeouts: failures.Timeouts, redirected: Transport) -> None:
-        """Create a client. `redirected` is the transport that repeats a request after a redirect."""
+    def __init__(self, timeouts: failures.Timeouts) -> None:
         self._timeouts = timeouts
-        self._redirected = redirected
 
     def post(self, route: Route, body: bytes) -> Coroutine[Any, Any, Answer]:
         """See `Transport.post`."""
@@ -92,10 +90,19 @@ class PlainClient:
         """See `Transport.stream`."""
         return _Stream(self, route, body)
 
-    async def ask(self, route: Route, body: bytes | None, *, is_streamed: bool = False) -> Any:
-        """Send a request and return its `Answer`, after redirects. If `body` is `None`, the request has none.
+    async def ask(
+        self,
+        route: Route,
+        body: bytes | None,
+        *,
+        is_streamed: bool = False,
+        asked: tuple[str, ...] = (),
+        due: float | None = None,
+    ) -> Any:
+        """Send a request and return its `Answer`. If `body` is `None`, the request has none.
 
-        If `is_streamed` is true, return a `StreamedAnswer` when the head has arrived, and do not follow redirects.
+        If `is_streamed` is true, return a `StreamedAnswer` when the head has arrived. `asked` are the URLs that led
+        here by redirects, and `due` is the end of the time for all of them.
 
         A request is sent a second time, over a new connection, if its connection had been idle for some time and
         the server closed it before any part of an answer arrived. Raises: the errors of `treadle.http.failures`.
@@ -106,7 +113,7 @@ class PlainClient:
             pool = find_pool(loop, route.host, route.port, route.origin, self._timeouts)
             route.pool = weakref.ref(pool)
         payload, unsent = _frame(route, body)
-        due = loop.time() + self._timeouts.total
+        due = due or loop.time() + self._timeouts.total
         connection = pool.take(due)
         while True:
             if connection is None:
@@ -121,20 +128,20 @@ class PlainClient:
                 if connection.is_asked_by(head):
                     connection.drop()
                 raise
-        if is_streamed or not is_redirect(answer):
+        if answer.status not in redirects.STATUSES:
             return answer
-        if body is None:
-            return await self._redirected.get(route.url, route.headers)
-        return await self._redirected.post(route.url, route.headers, body)
-
-    def follow(self, route: Route, body: bytes) -> AbstractAsyncContextManager[StreamedAnswer]:
-        """Return the stream of a repeated request, after a redirect."""
-        return self._redirected.stream(route.url, route.headers, body)
+        if is_streamed:
+            answer.chunks.close()
+        asked = (*asked, route.url)
+        next_route = _redirect(route, redirects.follow(route.method, asked, answer))
+        return await self.ask(next_route, body, is_streamed=is_streamed, asked=asked, due=due)
 
 
-def is_redirect(answer: Answer | StreamedAnswer) -> bool:
-    """Return whether an answer asks to send the request to another URL."""
-    return answer.status in _REDIRECTS and answer.header("location") is not None
+def _redirect(route: Route, url: str) -> Route:
+    """Return the route of the same request to another URL."""
+    from pyreqwest.http import Url
+
+    return Route(route.method, url, Url(url), route.headers)
 
 
 def _frame(route: Route, body: bytes | None) -> tuple[bytes, bytes]:
@@ -149,29 +156,21 @@ def _frame(route: Route, body: bytes | None) -> tuple[bytes, bytes]:
 class _Stream:
     """The context of a streamed answer."""
 
-    __slots__ = ("_answer_body", "_body", "_client", "_redirected", "_route")
+    __slots__ = ("_answer_body", "_body", "_client", "_route")
 
     def __init__(self, client: PlainClient, route: Route, body: bytes) -> None:
         self._client = client
         self._route = route
         self._body = body
         self._answer_body: Body | None = None
-        self._redirected: AbstractAsyncContextManager[StreamedAnswer] | None = None
 
     async def __aenter__(self) -> StreamedAnswer:
         answer: StreamedAnswer = await self._client.ask(self._route, self._body, is_streamed=True)
         self._answer_body = cast(Body, answer.chunks)
-        if not is_redirect(answer):
-            return answer
-        self._answer_body.close()
-        self._redirected = self._client.follow(self._route, self._body)
-        return await self._redirected.__aenter__()
+        return answer
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        if self._redirected is not None:
-            return await self._redirected.__aexit__(kind, error, trace)
+    ) -> None:
         if self._answer_body is not None:
             self._answer_body.close()
-        return None

@@ -7,7 +7,10 @@ The next address is tried when one has failed or has not answered for a moment, 
 import asyncio
 import errno
 import ipaddress
+import os
 import socket
+import sys
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -34,12 +37,22 @@ async def _look_up(
     except ValueError:
         pass
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await look_up(loop, host, port)
     except UnicodeError:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
     first = [(item[0], item[4]) for item in found if item[0] == found[0][0]]
     others = [(item[0], item[4]) for item in found if item[0] != found[0][0]]
     return [item for item in chain.from_iterable(zip_longest(first, others)) if item is not None]
+
+
+async def look_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[tuple[Any, ...]]:
+    """Return the rows of `getaddrinfo` for TCP.
+
+    They are looked up in a thread of Python. libuv's threads make a forked child crash when it exits. Raises:
+    `socket.gaierror`.
+    """
+    find = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    return list(await loop.run_in_executor(None, find))
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, family: int, address: tuple[Any, ...]) -> socket.socket:
@@ -49,11 +62,29 @@ async def _connect(loop: asyncio.AbstractEventLoop, family: int, address: tuple[
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
-        await loop.sock_connect(connected, address)
+        await _reach(loop, connected, address)
     except BaseException:
         connected.close()
         raise
     return connected
+
+
+async def _reach(loop: asyncio.AbstractEventLoop, connected: socket.socket, address: tuple[Any, ...]) -> None:
+    """Connect a socket. uvloop's `sock_connect` would look the address up in a thread of libuv, see `look_up`."""
+    if sys.platform == "win32":  # its event loop cannot wait for a socket to be writable
+        await loop.sock_connect(connected, address)
+        return
+    code = connected.connect_ex(address)
+    if code in (errno.EINPROGRESS, errno.EINTR):
+        is_ready = asyncio.Event()
+        loop.add_writer(connected, is_ready.set)
+        try:
+            await is_ready.wait()
+        finally:
+            loop.remove_writer(connected)
+        code = connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, f"cannot connect to {address[0]}:{address[1]}: {os.strerror(code)}")
 
 
 async def connect_first(

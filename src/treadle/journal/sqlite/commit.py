@@ -8,12 +8,13 @@ processes can change are read again only when SQLite reports that another connec
 import sqlite3
 from collections.abc import Sequence
 from itertools import chain
+from zlib import crc32
 
 from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
 from treadle.journal.sqlite.rows import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.sqlite.writer import SqliteWriter, Write
 
-_FRAME_WIDTH = 7
+_FRAME_WIDTH = 8
 _HEAD_WIDTH = 2 + len(HEAD_COLUMNS)
 
 
@@ -22,7 +23,9 @@ def _insert(into: str, width: int) -> dict[int, str]:
     return {size: f"{into} VALUES {','.join([row] * size)}" for size in (64, 16, 4, 1)}
 
 
-_INSERT_FRAMES = _insert("INSERT INTO frames(id, previous, run, seq, count, at, body)", _FRAME_WIDTH)
+_INSERT_FRAMES = _insert(
+    "INSERT INTO frames(id, previous, run, seq, count, at, body, checksum)", _FRAME_WIDTH
+)
 _MOVE_HEADS = _insert(f"INSERT OR REPLACE INTO heads(run, frame, {', '.join(HEAD_COLUMNS)})", _HEAD_WIDTH)
 _INSERT_RUN = (
     f"INSERT INTO runs(run_id, owner, token, {', '.join(RUN_COLUMNS)}) "
@@ -37,6 +40,8 @@ class FileState:
     def __init__(self) -> None:
         self.takeovers = 0
         """How often a run was taken over from a process that died or hung."""
+        self.level = ""
+        """The level that the file keeps; empty before it was read."""
         self.frame_id = 0
         """The newest frame."""
         self._version = -1
@@ -45,7 +50,7 @@ class FileState:
         """Read the values again if they may have changed. Called within a transaction."""
         version = db.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
-            self.takeovers = db.execute("SELECT takeovers FROM meta").fetchone()[0]
+            self.takeovers, self.level = db.execute("SELECT takeovers, level FROM meta").fetchone()
             self.frame_id = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
             self._version = version
 
@@ -77,7 +82,9 @@ def commit_writes(
             db.executemany("INSERT OR IGNORE INTO blobs VALUES(?,?)", list(write.blobs.items()))
         if count := len(write.bodies):
             frame_id += 1
-            frames += (frame_id, writer.head, writer.key, write.first_seq, count, now, write.frame)
+            frame: bytes = write.frame  # type: ignore[assignment]
+            writer.checksum = checksum = crc32(frame, writer.checksum)
+            frames += (frame_id, writer.head, writer.key, write.first_seq, count, now, frame, checksum)
             heads[writer.key] = (writer.key, frame_id) + write.head  # noqa: RUF005 (this is the fastest)
             writer.head = frame_id
     _execute(db, _INSERT_FRAMES, frames, _FRAME_WIDTH)
@@ -112,8 +119,8 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
 
 
 def _check_lease(db: sqlite3.Connection, writer: SqliteWriter, owner_id: int) -> None:
-    owner, token = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
-    if (owner, token) != (owner_id, writer.token):
+    holder = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
+    if holder != (owner_id, writer.token):
         writer.error = LeaseLostError(
             f"run {writer.run_id!r} was taken over by another process; this one stops driving it"
         )

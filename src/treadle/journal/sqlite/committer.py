@@ -12,12 +12,9 @@ committed on the event loop while anything is queued for the thread.
 
 import asyncio
 import contextlib
-import math
 import queue
 import sqlite3
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
@@ -28,9 +25,9 @@ from treadle.core.errors import JournalError
 from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.commit import FileState, commit_writes
-from treadle.journal.sqlite.failures import explain, has_code
-from treadle.journal.sqlite.layout import LOCK_SECONDS
-from treadle.journal.sqlite.lease import Lease, give_back, this_owner
+from treadle.journal.sqlite.failures import explain_closed
+from treadle.journal.sqlite.lease import Lease
+from treadle.journal.sqlite.transactions import BusyError, Transactions
 from treadle.journal.sqlite.writer import Write
 
 T = TypeVar("T")
@@ -41,10 +38,6 @@ _CHECKPOINT_BYTES = 16 * 1024 * 1024
 """When the log has about this many bytes, the thread copies it into the file. A page that many commits changed is
 copied only once."""
 _PAGE_BYTES = 4096
-
-
-class _BusyError(Exception):
-    """The signal that another process holds the file's lock."""
 
 
 class _Writes(NamedTuple):
@@ -74,18 +67,13 @@ class Committer:
     def __init__(
         self, db: sqlite3.Connection, path: Path, lease_seconds: float, clock: Clock, changes: Changes
     ) -> None:
-        self._db = db
         self._path = path
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._changes = changes
-        self._is_patient = db.execute("PRAGMA synchronous").fetchone()[0] > 1
-        """True at level `power`, where a commit waits for the disk."""
-        # SQLite must neither wait for a lock (`_begin` does) nor make a checkpoint within a commit.
-        db.execute("PRAGMA busy_timeout=0")
-        db.execute("PRAGMA wal_autocheckpoint=0")
+        self._transactions = Transactions(db, path, lease_seconds, clock)
         self._file = FileState()
-        self._db_lock = threading.Lock()
+        self.db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
         self._queue: queue.SimpleQueue[_Writes | _Task | _Order] = queue.SimpleQueue()
         self._queue_lock = threading.Lock()
@@ -93,80 +81,75 @@ class Committer:
         self._queued = 0
         """The number of items that were queued and are not done."""
         self._is_stopped = False
-        self._orphans: deque[Lease] = deque()
-        """Leases that the next successful transaction releases."""
         self._log_bytes = 0
-        self._beat_at = 0.0
-        """The time of the last heartbeat, by the monotonic clock, so that setting the computer's clock delays no
-        heartbeat."""
-        self.owner_id = 0
-        """This journal's row in `owners`; 0 until it takes its first lease."""
         self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
         self._thread.start()
+
+    @property
+    def owner_id(self) -> int:
+        """This journal's row in `owners`; 0 until it takes its first lease."""
+        return self._transactions.owner_id
 
     def commit_now(self, writes: list[Write]) -> bool:
         """Commit and settle `writes` in this thread, which runs their event loop, and return True.
 
         Return False without committing if that could block the event loop; the caller then has to `put` them.
         """
-        if self._is_patient or not self._db_lock.acquire(blocking=False):
+        if self._transactions.is_patient or not self.db_lock.acquire(blocking=False):
             return False
         try:
-            if self._queued or self._is_stopped or not self._thread.is_alive():
+            if self._queued or self._is_stopped:
                 return False
             size = _size_of(writes)
             if size > _LOOP_BYTES:
                 return False
             try:
                 self._commit(writes, size, can_wait=False)
-            except _BusyError:
+            except BusyError:
                 return False
         finally:
-            self._db_lock.release()
+            self.db_lock.release()
         _settle(writes)
         return True
 
     def put(self, loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
         """Queue `writes` for the committer's thread, which commits them and then settles them in `loop`."""
         if not self._enqueue(_Writes(loop, writes)):
-            self._fail(writes, self._closed())
+            self._fail(writes, explain_closed(self._path))
             _settle_in(loop, writes)
 
     def submit(self, function: Callable[[sqlite3.Connection], T]) -> "Future[T]":
         """Run `function` in a transaction of its own, after everything that was put before."""
         future: Future[T] = Future()
         if not self._enqueue(_Task(function, future)):
-            future.set_exception(self._closed())
+            future.set_exception(explain_closed(self._path))
         return future
 
     def give_back(self, lease: Lease) -> None:
         """Release a lease without a write, now or when the store works again."""
-        self._orphans.append(lease)
+        self._transactions.orphans.append(lease)
         self.submit(lambda db: None)
 
     def stop(self) -> None:
         """Commit the queued writes, release the leases, and end the thread."""
         with self._queue_lock:
             self._is_stopped = True
+            self._transactions.stop()
             self._queue.put(_Order.STOP)
         if threading.current_thread() is not self._thread:  # the thread itself may drop the journal last
             self._thread.join()
 
     def _enqueue(self, item: _Writes | _Task | _Order) -> bool:
-        # In a process that was forked the thread is not there.
-        if not self._thread.is_alive():
-            return False
         with self._queue_lock:
             if not self._is_stopped:
                 self._queued += 1
                 self._queue.put(item)
             return not self._is_stopped
 
-    def _closed(self) -> JournalError:
-        return JournalError(
-            f"the journal {str(self._path)!r} is closed, or was opened before a fork; open it again with "
-            "open_journal"
-        )
+    def disown(self) -> sqlite3.Connection:
+        """Give up the connection in a forked child, which does not have the thread, and return it."""
+        self._is_stopped, self.db_lock, self._queue_lock = True, threading.Lock(), threading.Lock()
+        return self._transactions.disown()
 
     # The following methods run in the thread.
 
@@ -199,7 +182,7 @@ class Committer:
 
     def _commit_groups(self, groups: list[_Writes]) -> None:
         writes = [write for _, group in groups for write in group]
-        with self._db_lock:
+        with self.db_lock:
             self._commit(writes, _size_of(writes), can_wait=True)
             self._count_done(len(groups))
         by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
@@ -210,10 +193,10 @@ class Committer:
 
     def _run_task(self, task: _Task) -> None:
         function, future = task
-        with self._db_lock:
+        with self.db_lock:
             if future.set_running_or_notify_cancel():
                 try:
-                    result = self._in_transaction(function)
+                    result = self._transactions.run(function)
                 except BaseException as error:
                     future.set_exception(error)
                 else:
@@ -228,48 +211,38 @@ class Committer:
 
     def _checkpoint(self) -> None:
         """Copy the log into the file, so that the next commit starts the log again."""
-        with self._db_lock:
+        with self.db_lock:
             # If it fails, the log grows until the next checkpoint.
             with contextlib.suppress(Exception):
-                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                # The first commit after a restart of the log waits for the disk, so it is made here in the thread.
-                self._beat_at = -math.inf
-                self._in_transaction(lambda db: None)
+                self._transactions.checkpoint()
             self._count_done(1)
 
     def _beat_when_due(self) -> None:
         if not self.owner_id:
             return
         # If it fails, the next write fails too and reports the error.
-        with contextlib.suppress(Exception), self._db_lock:
-            self._in_transaction(lambda db: None)
+        with contextlib.suppress(Exception), self.db_lock:
+            self._transactions.run(lambda db: None)
 
     def _leave(self) -> None:
-        with self._db_lock:
-            if self.owner_id:
-                # If it fails, the leases end when the heartbeat is missed.
-                with contextlib.suppress(Exception):
-                    self._in_transaction(self._give_all_back)
-            self._db.close()
-
-    def _give_all_back(self, db: sqlite3.Connection) -> None:
-        db.execute("UPDATE runs SET owner=NULL WHERE owner=?", (self.owner_id,))
-        db.execute("DELETE FROM owners WHERE id=?", (self.owner_id,))
+        with self.db_lock:
+            self._transactions.close()
 
     # The following methods run in any thread, while it holds `_db_lock`; `_fail` also runs without it.
 
     def _commit(self, writes: list[Write], size: int, *, can_wait: bool) -> None:
-        """Commit `writes`. If that fails, store the error in each of them. Raises: `_BusyError` if another
+        """Commit `writes`. If that fails, store the error in each of them. Raises: `BusyError` if another
         process has the file's lock and `can_wait` is False."""
         new = [write.writer for write in writes if not write.writer.key]
         now = self._clock.time()
         try:
-            self._in_transaction(
+            self._transactions.run(
                 lambda db: commit_writes(db, writes, self._file, self.owner_id, now), can_wait=can_wait
             )
-        except _BusyError:
+        except BusyError:
             raise
         except BaseException as error:  # any error must reach those who wait
+            self._file.forget()
             for writer in new:
                 writer.key = 0
             self._fail(writes, self._explain(error))
@@ -277,70 +250,14 @@ class Committer:
                 _settle(writes)
                 raise
             return
+        if self._file.level == "power" and not self._transactions.is_patient:
+            self._transactions.strengthen()
         if self._changes.followers:
             self._changes.announce([write.writer.run_id for write in writes])
         self._log_bytes += size + _PAGE_BYTES * (4 + len(writes) // 8)
         if self._log_bytes > _CHECKPOINT_BYTES:
             self._log_bytes = 0
             self._enqueue(_Order.CHECKPOINT)
-
-    def _in_transaction(self, function: Callable[[sqlite3.Connection], T], *, can_wait: bool = True) -> T:
-        db = self._db
-        try:
-            self._begin(can_wait=can_wait)
-            owner_before, beat_before, orphans = self.owner_id, self._beat_at, len(self._orphans)
-            try:
-                now = self._clock.monotonic()
-                if not self.owner_id:
-                    self._register(db)
-                    self._beat_at = now
-                elif now - self._beat_at > self._lease_seconds / 4:
-                    values = (self._clock.time(), self.owner_id)
-                    db.execute("UPDATE owners SET beat_at=? WHERE id=?", values)
-                    self._beat_at = now
-                for index in range(orphans):
-                    give_back(db, self._orphans[index])
-                result = function(db)
-                db.execute("COMMIT")
-            except BaseException:
-                # The row of a new owner is rolled back too, and another process may get its id.
-                self.owner_id, self._beat_at = owner_before, beat_before
-                self._file.forget()
-                if db.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
-                        db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise explain(error, self._path) from error
-        for _ in range(orphans):
-            self._orphans.popleft()
-        return result
-
-    def _begin(self, *, can_wait: bool) -> None:
-        """Take the file's lock. Raises: `_BusyError` if another process has it and `can_wait` is False."""
-        give_up_at = time.monotonic() + LOCK_SECONDS
-        pause_seconds = 0.001
-        while True:
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                if not has_code(error, sqlite3.SQLITE_BUSY):
-                    raise
-                if not can_wait:
-                    raise _BusyError from None
-                if time.monotonic() > give_up_at:
-                    raise
-            time.sleep(pause_seconds)
-            pause_seconds = min(0.05, pause_seconds * 2)
-
-    def _register(self, db: sqlite3.Connection) -> None:
-        owner = this_owner()
-        row = db.execute(
-            "INSERT INTO owners(host, pid, started, beat_at) VALUES(?,?,?,?)",
-            (owner.host, owner.pid, owner.started, self._clock.time()),
-        )
-        self.owner_id = row.lastrowid or 0
 
     def _fail(self, writes: list[Write], error: JournalError) -> None:
         for write in writes:
@@ -349,7 +266,7 @@ class Committer:
             # Set it now: the writer's next write may already be queued, and keeping it would leave a gap.
             writer.error = writer.error or write.error
             if write.is_release and writer.key:
-                self._orphans.append(Lease(writer.key, writer.token))
+                self._transactions.orphans.append(Lease(writer.key, writer.token))
 
     def _explain(self, error: BaseException) -> JournalError:
         if isinstance(error, JournalError):

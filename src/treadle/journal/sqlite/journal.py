@@ -11,25 +11,31 @@ what is fast there.
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
+from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, follow
 from treadle.journal.identity import VARIABLE, is_marked, is_sealed, make_seal
 from treadle.journal.protocol import Clock, RunFilter, RunInfo, StoreOptions
+from treadle.journal.sqlite.backup import back_up
+from treadle.journal.sqlite.checks import Head, damaged
 from treadle.journal.sqlite.committer import Committer
-from treadle.journal.sqlite.layout import LEVELS, connect
-from treadle.journal.sqlite.lease import Lease, take_lease
+from treadle.journal.sqlite.failures import explain_closed
+from treadle.journal.sqlite.layout import LEVELS, connect, stored_level, sync_folders
+from treadle.journal.sqlite.lease import Lease, Silence, Watch, take_lease
 from treadle.journal.sqlite.reader import Reader
-from treadle.journal.sqlite.rows import COLUMNS, facts_from, fill_facts
+from treadle.journal.sqlite.rows import COLUMNS, facts_from, fill_facts, store_facts
 from treadle.journal.sqlite.writer import SqliteWriter
 
 _TURN_SECONDS = 5.0
@@ -47,17 +53,20 @@ class SqliteJournal:
         clock: Clock = time,
     ) -> None:
         self.path = Path(path)
-        self.level = _check_level(level)
-        self._clock = clock
-        self._lease_seconds = lease_seconds
+        self._watch = Watch(self.path, lease_seconds, clock)
         self._changes = Changes()
-        self._reader = Reader(connect(self.path, level), self.path, lease_seconds, clock)
-        writing = connect(self.path, level)
+        writing = connect(self.path, _check_level(level))
+        self.level = stored_level(writing)
+        """What a kept event survives: what was asked for, or what the file keeps if that is stronger."""
+        if self.level == "power":
+            sync_folders(self.path)
+        self._reader = Reader(connect(self.path, level), self.path, self._watch)
         self._committer = Committer(writing, self.path, lease_seconds, clock, self._changes)
         self._dirty: dict[asyncio.AbstractEventLoop, list[SqliteWriter]] = {}
         self._close = weakref.finalize(
             self, _close, self._committer, self._reader, self._changes, self._dirty
         )
+        _opened.add(self)
 
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self.path)!r}, level={self.level!r})"
@@ -103,21 +112,39 @@ class SqliteJournal:
     async def acquire(self, run_id: str) -> SqliteWriter:
         """See `Journal.acquire`."""
         self._check_open()
-        self._flush(asyncio.get_running_loop())
-        taken = self._committer.submit(lambda db: self._take(db, run_id))
-        try:
-            return await asyncio.wrap_future(taken)
-        except asyncio.CancelledError:
-            taken.add_done_callback(self._give_back)
-            raise
+        last: Silence | None = None
+        while True:
+            self._flush(asyncio.get_running_loop())
+            taken = self._committer.submit(partial(self._take, run_id, last))
+            try:
+                answer = await asyncio.wrap_future(taken)
+            except asyncio.CancelledError:
+                taken.add_done_callback(self._give_back)
+                raise
+            if isinstance(answer, SqliteWriter):
+                return answer
+            last = answer
+            await asyncio.sleep(last.pause_seconds)
 
-    def read(self, run_id: str, after_seq: int = 0) -> list[e.Event]:
+    def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
-        return self._reader.read(run_id, after_seq)
+        return self._reader.read(run_id, after_seq, until_seq)
+
+    def scan(self, run_id: str) -> Iterator[e.Event]:
+        """See `Journal.scan`."""
+        return self._reader.scan(run_id)
+
+    def find_faults(self) -> Iterator[str]:
+        """See `Journal.find_faults`."""
+        return self._reader.find_faults()
 
     def read_blob(self, digest: str) -> bytes:
         """See `Journal.read_blob`."""
-        return self._reader.read_blob(digest)
+        return load(self._reader.read_stored, digest)[1]
+
+    def read_stored(self, digest: str) -> bytes:
+        """See `Journal.read_stored`."""
+        return self._reader.read_stored(digest)
 
     def runs(
         self,
@@ -136,6 +163,11 @@ class SqliteJournal:
         """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""
         return follow(self._reader, self._changes, run_id, after_seq, POLL_SECONDS)
 
+    def backup(self, path: str | Path) -> int:
+        """See `Journal.backup`."""
+        self._check_open()
+        return back_up(self.path, Path(path))
+
     def close(self) -> None:
         """See `Journal.close`."""
         self._close()
@@ -146,29 +178,58 @@ class SqliteJournal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _disown(self) -> None:
+        """Leave the file to the parent, in a forked child.
+
+        SQLite must not close a connection there: that could change the file, without the parent's locks. So
+        neither `close` nor the end of the process does, and the connections are never freed.
+        """
+        import ctypes
+
+        self._close.detach()
+        self._dirty.clear()
+        for db in (self._committer.disown(), self._reader.disown()):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+
     def _check_open(self) -> None:
         if not self._close.alive:
-            raise JournalError(f"the journal {str(self.path)!r} is closed; open it again with open_journal")
+            raise explain_closed(self.path)
 
-    def _take(self, db: sqlite3.Connection, run_id: str) -> SqliteWriter:
-        """Take a run's lease, in the committer's thread."""
-        owner_id, now = self._committer.owner_id, self._clock.time()
+    def _take(self, run_id: str, last: Silence | None, db: sqlite3.Connection) -> SqliteWriter | Silence:
+        """Take a run's lease, in the committer's thread. See `take_lease`."""
         try:
-            lease = take_lease(db, run_id, owner_id, now, self._lease_seconds)
+            lease = take_lease(db, run_id, self._committer.owner_id, self._watch, last)
         except RunNotFoundError:
             raise RunNotFoundError(f"run {run_id!r} not found in the journal {str(self.path)!r}") from None
-        fill_facts(db, key=lease.key)
-        head, *row = db.execute(
-            f"SELECT heads.frame, {COLUMNS} FROM heads JOIN runs ON runs.id = heads.run WHERE heads.run=?",
-            (lease.key,),
-        ).fetchone()
-        facts = facts_from(tuple(row))
-        return SqliteWriter(run_id, self._mark_dirty, self._committer.give_back, lease, head, facts)
+        if isinstance(lease, Silence):
+            return lease
+        row = self._read_end(db, lease.key)
+        if (
+            row[0] is not None and row[1] is None
+        ):  # an older Treadle wrote the facts, or they must be estimated
+            store_facts(db, Head(run_id, lease.key, row[0], None))
+            row = self._read_end(db, lease.key)
+        frame, events, last_seq, checksum, *columns = row
+        facts = facts_from(run_id, tuple(columns))
+        if events != last_seq:
+            raise damaged(run_id, f"its newest frame ends with event {last_seq} of {events}")
+        return SqliteWriter(
+            run_id, self._mark_dirty, self._committer.give_back, lease, frame, checksum, facts
+        )
 
-    def _give_back(self, taken: "Future[SqliteWriter]") -> None:
+    def _read_end(self, db: sqlite3.Connection, key: int) -> tuple[Any, ...]:
+        """Return a run's newest frame, how many events it has, the frame's last seq and checksum, and its facts."""
+        return db.execute(  # type: ignore[no-any-return]
+            f"SELECT heads.frame, heads.events, seq + count - 1, frames.checksum, {COLUMNS} FROM runs "
+            "LEFT JOIN heads ON heads.run = runs.id LEFT JOIN frames ON frames.id = heads.frame WHERE runs.id=?",
+            (key,),
+        ).fetchone()
+
+    def _give_back(self, taken: "Future[SqliteWriter | Silence]") -> None:
         """Release a lease that was taken for a caller who was cancelled meanwhile."""
-        if not taken.cancelled() and taken.exception() is None:
-            writer = taken.result()
+        if taken.cancelled() or taken.exception() is not None:
+            return
+        if isinstance(writer := taken.result(), SqliteWriter):
             self._committer.give_back(Lease(writer.key, writer.token))
 
     def _mark_dirty(self, writer: SqliteWriter) -> None:
@@ -189,6 +250,33 @@ class SqliteJournal:
             writes = [writer.hand_over() for writer in dirty]
             if not self._committer.commit_now(writes):
                 self._committer.put(loop, writes)
+
+
+_opened: "weakref.WeakSet[SqliteJournal]" = weakref.WeakSet()
+_held = threading.local()
+_FORK_SECONDS = 1.0
+"""How long a fork waits for a thread that uses SQLite, for example for one that waits for the disk."""
+
+
+def _hold() -> None:
+    """Keep other threads out of SQLite while this one forks: a lock of theirs would stay locked in the child."""
+    journals = [journal for journal in _opened if journal._close.alive]
+    locks = [lock for journal in journals for lock in (journal._committer.db_lock, journal._reader.lock)]
+    _held.locks = [lock for lock in locks if lock.acquire(timeout=_FORK_SECONDS)]
+
+
+def _let_go() -> None:
+    for lock in _held.locks:
+        lock.release()
+
+
+def _disown_all() -> None:
+    for journal in list(_opened):
+        journal._disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_disown_all)
 
 
 def open_store(address: str, options: StoreOptions) -> SqliteJournal:

@@ -4,17 +4,21 @@
 | --- | --- | --- |
 | `runs` | each run | its id, its lease, and the facts that change with a turn at most |
 | `heads` | each run | its newest frame, and the facts that change with every step |
-| `frames` | what one run appended in one turn of an event loop | the events as JSON lines |
+| `frames` | what one run appended in one turn of an event loop | the events as JSON lines, a checksum |
 | `blobs` | each content | the bytes, by SHA-256 |
-| `owners` | each open journal that took a lease | the process and its heartbeat |
-| `meta` | one row | how often a run was taken over from a process that died or hung |
+| `owners` | each open journal that took a lease | the process, its heartbeat, and how long its leases last |
+| `meta` | one row | how often a run was taken over from a process that died or hung; the file's level |
 | `origin` | one row | a random id of the file, and the seal of the user who made it |
 | `trust` | each run that is not simply the user's own | the seal of the user who trusts it; empty if nobody does |
 
 A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would have a
 page for every run or two, and every commit would write as many pages as runs are in flight.
+
+The checksums are explained in `checks`. Rows that version 3 or an older one wrote have none.
 """
 
+import contextlib
+import os
 import secrets
 import sqlite3
 import time
@@ -23,7 +27,7 @@ from pathlib import Path
 from treadle.core.errors import JournalError
 from treadle.journal.identity import make_seal, mark_place
 from treadle.journal.protocol import APPLICATION_ID
-from treadle.journal.sqlite.failures import explain, has_code
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 from treadle.journal.sqlite.readonly import connect_to_read, is_refused
 
 MIGRATIONS = (
@@ -75,6 +79,17 @@ MIGRATIONS = (
     CREATE TABLE origin(id TEXT NOT NULL, seal TEXT NOT NULL);
     CREATE TABLE trust(run INTEGER PRIMARY KEY, seal TEXT NOT NULL);
     """,
+    """
+    ALTER TABLE runs ADD COLUMN checksum INTEGER;
+    ALTER TABLE heads ADD COLUMN checksum INTEGER;
+    ALTER TABLE frames ADD COLUMN checksum INTEGER;
+    """,
+    """
+    ALTER TABLE owners ADD COLUMN space TEXT NOT NULL DEFAULT '';
+    ALTER TABLE owners ADD COLUMN ticks REAL NOT NULL DEFAULT 0;
+    ALTER TABLE owners ADD COLUMN lease_seconds REAL;
+    ALTER TABLE meta ADD COLUMN level TEXT NOT NULL DEFAULT 'process';
+    """,
 )
 """The migrations: number n, from 0, changes a file of version n to version n + 1. SQLite's `user_version` is the
 version of a file.
@@ -87,29 +102,36 @@ LEVELS = {"process": "NORMAL", "power": "FULL"}
 """The values of SQLite's `synchronous`, by the journal's level. In WAL mode, NORMAL syncs only at checkpoints."""
 
 LOCK_SECONDS = 30.0
-"""How long another process may hold the file's lock."""
+"""How long opening and closing a journal wait for a process that holds the file's lock."""
+
+
+_MIN_PAGE_BYTES = 512
 
 
 def connect(path: Path, level: str) -> sqlite3.Connection:
     """Open a connection to the journal at `path`; create the file and bring it up to date if need be.
 
-    Where nothing can be written, an existing journal is opened for reading; what writes to it then fails.
+    The file keeps the strongest level that it was ever opened with, and every connection has that level. Where
+    nothing can be written, an existing journal is opened for reading; what writes to it then fails.
 
     Raises: `JournalError` for a file of another program, a newer Treadle, or a file that cannot be opened.
     """
+    _refuse_remnant(path)
     try:
         db = sqlite3.connect(
             path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise explain(error, path) from error
     try:
         _refuse_foreign(db, path)
         _use_wal(db)
         db.execute("PRAGMA trusted_schema=OFF")  # the file may come from anybody
-        db.execute(f"PRAGMA synchronous={LEVELS[level]}")
         _migrate(db, path)
-    except sqlite3.Error as error:
+        if level == "power":
+            db.execute("UPDATE meta SET level='power' WHERE level<>'power'")
+        set_level(db, stored_level(db))
+    except ERRORS as error:
         db.close()
         if is_refused(error, path):
             return _connect_to_read(path)
@@ -125,7 +147,7 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
         db = connect_to_read(path)
         _refuse_foreign(db, path)
         version = db.execute("PRAGMA user_version").fetchone()[0]
-    except (sqlite3.Error, OSError) as error:
+    except (*ERRORS, OSError) as error:
         raise explain(error, path) from error
     if version < len(MIGRATIONS):
         db.close()
@@ -134,6 +156,45 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
             "date; open a copy of it"
         )
     return db
+
+
+def stored_level(db: sqlite3.Connection) -> str:
+    """Return the level that the file keeps."""
+    return str(db.execute("SELECT level FROM meta").fetchone()[0])
+
+
+def set_level(db: sqlite3.Connection, level: str) -> None:
+    """Make the commits and checkpoints of a connection survive what `level` says."""
+    db.execute(f"PRAGMA synchronous={LEVELS[level]}")
+    if level == "power":
+        # On macOS, fsync leaves the data in the disk's cache. Elsewhere these settings have no effect.
+        db.execute("PRAGMA fullfsync=1")
+        db.execute("PRAGMA checkpoint_fullfsync=1")
+
+
+def sync_folders(path: Path) -> None:
+    """Sync the folder of `path` and those above it on the same disk, so that a power loss keeps the file's name."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    folder = path.resolve().parent
+    device = folder.stat().st_dev
+    for place in (folder, *folder.parents):
+        try:
+            if place.stat().st_dev != device:
+                return
+            fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # a folder that this user may not read is not one that Treadle made
+            return
+        with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+            os.fsync(fd)
+        os.close(fd)
+
+
+def _refuse_remnant(path: Path) -> None:
+    """Raise an error for a file that SQLite would take for an empty one, because it is shorter than a page."""
+    with contextlib.suppress(OSError):
+        if 0 < path.stat().st_size < _MIN_PAGE_BYTES:
+            raise JournalError(f"{str(path)!r} is not a Treadle journal, or was cut off; restore a backup")
 
 
 def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:

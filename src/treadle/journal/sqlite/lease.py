@@ -1,30 +1,43 @@
 """Who holds leases, and whether they are still alive.
 
-A lease belongs to a process's open journal. It is valid as long as its owner's heartbeat is recent; on the same
-host the lease of a dead process ends at once. Every new lease of a run has a higher token, so that a process that
-was suspended notices that it lost the run.
+A lease belongs to a process's open journal, its owner, which keeps in its row how long its leases last and sends
+heartbeats. Two things end the lease of an owner that did not give it back:
+
+- Its process has ended. Only a process of the same PID namespace can know that, and it ends the lease at once.
+- This journal has watched the owner and seen no new heartbeat for as long as the lease lasts. This time is
+  measured on this process's monotonic clock, so that no wall clock, of whichever process, can end a lease.
+
+What the clocks say about the age of a heartbeat only decides whether watching is worth while, and what a listing
+shows. Every new lease of a run has a higher token, so that a process that was suspended notices that it lost the
+run.
 """
 
+import logging
 import os
 import socket
 import sqlite3
+import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from treadle.core.errors import LeaseHeldError, RunNotFoundError
+from treadle.journal.protocol import Clock
+
+_LOOKS = 8
+"""How often a watcher has to look at least during the time of a lease. Time in which nobody looked does not count:
+the file may have been locked, so that the owner could not send a heartbeat either."""
 
 
-class Owner(Struct, frozen=True):
-    """One process's open journal."""
+_log = logging.getLogger("treadle.journal")
 
-    host: str
-    """The host's name and, where there is one, the id of its boot."""
-    pid: int
-    started: str
-    """The time at which the process started, to distinguish it from a later process with the same pid; empty if
-    unknown."""
+Beat: TypeAlias = tuple[float, float]
+"""A heartbeat by its owner's clocks: the seconds since the epoch, and the monotonic clock."""
+
+HOLDERS = "SELECT id, host, space, pid, started, beat_at, ticks, lease_seconds FROM owners"
 
 
 class Lease(NamedTuple):
@@ -36,39 +49,152 @@ class Lease(NamedTuple):
     """The fencing token."""
 
 
+class Owner(Struct, frozen=True):
+    """The process of an open journal."""
+
+    host: str
+    """The host's name and, where there is one, the id of its boot."""
+    space: str
+    """The namespaces in which the host counts processes and time; empty if unknown."""
+    pid: int
+    started: str
+    """The time at which the process started, to distinguish it from a later process with the same pid; empty if
+    unknown."""
+
+    def has_ended(self) -> bool:
+        """Return True if the process has certainly ended. A process elsewhere is never certain to have ended."""
+        if not self.space or (self.host, self.space) != (_host(), _space()):
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except PermissionError:
+            return False
+        return bool(self.started) and _started(self.pid) not in (self.started, None)
+
+    def has_same_clock(self) -> bool:
+        """Return True if the monotonic clocks of that process and of this one show the same time."""
+        return bool(self.space) and (self.host, self.space.split()[1:]) == (_host(), _space().split()[1:])
+
+
+class Holder(Struct, frozen=True):
+    """A row of `owners`."""
+
+    id: int
+    owner: Owner
+    beat: Beat
+    """The last heartbeat."""
+    lease_seconds: float
+
+    def is_overdue(self, clock: Clock) -> bool:
+        """Return True if the next heartbeat should have come, as far as the clocks of the two processes agree."""
+        at, ticks = self.beat
+        # All processes of a host have the same monotonic clock. A beat in the future is as bad as an old one.
+        age = clock.monotonic() - ticks if self.owner.has_same_clock() else clock.time() - at
+        return abs(age) > self.lease_seconds
+
+    def is_alive(self, clock: Clock) -> bool:
+        """Return True if the owner still seems to hold its leases. This is for listings and takes no time."""
+        return not self.is_overdue(clock) and not self.owner.has_ended()
+
+
+class Silence(NamedTuple):
+    """The answer to an attempt to take a lease whose owner has to be watched."""
+
+    beat: Beat
+    """The owner's last heartbeat."""
+    pause_seconds: float
+    """The time after which to try again."""
+
+
+_KINDS = [str, str, int, str, float, float]
+"""The types of a row of `owners`, without its key and `lease_seconds`."""
+
+
+class Watch:
+    """What one open journal knows about the owners of a file, and the heartbeats that it has seen."""
+
+    def __init__(self, path: Path, lease_seconds: float, clock: Clock) -> None:
+        self.path = path
+        self.lease_seconds = lease_seconds
+        """How long the leases of this journal last, and those of owners that did not say."""
+        self.clock = clock
+        self._seen: dict[int, tuple[Beat, float, float]] = {}
+        """For each owner its last heartbeat, the seconds of silence since, and the time of the last look."""
+
+    def holders_from(self, rows: Iterable[tuple[Any, ...]]) -> list[Holder]:
+        """Return the rows of a query that begins with `HOLDERS`, without those that are damaged.
+
+        If the owner of a damaged row is alive after all, its writes are refused.
+        """
+        return [
+            Holder(key, Owner(host, space, pid, started), (at, ticks), lease_seconds or self.lease_seconds)
+            for key, host, space, pid, started, at, ticks, lease_seconds in rows
+            if [type(value) for value in (host, space, pid, started, at, ticks)] == _KINDS
+            and type(lease_seconds) in (float, NoneType)
+        ]
+
+    def refuse_alive(self, run_id: str, holder: Holder, last: Silence | None) -> Silence | None:
+        """Return `None` if the lease of `holder` has ended, or its silence, which has to be watched for longer.
+
+        `last` is the result of the look before. Raises: `LeaseHeldError` if `holder` is alive.
+        """
+        if (self.path.resolve(), holder.id) in abandoned or holder.owner.has_ended():
+            return None
+        lease_seconds = holder.lease_seconds
+        if not holder.is_overdue(self.clock) or (last is not None and last.beat != holder.beat):
+            raise LeaseHeldError(
+                f"run {run_id!r} is being driven by process {holder.owner.pid} on "
+                f"{holder.owner.host.split('/')[0]!r}; wait for it, or stop it (a process that hangs loses the run "
+                f"after {lease_seconds:g} s)"
+            )
+        if (silent := self._look(holder)) >= lease_seconds:
+            return None
+        if not silent:
+            _log.warning(
+                "process %d on %r drives run %r and has sent no heartbeat for a while; watching it for %g s",
+                *(holder.owner.pid, holder.owner.host.split("/")[0], run_id, lease_seconds),
+            )
+        return Silence(holder.beat, min(1.0, lease_seconds / _LOOKS / 2))
+
+    def _look(self, holder: Holder) -> float:
+        """Return for how many seconds `holder` has been silent while this journal looked."""
+        now = self.clock.monotonic()
+        beat, silent, looked_at = self._seen.get(holder.id, (None, 0.0, now))
+        silent = silent + min(now - looked_at, holder.lease_seconds / _LOOKS) if beat == holder.beat else 0.0
+        self._seen[holder.id] = (holder.beat, silent, now)
+        return silent
+
+
+abandoned: set[tuple[Path, int]] = set()
+"""The owners of this process that were closed while the store failed, by file and row."""
+
+
 def this_owner() -> Owner:
     """Return the running process."""
-    return Owner(_host(), os.getpid(), _started(os.getpid()))
+    return Owner(_host(), _space(), os.getpid(), _started(os.getpid()) or "")
 
 
-def is_alive(owner: Owner, beat_at: float, now: float, lease_seconds: float) -> bool:
-    """Return True if `owner`, whose last heartbeat was at `beat_at`, still holds its leases."""
-    if now - beat_at > lease_seconds:
-        return False
-    if owner.host != _host():
-        return True
-    try:
-        os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return owner.started == _started(owner.pid)
-
-
-def take_lease(db: sqlite3.Connection, run_id: str, owner_id: int, now: float, lease_seconds: float) -> Lease:
+def take_lease(
+    db: sqlite3.Connection, run_id: str, owner_id: int, watch: Watch, last: Silence | None
+) -> Lease | Silence:
     """Take the lease of a run for `owner_id`, within a transaction.
 
-    Raises: `RunNotFoundError`, or `LeaseHeldError` if its owner is alive.
+    `last` is the answer to the attempt before. Raises: `RunNotFoundError`, or `LeaseHeldError` if its owner is
+    alive.
     """
     row = db.execute("SELECT id, owner, token FROM runs WHERE run_id=?", (run_id,)).fetchone()
     if row is None:
         raise RunNotFoundError(f"run {run_id!r} is not there")
-    key, holder, token = row
-    if holder == owner_id:
+    key, holder_id, token = row
+    if holder_id == owner_id:
         raise LeaseHeldError(f"run {run_id!r} is being driven by this process already")
-    if holder is not None:
-        _refuse_alive(db, run_id, holder, now, lease_seconds)
+    if holder_id is not None:
+        rows = db.execute(f"{HOLDERS} WHERE id=?", (holder_id,)).fetchall()
+        for holder in watch.holders_from(rows):
+            if silence := watch.refuse_alive(run_id, holder, last):
+                return silence
         db.execute("UPDATE meta SET takeovers = takeovers + 1")
     db.execute("UPDATE runs SET owner=?, token=? WHERE id=?", (owner_id, token + 1, key))
     return Lease(key, token + 1)
@@ -79,20 +205,6 @@ def give_back(db: sqlite3.Connection, lease: Lease) -> None:
     db.execute("UPDATE runs SET owner=NULL WHERE id=? AND token=?", lease)
 
 
-def _refuse_alive(
-    db: sqlite3.Connection, run_id: str, owner_id: int, now: float, lease_seconds: float
-) -> None:
-    row = db.execute("SELECT host, pid, started, beat_at FROM owners WHERE id=?", (owner_id,)).fetchone()
-    if row is None:
-        return
-    owner = Owner(*row[:3])
-    if is_alive(owner, row[3], now, lease_seconds):
-        raise LeaseHeldError(
-            f"run {run_id!r} is being driven by process {owner.pid} on {owner.host.split('/')[0]!r}; "
-            f"wait for it, or stop it (a process that hangs loses the run after {lease_seconds:g} s)"
-        )
-
-
 def _host() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -101,11 +213,31 @@ def _host() -> str:
     return f"{socket.gethostname()}/{boot}"
 
 
-def _started(pid: int) -> str:
+def _space() -> str:
+    """Return the ids of this process's namespaces for pids and for time; empty if they are unknown."""
+    if sys.platform != "linux":
+        return f"{sys.platform} -"
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        pids = os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
+    try:
+        return f"{pids} {os.readlink('/proc/self/ns/time')}"
+    except OSError:  # Linux before 5.6 has none for time
+        return f"{pids} -"
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process started, an empty text if it has ended, or `None` if that cannot be known here."""
+    try:
+        # Where /proc is that of another namespace, it tells about another process.
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return None
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return "" if Path("/proc/self").exists() else None
+    except OSError:
+        return None
     fields = stat.rpartition(")")[2].split()
     # A killed process that its parent has not reaped yet no longer drives runs.
     return "" if fields[0] in ("Z", "X") else fields[19]

@@ -1,4 +1,4 @@
-"""Facts as columns of the tables `runs` and `heads`, and filling these columns in files of older versions."""
+"""Facts as columns of the tables `runs` and `heads`, with their checksums, and filling them in older files."""
 
 import sqlite3
 from typing import Any
@@ -8,21 +8,31 @@ import msgspec
 from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.facts import Facts, facts_of
+from treadle.journal.protocol import DAMAGED, RunInfo
+from treadle.journal.sqlite.checks import (
+    Head,
+    Query,
+    damaged,
+    read_frames,
+    row_checksum,
+    seed_of,
+)
 
 RUN_COLUMNS = (
     "status", "stop_reason", "fault", "error", "created_at", "model", "task_set", "task_id", "parent_run_id",
-    "labels", "input", "is_session", "is_turn_open", "waiting", "turns", "reward", "has_failed",
+    "labels", "input", "is_session", "is_turn_open", "waiting", "turns", "reward", "has_failed", "checksum",
 )  # fmt: skip
 """The facts in `runs`: they change with a turn at most. `labels` and `waiting` are JSON, NULL if empty."""
 
 HEAD_COLUMNS = (
     "events", "updated_at", "steps", "input_tokens", "cached_input_tokens", "output_tokens", "cost_usd",
-    "context_chars",
+    "context_chars", "checksum",
 )  # fmt: skip
 """The facts in `heads`: they change with every commit of the run."""
 
-COLUMNS = ", ".join([*[f"runs.{name}" for name in RUN_COLUMNS], *[f"heads.{name}" for name in HEAD_COLUMNS]])
-"""The columns of all facts for a SELECT, in the order that `facts_from` expects."""
+_HEADS = ", ".join([f"heads.{name}" for name in HEAD_COLUMNS])
+COLUMNS = f"{', '.join([f'runs.{name}' for name in RUN_COLUMNS])}, heads.frame, {_HEADS}"
+"""The columns of all facts for a SELECT of runs and their heads, in the order that `facts_from` expects."""
 
 _FILL_RUN = f"UPDATE runs SET {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
 _FILL_HEAD = f"UPDATE heads SET {', '.join(f'{name}=?' for name in HEAD_COLUMNS)} WHERE run=?"
@@ -33,33 +43,34 @@ _decode_waiting = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 def run_values(facts: Facts) -> tuple[object, ...]:
-    """Return the values of `RUN_COLUMNS`."""
+    """Return the values of `RUN_COLUMNS`, without the checksum."""
     return (
         facts.status,
         facts.stop_reason,
         facts.fault,
         facts.error,
-        facts.created_at,
+        float(facts.created_at),
         facts.model,
         facts.task_set,
         facts.task_id,
         facts.parent_run_id,
         _encode(facts.labels).decode() if facts.labels else None,
         facts.input,
-        facts.is_session,
-        facts.is_turn_open,
+        int(facts.is_session),
+        int(facts.is_turn_open),
         _encode(facts.waiting).decode() if facts.waiting else None,
         facts.turns,
-        facts.reward,
-        facts.has_failed,
+        None if facts.reward is None else float(facts.reward),
+        int(facts.has_failed),
     )
 
 
 def head_values(facts: Facts) -> tuple[object, ...]:
-    """Return the values of `HEAD_COLUMNS`. `events` is NULL if the facts must be computed again."""
+    """Return the values of `HEAD_COLUMNS`, without the checksum. `events` is NULL if the facts must be computed
+    again."""
     return (
         facts.events if facts.is_exact else None,
-        facts.updated_at,
+        float(facts.updated_at),
         facts.steps,
         facts.input_tokens,
         facts.cached_input_tokens,
@@ -69,43 +80,70 @@ def head_values(facts: Facts) -> tuple[object, ...]:
     )
 
 
-def facts_from(row: tuple[Any, ...]) -> Facts:
-    """Return the facts that a row of `COLUMNS` holds."""
-    values: dict[str, Any] = dict(zip((*RUN_COLUMNS, *HEAD_COLUMNS), row, strict=True))
-    values["labels"] = _decode_labels(values["labels"]) if values["labels"] else {}
-    values["waiting"] = _decode_waiting(values["waiting"]) if values["waiting"] else ()
-    for name in ("is_session", "is_turn_open", "has_failed"):
-        values[name] = bool(values[name])
-    return Facts(**values)
+def info_from(run_id: str, row: tuple[Any, ...], *, is_driven: bool) -> RunInfo:
+    """Return a run for a listing, from a row of `COLUMNS`. If the row is damaged, that is the run's status."""
+    try:
+        return facts_from(run_id, row).info(run_id, is_driven=is_driven)
+    except JournalError as error:
+        return RunInfo(run_id=run_id, status=DAMAGED, error=str(error))
 
 
-def fill_facts(db: sqlite3.Connection, *, key: int | None = None, limit: int = 200) -> int:
-    """Compute the facts of runs that have none yet, and return the number of these runs.
+def facts_from(run_id: str, row: tuple[Any, ...]) -> Facts:
+    """Return the facts in a row of `COLUMNS`. Raises: `JournalError` if they are damaged."""
+    run_row, (frame, *head_row) = row[: len(RUN_COLUMNS)], row[len(RUN_COLUMNS) :]
+    *run_facts, checksum = run_row
+    if checksum not in (None, row_checksum(tuple(run_facts), seed_of(run_id))):
+        raise damaged(run_id, "its row in the table `runs` has other content than was written")
+    values: dict[str, Any] = dict(zip(RUN_COLUMNS, run_facts, strict=False))
+    values.update(_check_head(run_id, frame, head_row))
+    try:
+        values["labels"] = _decode_labels(values["labels"]) if values["labels"] else {}
+        values["waiting"] = _decode_waiting(values["waiting"]) if values["waiting"] else ()
+        for name in ("is_session", "is_turn_open", "has_failed"):
+            values[name] = bool(values[name])
+        return msgspec.convert(values, Facts)
+    except (ValueError, TypeError) as error:
+        raise damaged(run_id, f"its facts cannot be read ({error})") from error
 
-    Looks at the run with the row `key`, or else at the first `limit` runs without facts.
-    """
-    where = "heads.run = ?" if key is not None else "1 ORDER BY heads.run LIMIT ?"
+
+def read_head(query: Query, run_id: str, key: int) -> Head:
+    """Return the end of the chain of the run with the row `key`. Raises: `JournalError` if it is damaged."""
+    rows = query(f"SELECT frame, {_HEADS} FROM heads WHERE run=?", (key,))
+    row: list[Any] = [*rows[0]] if rows else [0, *[None] * len(HEAD_COLUMNS)]
+    frame, *head_row = row
+    return Head(run_id, key, frame, _check_head(run_id, frame, head_row).get("events"))
+
+
+def _check_head(run_id: str, frame: object, head_row: list[Any]) -> dict[str, Any]:
+    """Return the facts in a row of `heads` by name, or nothing if an older Treadle wrote the row."""
+    *facts, checksum = head_row
+    if not frame or checksum not in (None, row_checksum(tuple(facts), seed_of(run_id))):
+        raise damaged(run_id, "its row in the table `heads` is missing or has other content than was written")
+    return {} if facts[0] is None else dict(zip(HEAD_COLUMNS, facts, strict=False))
+
+
+def fill_facts(db: sqlite3.Connection, *, limit: int = 200) -> int:
+    """Compute the facts of the first `limit` runs that have none yet, and return the number of these runs."""
     rows = db.execute(
-        "SELECT heads.run, runs.status, runs.stop_reason, runs.created_at FROM heads "
-        f"JOIN runs ON runs.id = heads.run WHERE heads.events IS NULL AND {where}",
-        (limit if key is None else key,),
+        "SELECT heads.run, heads.frame, CAST(run_id AS BLOB), status, stop_reason, created_at FROM heads "
+        "JOIN runs ON runs.id = heads.run WHERE heads.events IS NULL ORDER BY heads.run LIMIT ?",
+        (limit,),
     ).fetchall()
-    for run, status, stop_reason, created_at in rows:
-        frames = db.execute(CHAIN, (run, 1)).fetchall()
+    for key, frame, run_id, status, stop_reason, created_at in rows:
+        head = Head(run_id.decode(errors="backslashreplace"), key, frame, None)
         try:
-            facts = facts_of([e.decode_body(raw) for _, body in frames for raw in body.splitlines()])
+            store_facts(db, head)
         except JournalError:  # the listing shows the run; reading it raises the error
-            count = sum(len(body.splitlines()) for _, body in frames)
-            facts = Facts(status=status, stop_reason=stop_reason, created_at=created_at, events=count)
-        db.execute(_FILL_RUN, (*run_values(facts), run))
-        db.execute(_FILL_HEAD, (*head_values(facts), run))
+            facts = Facts(status=status, stop_reason=stop_reason, created_at=created_at)
+            db.execute(_FILL_RUN, (*run_values(facts), None, key))
+            db.execute(_FILL_HEAD, (*head_values(facts), None, key))
     return len(rows)
 
 
-CHAIN = (
-    "WITH RECURSIVE chain(id) AS ("
-    "SELECT frame FROM heads WHERE run=? UNION ALL "
-    "SELECT previous FROM frames JOIN chain USING(id) WHERE previous > 0 AND seq > ?"
-    ") SELECT seq, body FROM chain JOIN frames USING(id) ORDER BY id"
-)
-"""The frames of a run that hold the events from a seq on, in order."""
+def store_facts(db: sqlite3.Connection, head: Head) -> None:
+    """Compute the facts of a run from its events, and store them. Raises: `JournalError` if it is damaged."""
+    frames = read_frames(lambda sql, values: db.execute(sql, values).fetchall(), head)
+    facts = facts_of([e.decode_body(raw) for _, raws in frames for raw in raws])
+    run, ended, seed = run_values(facts), head_values(facts), seed_of(head.run_id)
+    db.execute(_FILL_RUN, (*run, row_checksum(run, seed), head.key))
+    db.execute(_FILL_HEAD, (*ended, row_checksum(ended, seed), head.key))

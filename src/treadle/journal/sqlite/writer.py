@@ -14,6 +14,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.facts import Facts
 from treadle.journal.protocol import DONE, Settled
+from treadle.journal.sqlite.checks import row_checksum, seed_of
 from treadle.journal.sqlite.lease import Lease
 from treadle.journal.sqlite.rows import head_values, run_values
 
@@ -44,9 +45,9 @@ class Write:
         """Maps an index into `bodies` to the body's exact bytes, if the body was read elsewhere."""
         self.blobs: dict[str, bytes] | None = None
         self.head: tuple[object, ...] = ()
-        """The facts in `heads` after `bodies`; set when the write is handed over."""
+        """The facts in `heads` after `bodies`; set when the write is handed over. `encode` adds the checksum."""
         self.row: tuple[object, ...] | None = None
-        """The facts in `runs` after `bodies`, if they changed; set when the write is handed over."""
+        """The facts in `runs` after `bodies`, if they changed; set and completed like `head`."""
         self.is_release = False
         self.frame: bytes | None = None
         """The bodies as JSON lines; `None` until `encode`."""
@@ -63,6 +64,10 @@ class Write:
                 if raws := self.raws:
                     bodies = [raws.get(index, body) for index, body in enumerate(bodies)]  # type: ignore[misc]
                 self.frame = e.encode_lines(bodies)
+                seed = self.writer.seed
+                self.head += (row_checksum(self.head, seed),)
+                if self.row is not None:
+                    self.row += (row_checksum(self.row, seed),)
             except Exception as error:
                 self.frame = b""
                 self.error = JournalError(f"an event of run {self.writer.run_id!r} cannot be kept: {error}")
@@ -81,12 +86,14 @@ class SqliteWriter:
         "_on_orphaned",
         "_sent",
         "_write",
+        "checksum",
         "epoch",
         "error",
         "head",
         "key",
         "run_id",
         "seal",
+        "seed",
         "token",
     )
 
@@ -97,6 +104,7 @@ class SqliteWriter:
         on_orphaned: Callable[[Lease], None],
         lease: Lease = Lease(0, 0),
         head: int = 0,
+        checksum: int | None = None,
         facts: Facts | None = None,
     ) -> None:
         self.run_id = run_id
@@ -104,6 +112,10 @@ class SqliteWriter:
         """The number of the run's row, 0 until the row is made, and the fencing token."""
         self.head = head
         """The number of the run's newest frame; 0 if it has none."""
+        self.seed = seed_of(run_id)
+        """The number that the run's checksums begin with."""
+        self.checksum = self.seed if checksum is None else checksum
+        """The checksum of the newest frame."""
         self.epoch = -1
         """The count of takeovers in the file when the lease was last checked."""
         self.error: JournalError | None = None
@@ -124,7 +136,7 @@ class SqliteWriter:
         write = self._write or self._open_write()
         write.bodies += bodies
         if blobs:
-            write.blobs = {**(write.blobs or {}), **blobs}
+            write.blobs = {**blobs, **(write.blobs or {})}
 
     def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append_events`."""

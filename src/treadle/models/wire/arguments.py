@@ -1,6 +1,12 @@
-"""Tool calls for servers that are stricter than chat completions: arguments as objects, ids in few characters."""
+"""Tool calls of the history in the forms that servers accept: names, ids and arguments.
+
+A model may write any name, id and arguments. The journal keeps them, but a server that checks its requests refuses
+the whole history because of them.
+"""
 
 import hashlib
+import re
+from functools import lru_cache
 
 import msgspec
 
@@ -12,7 +18,10 @@ INVALID_KEY = "INVALID_JSON"
 Source: Anthropic's documentation of fine-grained tool streaming.
 """
 
+_MAX_NAME_CHARS = 64
+_UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def object_of(arguments: str) -> msgspec.Raw:
@@ -40,8 +49,34 @@ def text_of_value(value: Json) -> str:
     return "" if value is None else msgspec.json.encode(value).decode()
 
 
-def fit_id(call_id: str) -> str:
-    """Return the id if it has only ASCII letters, digits, `_` and `-`, else one derived from it."""
-    if call_id and call_id.isascii() and call_id.replace("_", "a").replace("-", "a").isalnum():
+def fit_arguments(arguments: str) -> str:
+    """Return `arguments` unchanged if they are an object, else the text of an object that contains them.
+
+    Source: vLLM 0.11 and llama.cpp decode the arguments of earlier calls, and fail if they are not JSON.
+    """
+    if arguments.startswith("{"):
+        try:
+            _decode_any(arguments)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            pass
+        else:
+            return arguments
+    return bytes(object_of(arguments)).decode()
+
+
+@lru_cache(maxsize=4096)
+def fit_name(name: str) -> str:
+    """Return the name of a tool if it has at most 64 ASCII letters, digits, `_` and `-`, else one like it.
+
+    All tools that are offered have such names; others are made up, such as `multi_tool_use.parallel`. Source:
+    OpenAI, `^[a-zA-Z0-9_-]{1,64}$`; Anthropic and Gemini also accept longer ones.
+    """
+    return _UNSAFE.sub("_", name)[:_MAX_NAME_CHARS] or "tool"
+
+
+def fit_id(call_id: str, max_chars: int = 64) -> str:
+    """Return the id if it has at most `max_chars` ASCII letters, digits, `_` and `-`, else one derived from it."""
+    plain = call_id.replace("_", "a").replace("-", "a")
+    if len(call_id) <= max_chars and plain.isascii() and plain.isalnum():
         return call_id
     return f"call_{hashlib.sha256(call_id.encode(errors='replace')).hexdigest()[:24]}"

@@ -12,22 +12,45 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from treadle.core.errors import ConfigError, ProviderError, ServerError
+from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError
 from treadle.core.events import Delta
 from treadle.core.log import Log
 from treadle.core.masking import hide_in_url
-from treadle.core.types import Artifact, Completion, Json, OutputMode, Request, Settings
+from treadle.core.types import (
+    UNREADABLE_CALL,
+    Artifact,
+    Completion,
+    FinishReason,
+    Json,
+    Message,
+    OutputMode,
+    Request,
+    Role,
+    Settings,
+    ToolCall,
+    Usage,
+)
 from treadle.http.sse import LineReader, SseReader
 from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
 from treadle.models.protocol import Watch
 from treadle.models.wire.parts import AcceptedParts, check_part
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.preset import Preset
-from treadle.models.wire.price import Price
-from treadle.models.wire.server import Server, explain_error, find_error, nonsense, read_rate_limits
+from treadle.models.wire.price import Price, cost_of
+from treadle.models.wire.server import (
+    BadCallError,
+    Server,
+    explain_error,
+    find_error,
+    nonsense,
+    read_rate_limits,
+)
 from treadle.models.wire.stream import Collector, read_stream
 
 _MAX_PREFIXES = 1024
+_MAX_BAD_CALLS = 4
+"""How many calls in a row that the server could not read go back to the model."""
+_BYTES_PER_TOKEN = 4
 
 OnDelta: TypeAlias = Callable[[Delta], None]
 
@@ -120,16 +143,47 @@ class HttpModel(ABC):
         check_part(part, self.DIALECT, self.PARTS)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        """Return the server's answer; see `Model.infer`."""
-        if watch.on_delta is not None:
-            return self.read(await self._stream(request, watch, watch.on_delta))
-        body = self._body(request, is_stream=False)
-        answer = await self._transport.post(self._endpoint, self._headers, body)
-        if watch.on_rate_limits is not None:
-            _tell_rate_limits(answer, watch)
-        if answer.status == 200 and (plain := self._read_plain(answer.body)) is not None:
-            return plain
-        return self.read(self._raw(answer))
+        """Return the server's answer; see `Model.infer`.
+
+        A call that the server could not read is an answer too, so that the model is told what is wrong with it.
+        """
+        try:
+            if watch.on_delta is not None:
+                return self.read(await self._stream(request, watch, watch.on_delta))
+            body = self._body(request, is_stream=False)
+            answer = await self._transport.post(self._endpoint, self._headers, body)
+            if watch.on_rate_limits is not None:
+                _tell_rate_limits(answer, watch)
+            if answer.status == 200 and (plain := self._read_plain(answer.body)) is not None:
+                return plain
+            return self.read(self._raw(answer))
+        except BadCallError as error:
+            return self._read_bad_call(request, error)
+
+    def _read_bad_call(self, request: Request, error: BadCallError) -> Completion:
+        """Return an answer with the call that the server could not read. Its tokens are estimated.
+
+        Raises: `RequestError` if no tools were offered, or if the model's last answers were such calls too.
+        """
+        said = [item for item in list(request.messages)[-2 * _MAX_BAD_CALLS :] if item.tool_calls]
+        bad = [item for item in said if item.tool_calls[0].name == UNREADABLE_CALL]
+        if not request.tools or len(bad) >= _MAX_BAD_CALLS:
+            times = f" (the {len(bad) + 1}th time in a row)" if bad else ""
+            raise RequestError(f"{error}{times}", status=error.status) from None
+        call = ToolCall("", UNREADABLE_CALL, error.written or error.said, {UNREADABLE_CALL: error.said})
+        usage = Usage(
+            len(self._body(request, is_stream=False)) // _BYTES_PER_TOKEN,
+            len(call.arguments) // _BYTES_PER_TOKEN + 1,
+        )
+        return Completion(
+            Message(Role.ASSISTANT, "", (call,)),
+            FinishReason.TOOL_CALLS,
+            usage,
+            cost_of(usage, self._price),
+            self.model,
+            settings=self.settings,
+            opaque={"is_usage_estimated": True},
+        )
 
     async def _stream(self, request: Request, watch: Watch, on_delta: OnDelta) -> Json:
         """Return the raw object of a streamed answer."""

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from treadle.core.errors import UnsupportedPartError
+from treadle.core.log import Log
 from treadle.core.parts import base64_of, content_of, describe, make_part
 from treadle.core.types import Artifact, Message, Role
 
@@ -15,6 +16,8 @@ AcceptedParts: TypeAlias = Mapping[str, frozenset[str] | None]
 """The MIME types that a dialect accepts, by the kind of the part; `None` for all types. Text files are always
 accepted."""
 Encode: TypeAlias = Callable[[Message, Contents], bytes]
+Step: TypeAlias = Callable[[bytes | None, Message, Contents], tuple[bytes | None, bytes]]
+"""The type of the functions that `with_attached` returns."""
 
 AUDIO_FORMATS = {
     "audio/wav": "wav",
@@ -89,24 +92,37 @@ def parts_apart(message: Message) -> tuple[Artifact, ...]:
 @lru_cache
 def with_attached(
     encode: Encode, find_parts: Callable[[Message], tuple[Artifact, ...]] = parts_apart
-) -> "Callable[[bytes, Message, Contents], tuple[bytes, bytes]]":
-    """Return a function for `Log.scan` that encodes messages for an API which accepts parts only in user messages.
+) -> Step:
+    """Return a function for `Log.join` that encodes messages for an API which accepts parts only in user messages.
 
-    The parts that `find_parts` returns are sent in a user message after all results of the step, because the API
-    requires the results to follow their calls. The state of the scan is the parts that are still to be sent. The
-    function is the same for the same `encode`, so that encoded messages can be reused.
+    Each result begins with the comma that separates it from the one before. The parts that `find_parts` returns are
+    sent in a user message after all results of the step, because the API requires the results to follow their
+    calls. The state is the parts that are still to be sent; `None` before the first message. The function is the
+    same for the same `encode`, so that encoded messages can be reused.
     """
 
-    def step(waiting: bytes, message: Message, contents: Contents) -> tuple[bytes, bytes]:
+    def step(waiting: bytes | None, message: Message, contents: Contents) -> tuple[bytes | None, bytes]:
         encoded = encode(message, contents)
-        if waiting and message.role is not Role.TOOL:
-            encoded, waiting = waiting + b"," + encoded, b""
+        if waiting is None:
+            waiting = b""
+        elif waiting and message.role is not Role.TOOL:
+            encoded, waiting = b",%b,%b" % (waiting, encoded), b""
+        else:
+            encoded = b"," + encoded
         if message.parts and (parts := find_parts(message)):
             more = encode(attached(message, parts), contents)
             waiting = waiting + b"," + more if waiting else more
         return waiting, encoded
 
     return step
+
+
+def join_body(prefix: bytes, messages: Log[Message], step: Step, contents: Contents) -> bytes:
+    """Return a request body: `prefix`, the messages as `with_attached` encodes them, and the end of both lists."""
+    pieces, waiting = messages.join(step, None, contents)
+    if waiting:
+        pieces += [b",", waiting]
+    return b"".join([prefix, *pieces, b"]}"])
 
 
 def part_of_base64(

@@ -10,19 +10,12 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import (
-    AuthenticationError,
-    ContextOverflowError,
-    ProviderError,
-    RateLimitError,
-    RefusedError,
-    RequestError,
-    ServerError,
-)
+from treadle.core.errors import ProviderError, RateLimitError, RequestError, ServerError
 from treadle.core.masking import MASK, Mask, secrets_of_url, words_of
 from treadle.core.types import Json
 from treadle.http.transport import address_of, origin_of
 from treadle.models.protocol import RateLimits
+from treadle.models.wire.faults import STATUS_OF_CODE, find_bad_call, find_meaning
 
 _MAX_CHARS = 400
 _MAX_READ_BYTES = 65_536
@@ -30,46 +23,20 @@ _MAX_READ_BYTES = 65_536
 _PLAIN_HEADERS = frozenset(("accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta"))
 """Headers whose values are no secrets."""
 _SECRET_TEXT = re.compile(r"\b(?:Bearer\s+\S+|sk-[\w-]{6,})|(?<=://)[^/\s@\"'<>]+(?=@)")
-_OVERFLOW = re.compile(
-    r"context_length_exceeded|maximum context length|exceeds? the (?:available )?(?:context|model's max)"
-    r"|exceed_context_size|context (?:window|length) (?:is )?exceed|prompt is too long|input is too long"
-    r"|longer than the model's context|too many (?:input )?tokens",
-    re.IGNORECASE,
-)
-_REFUSED = re.compile(
-    r"content[_ ](?:policy|filter|management)|moderation|responsible ?ai|safety system", re.IGNORECASE
-)
-_BAD_KEY = re.compile(r"API key not valid|API_KEY_INVALID|invalid api.?key", re.IGNORECASE)
 _DURATION = re.compile(r"(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
-_QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|insufficient.balance", re.IGNORECASE)
+_MAX_READ_CHARS = 8192
+"""How much of an error's text is searched for its meaning."""
 
 
-_STATUS_OF_KIND = {
-    # Anthropic.
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-    # OpenAI's responses.
-    "rate_limit_exceeded": 429,
-    "invalid_prompt": 400,
-    "server_error": 500,
-    # Google.
-    "INVALID_ARGUMENT": 400,
-    "FAILED_PRECONDITION": 400,
-    "UNAUTHENTICATED": 401,
-    "PERMISSION_DENIED": 403,
-    "NOT_FOUND": 404,
-    "RESOURCE_EXHAUSTED": 429,
-    "INTERNAL": 500,
-    "UNAVAILABLE": 503,
-    "DEADLINE_EXCEEDED": 504,
-}
-"""HTTP statuses by the kind that an error names, for errors within a stream, whose own status was 200."""
+class BadCallError(RequestError):
+    """A call that the model wrote and that the server could not read."""
+
+    def __init__(self, message: str, *, status: int | None = None, written: str = "", said: str = "") -> None:
+        super().__init__(message, status=status)
+        self.written = written
+        """What the model wrote; empty if the server does not say it."""
+        self.said = said
+        """What the server says about it."""
 
 
 class Server(Struct, frozen=True, repr_omit_defaults=True):
@@ -115,13 +82,17 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
 def find_error(raw: Json) -> Json | None:
     """Return the error in an answer or a chunk; `None` if there is none.
 
-    Source: `{"error": {...}}` of OpenAI, `{"error": "text"}` of Ollama, `{"object": "error", ...}` of
-    vLLM up to 0.9, `{"detail": ...}` of FastAPI.
+    Source: `{"error": {...}}` of OpenAI, `[{"error": {...}}]` of Google, `{"error": "text"}` of Ollama and xAI,
+    `{"object": "error", ...}` of vLLM up to 0.9, `{"detail": ...}` of FastAPI, `{"base_resp": {...}}` of MiniMax.
     """
+    if isinstance(raw, list) and raw:
+        raw = raw[0]
     if not isinstance(raw, dict):
         return None
     if error := raw.get("error"):
         return error
+    if isinstance(base := raw.get("base_resp"), dict) and base.get("status_code"):
+        return {"code": base["status_code"], "message": base.get("status_msg")}
     if choices := raw.get("choices"):
         first = choices[0] if isinstance(choices, list) else None
         return (first.get("error") or None) if isinstance(first, dict) else None
@@ -139,55 +110,51 @@ def explain_error(
 ) -> ProviderError:
     """Return the typed error for an answer with `status`; `error` is its body, decoded or as bytes.
 
-    An error in an answer of status 200 is classified by the status that the error itself names.
+    An error in an answer of status 200 is classified by the code and the text of the error itself.
     """
     said = error if isinstance(error, dict) else {}
     text = said.get("message") if said else error
     if not isinstance(text, str | bytes):
         text = msgspec.json.encode(error)
     told = server.excerpt(text) or "(no message)"
-    code = f"{said.get('code') or ''} {said.get('type') or ''}"
-    kind = f"{code} {text.decode(errors='replace') if isinstance(text, bytes) else text}"
+    searched = _text_of(said, text)
+    if (written := find_bad_call(said, searched)) is not None:
+        return BadCallError(
+            f"{server.origin} could not read a call that model {server.model!r} made: {told}",
+            status=status,
+            written=server.mask(written),
+            said=told,
+        )
     if status == 200:
-        status = _status_of(said, kind)
+        status = _status_of(said)
+    meaning = find_meaning(status, searched)
+    if status == 200:
+        status = meaning.status
     retry_after = retry_after_seconds(header) if header is not None else None
     delay = _find_retry_delay(said.get("details"))
-    cls, advice = _classify(server, status, kind)
+    kind, advice = meaning.kind, meaning.advice
     if status == 429 and delay is not None:
         # Google calls every limit a quota; if it says when the quota is available again, waiting helps.
-        cls, advice = RateLimitError, ""
-    where = f"{server.origin} answered {status} for model {server.model!r}"
-    return cls(
-        f"{where}: {told}{advice}",
+        kind, advice = RateLimitError, ""
+    key = f", set {server.key_variable}," if server.key_variable else ""
+    advice = advice.format(key=key, model=server.model, url=server.address) if advice else ""
+    return kind(
+        f"{server.origin} answered {status} for model {server.model!r}: {told}{advice}",
         status=status,
         retry_after_seconds=retry_after if retry_after is not None else delay,
     )
 
 
-def _classify(server: Server, status: int, kind: str) -> tuple[type[ProviderError], str]:
-    """Return the error's class, and advice to append to its message."""
-    if status == 403 and _REFUSED.search(kind):
-        return RefusedError, ""
-    if status in (401, 403) or (status == 400 and _BAD_KEY.search(kind)):
-        variable = f", set {server.key_variable}," if server.key_variable else ""
-        return AuthenticationError, f" - check the key{variable} or give another one"
-    if status == 402 or (status == 429 and _QUOTA.search(kind)):
-        return RequestError, " - the account has nothing left to spend: add credit or use another key"
-    if status == 429:
-        return RateLimitError, ""
-    if status in (408, 409, 425) or status >= 500:
-        # llama.cpp and some proxies answer 500 to a prompt that is too long.
-        return (ContextOverflowError, "") if _OVERFLOW.search(kind) else (ServerError, "")
-    if status == 404:
-        return (
-            RequestError,
-            f" - model not found? check the name {server.model!r} and the base URL {server.address}",
-        )
-    if status == 413 or _OVERFLOW.search(kind):
-        return ContextOverflowError, " - shorten the messages, or compact them earlier"
-    if _REFUSED.search(kind):
-        return RefusedError, ""
-    return RequestError, ""
+def _text_of(error: dict[str, Json], text: str | bytes) -> str:
+    """Return the codes and texts of an error in one string."""
+    told = text if isinstance(text, str) else text[:_MAX_READ_CHARS].decode(errors="replace")
+    metadata = error.get("metadata")
+    # OpenRouter puts the error of the provider there.
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    codes = [error.get("code"), error.get("type"), error.get("status"), error.get("error_code")]
+    return " ".join([str(item) for item in (*codes, told[:_MAX_READ_CHARS], raw) if item])[
+        : 2 * _MAX_READ_CHARS
+    ]
 
 
 def _find_retry_delay(details: Json) -> float | None:
@@ -201,10 +168,10 @@ def _find_retry_delay(details: Json) -> float | None:
     return None
 
 
-def _status_of(error: dict[str, Json], kind: str) -> int:
-    """Return the HTTP status for an error inside an answer with status 200."""
+def _status_of(error: dict[str, Json]) -> int:
+    """Return the HTTP status that an error inside an answer with status 200 names; 200 if it names none."""
     for name in ("type", "status", "code"):
-        if (status := _STATUS_OF_KIND.get(str(error.get(name)))) is not None:
+        if (status := STATUS_OF_CODE.get(str(error.get(name)))) is not None:
             return status
     for name in ("code", "status", "status_code", "http_status"):
         value = error.get(name)
@@ -212,11 +179,7 @@ def _status_of(error: dict[str, Json], kind: str) -> int:
             value = int(value)
         if isinstance(value, int) and 400 <= value <= 599:
             return value
-    if re.search(r"rate.?limit|too many requests", kind, re.IGNORECASE) or _QUOTA.search(kind):
-        return 429
-    if re.search(r"invalid_request|invalid request|BadRequest", kind) or _OVERFLOW.search(kind):
-        return 400
-    return 500
+    return 200
 
 
 def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:

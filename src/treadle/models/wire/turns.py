@@ -18,7 +18,7 @@ NO_TURNS: Turns = (None, (), b"")
 
 
 class TurnWriter:
-    """A writer of messages as turns. An instance is a function for `Log.scan`."""
+    """A writer of messages as turns. An instance is a function for `Log.join`."""
 
     def __init__(
         self,

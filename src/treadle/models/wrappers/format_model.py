@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
+    UNREADABLE_CALL,
     Completion,
     FinishReason,
     Message,
@@ -42,8 +43,6 @@ from treadle.models.wrappers.wrapper import Wrapper
 
 KEY = "completions"
 """The key under which a message keeps the text that the model wrote."""
-UNREADABLE = "unreadable_call"
-"""The name of a call whose own name cannot be read."""
 _MAX_TOOLSETS = 64
 _MAX_BAD_CALLS = 16
 _EXCERPT = 200
@@ -91,7 +90,9 @@ class FormatModel(Wrapper):
         else:
             reader = _Reader(self._parser(request), watch.on_delta)
             on_failure = reader.forget_before(watch.on_failure, lambda: self._parser(request))
-            heard = Watch(reader.add, on_failure, watch.on_rate_limits)
+            heard = Watch(
+                reader.add, on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
+            )
             completion = await self.inner.infer(spoken, heard)
             parsed = reader.close()
             if reader.text == completion.message.content:
@@ -210,12 +211,13 @@ def _calls_of(parsed: Parsed, *, is_cut: bool) -> list[ToolCall]:
     # Text that only looks like a wrong call stays text.
     bad = [error for error in parsed.errors if not error.is_text]
     found += [
-        (error.position, ToolCall("", error.name or UNREADABLE, error.raw)) for error in bad[:_MAX_BAD_CALLS]
+        (error.position, ToolCall("", error.name or UNREADABLE_CALL, error.raw))
+        for error in bad[:_MAX_BAD_CALLS]
     ]
     if more := bad[_MAX_BAD_CALLS:]:
         # Tell a model that repeats itself about the rest only once.
         text = f"{more[0].raw[:_EXCERPT]}: this and {len(more) - 1} more"
-        found.append((more[0].position, ToolCall("", more[0].name or UNREADABLE, text)))
+        found.append((more[0].position, ToolCall("", more[0].name or UNREADABLE_CALL, text)))
     return [call for _, call in sorted(found, key=lambda item: item[0])]
 
 

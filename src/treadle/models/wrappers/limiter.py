@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -61,14 +62,19 @@ class Permit:
 
 
 class _Waiter:
-    __slots__ = ("begin", "future", "loop", "permit", "tokens")
+    __slots__ = ("begin", "end", "future", "loop", "permit", "tokens")
 
-    def __init__(self, tokens: float, begin: float) -> None:
+    def __init__(self, tokens: float, begin: float, end: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Permit] = self.loop.create_future()
         self.tokens = tokens
         self.begin = begin
+        self.end = end
+        """When its caller gives up, by the monotonic clock; infinite if never."""
         self.permit: Permit | None = None
+
+
+_limiters: "weakref.WeakSet[Limiter]" = weakref.WeakSet()
 
 
 class Limiter:
@@ -118,6 +124,7 @@ class Limiter:
         self._store = None if store is None else SharedBuckets(f"{store}.limits", name, self._per_minute)
         self._executor: ThreadPoolExecutor | None = None
         self._begin()
+        _limiters.add(self)
 
     @classmethod
     def shared(cls, name: str, **options: Any) -> "Limiter":
@@ -136,13 +143,14 @@ class Limiter:
     def _begin(self) -> None:
         """Set the state of a new limiter; called again in a process that was forked."""
         now = time.monotonic()
-        self._pid = os.getpid()
         # Reentrant, since a waiting request that is garbage collected gives up its place at any moment.
         self._lock = threading.RLock()
         self._waiters: deque[_Waiter] = deque()
         self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle, float] | None = None
         self._in_flight = 0
         self._pace = Pace(now)
+        self._next_at = now
+        """When the first request in the queue can be sent, as far as time decides about it."""
         self._local = self._store is None
         self._buckets = (
             {kind: Bucket.per_minute(count, now) for kind, count in self._per_minute.items()}
@@ -188,20 +196,37 @@ class Limiter:
                     [value for value in (told, self._per_minute.get("requests")) if value is not None],
                     default=None,
                 ),
-                max(0.0, self._pace.not_before - time.monotonic()),
+                self.held_seconds,
             )
 
-    async def admit(self, input_tokens: int = 0) -> Permit:
-        """Wait until a request with `tokens` tokens may be sent, and return a permit, for which `finish` must be
-        called."""
-        if self._pid != os.getpid():
-            self._begin()
+    @property
+    def held_seconds(self) -> float:
+        """How long nothing is sent because the server asked for a pause; 0 if it did not."""
+        return max(0.0, self._pace.not_before - time.monotonic())
+
+    def explain_wait(self, seconds: float) -> RateLimitError:
+        """Return the error for a request that can be sent only in `seconds`."""
+        if self.held_seconds:
+            why = f"the server asked, in its answer to another request, to send nothing for {seconds:.0f} s"
+        else:
+            why = f"the limits of requests and tokens allow the next one in {seconds:.0f} s"
+        return RateLimitError(f"not sent: {why} (limiter {self.name!r})", retry_after_seconds=seconds)
+
+    async def admit(self, input_tokens: int = 0, max_wait_seconds: float | None = None) -> Permit:
+        """Wait until a request with `input_tokens` tokens may be sent, and return a permit, for which `finish` must
+        be called.
+
+        Raises: `RateLimitError` as soon as it is known that this takes longer than `max_wait_seconds`.
+        """
         tokens = input_tokens + self._mean_output if self.counts_tokens else 0.0
         with self._lock:
             now = time.monotonic()
             if not self._waiters and self._wait(tokens, now) == 0.0:
                 return self._grant(tokens, now)
-            waiter = _Waiter(tokens, now)
+            end = float("inf") if max_wait_seconds is None else now + max_wait_seconds
+            if self._waiters and now < end < self._next_at:
+                raise self.explain_wait(self._next_at - now)
+            waiter = _Waiter(tokens, now, end)
             self._waiters.append(waiter)
         self._pump()
         try:
@@ -389,7 +414,12 @@ class Limiter:
                     self._tell(waiter, here, waiter.future.set_exception, self._fault)
                     continue
                 wait = self._wait(waiter.tokens, now)
+                if wait < float("inf") and now + wait > min(waiter.end, self._next_at + 1.0):
+                    self._next_at = now + wait
+                    self._drop_late(wait, here)
+                    continue
                 if wait > 0.0:
+                    self._next_at = now + (wait if wait < float("inf") else 0.0)
                     self._arm(waiter.loop, wait, here)
                     return
                 self._waiters.popleft()
@@ -398,12 +428,19 @@ class Limiter:
                 self._tell(waiter, here, waiter.future.set_result, waiter.permit)
             self._fault = None
 
+    def _drop_late(self, wait: float, here: asyncio.AbstractEventLoop | None) -> None:
+        """Fail the requests whose callers give up before the next one can be sent, in `wait` seconds."""
+        late = [waiter for waiter in self._waiters if waiter.end < self._next_at]
+        self._waiters = deque([waiter for waiter in self._waiters if waiter.end >= self._next_at])
+        for waiter in late:
+            self._tell(waiter, here, waiter.future.set_exception, self.explain_wait(wait))
+
     def _tell(
         self,
         waiter: _Waiter,
         here: asyncio.AbstractEventLoop | None,
         tell: Callable[[Any], None],
-        what: Permit | ConfigError,
+        what: Permit | Exception,
     ) -> None:
         def deliver() -> None:
             if not waiter.future.done():
@@ -439,3 +476,14 @@ class Limiter:
 
     def __repr__(self) -> str:
         return f"Limiter({self.name!r})"
+
+
+def _begin_all() -> None:
+    """Begin anew in a forked child, where the requests, the threads and the locks are the parent's."""
+    Limiter._shared_lock = threading.Lock()
+    for limiter in list(_limiters):
+        limiter._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_all)

@@ -18,8 +18,8 @@ class RetryModel(Wrapper):
     """A model that tries again after errors that are `is_retryable`, until attempts or time run out.
 
     Requests to slow down and other failures are counted separately, each up to `max_attempts`. The server's
-    Retry-After is obeyed; without one, delays are random and grow, so that many runs do not try again at the same
-    moment.
+    Retry-After is obeyed, also after a run was resumed; one that is longer than the time that is left is an error
+    at once. Without one, delays are random and grow, so that many runs do not try again at the same moment.
     """
 
     CHANGES_ANSWERS = False
@@ -54,17 +54,45 @@ class RetryModel(Wrapper):
 
         Raises: the last attempt's error, which says how many attempts there were.
         """
-        started = time.monotonic()
+        started, left = time.monotonic(), watch.left_seconds
+        total = self._total_timeout_seconds
+        if left is None or left > total:
+            watch.left_seconds = total
         try:
-            return await self.inner.infer(request, watch)
-        except ProviderError as error:
-            if not error.is_retryable:
-                raise
-            first = error
-        return await self._retry(request, watch, first, started + self._total_timeout_seconds)
+            if watch.held is None or (first := self._take_hold(watch)) is None:
+                try:
+                    return await self.inner.infer(request, watch)
+                except ProviderError as error:
+                    if not error.is_retryable:
+                        raise
+                    first = error
+            limit = f"the {total:g} s that total_timeout_seconds allows"
+            if left is not None and left < total:
+                total, limit = left, f"the run's deadline, which is in {left:.0f} s"
+            return await self._retry(request, watch, first, started + total, limit)
+        finally:
+            watch.left_seconds = left
 
-    async def _retry(self, request: Request, watch: Watch, first: ProviderError, end: float) -> Completion:
-        """Make all attempts after the first, whose error is `first`, until `end` by the monotonic clock."""
+    def _take_hold(self, watch: Watch) -> ProviderError | None:
+        """Return an error for the wait that the server asked for before the run was resumed; `None` if another
+        model was asked to wait."""
+        held = watch.held
+        if held is None or held.model not in (None, self.name):
+            return None
+        watch.held = None
+        return RateLimitError(
+            f"not sent: before the run was resumed, the server of {self.name} asked to wait, and "
+            f"{held.seconds:.0f} s of that are left",
+            retry_after_seconds=held.seconds,
+        )
+
+    async def _retry(
+        self, request: Request, watch: Watch, first: ProviderError, end: float, limit: str
+    ) -> Completion:
+        """Make all attempts after the first, whose error is `first`, until `end` by the monotonic clock.
+
+        `limit` says in words what ends then.
+        """
         # Imported here, so that only a failure pays for it.
         import tenacity
 
@@ -88,7 +116,7 @@ class RetryModel(Wrapper):
 
         def give_up(state: tenacity.RetryCallState) -> Completion:
             is_late = max(failures.values()) < self._max_attempts
-            raise self._explain(state, is_late=is_late) from _error_of(state)
+            raise _explain(state, limit if is_late else None) from _error_of(state)
 
         pending = [first]
 
@@ -108,7 +136,8 @@ class RetryModel(Wrapper):
         return await retrying(attempt)
 
     async def _infer_until(self, request: Request, watch: Watch, end: float) -> Completion:
-        scope = asyncio.timeout(end - time.monotonic())
+        watch.left_seconds = end - time.monotonic()
+        scope = asyncio.timeout(watch.left_seconds)
         try:
             async with scope:
                 return await self.inner.infer(request, watch)
@@ -119,18 +148,17 @@ class RetryModel(Wrapper):
                 f"{self.name} did not answer within the time for all attempts"
             ) from None
 
-    def _explain(self, state: "RetryCallState", *, is_late: bool) -> ProviderError:
-        """Return the last error, with the number of attempts and the reason why there are no more."""
-        error = _error_of(state)
-        said = f"{error} (gave up after {state.attempt_number} attempt{'s' * (state.attempt_number > 1)}"
-        if is_late:
-            said += (
-                f": the next would be in {state.upcoming_sleep:.0f} s, past the "
-                f"{self._total_timeout_seconds:g} s that total_timeout_seconds allows"
-            )
-        told = type(error)(said + ")", status=error.status, retry_after_seconds=error.retry_after_seconds)
-        told.model = error.model
-        return told
+
+def _explain(state: "RetryCallState", limit: str | None) -> ProviderError:
+    """Return the last error, with the number of attempts and the limit because of which there are no more."""
+    error = _error_of(state)
+    said = f"{error} (gave up after {state.attempt_number} attempt{'s' * (state.attempt_number > 1)}"
+    if limit is not None:
+        who = "the server asks to wait" if error.retry_after_seconds else "the next would be in"
+        said += f": {who} {state.upcoming_sleep:.0f} s, past {limit}"
+    told = type(error)(said + ")", status=error.status, retry_after_seconds=error.retry_after_seconds)
+    told.model = error.model
+    return told
 
 
 def _is_retryable(error: BaseException) -> bool:

@@ -99,7 +99,7 @@ class IsolatedFamily:
         try:
             argv = wrap(
                 self._root,
-                _first_command(self._text, self._caps, is_alone=True),
+                _first_command(self._text, self._caps, self._root, is_alone=True),
                 info_fd=info_end,
                 filter_fd=filter_end,
                 has_network=self._has_network,
@@ -164,7 +164,7 @@ class BareFamily:
 
     def start(self, out_end: int) -> None:
         """See `Family.start`."""
-        argv = _first_command(self._text, self._caps, is_alone=False)
+        argv = _first_command(self._text, self._caps, self._root, is_alone=False)
         environment = _environment(str(self._root / "tmp"), {MARK: self._mark})
         self._process, self._go = _popen(argv, environment, self._root / "work", out_end, ())
         self.pid = self._process.pid
@@ -198,8 +198,11 @@ class BareFamily:
         return self._process.returncode, _decode(trouble)
 
 
-def _first_command(text: str, caps: Caps, *, is_alone: bool) -> list[str]:
-    """Return the command line of the first process. `is_alone`: no other process belongs to its user."""
+def _first_command(text: str, caps: Caps, root: Path, *, is_alone: bool) -> list[str]:
+    """Return the command line of the first process. `is_alone`: no other process belongs to its user.
+
+    It ends with `root`, by which the process is found if this one is killed.
+    """
     # -f counts in units of 512 bytes. The letter for the number of processes is -p in dash and -u in bash.
     limits = [
         "ulimit -c 0",
@@ -210,7 +213,7 @@ def _first_command(text: str, caps: Caps, *, is_alone: bool) -> list[str]:
     if is_alone and _counts_by_namespace():
         count = _lower(resource.RLIMIT_NPROC, caps.processes + 1)
         limits.append(f"{{ ulimit -u {count} 2>/dev/null || ulimit -p {count}; }}")
-    return ["/bin/sh", "-c", _FIRST % " && ".join(limits), text]
+    return ["/bin/sh", "-c", _FIRST % " && ".join(limits), text, str(root)]
 
 
 def _lower(kind: int, wanted: int) -> int:

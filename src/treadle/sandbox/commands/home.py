@@ -1,6 +1,8 @@
 """The place of sandbox folders on disk: one folder for each process, removed when the process ends.
 
-A process that is killed leaves its folder behind. The next process finds it unlocked and removes it.
+A process that is killed leaves its folder behind. The next process finds it unlocked and removes it. Its commands
+are ended by a shell that outlives it: bubblewrap's `--die-with-parent` does not end a sandbox that is just being
+made, and nothing else ends commands without a sandbox.
 """
 
 import atexit
@@ -8,6 +10,8 @@ import fcntl
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -17,6 +21,21 @@ from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.tree import remove_tree
 
 PREFIX = "treadle-shell-"
+
+_SWEEPER = """\
+read -r end
+quiet=0
+while [ $quiet -lt 10 ]; do
+  quiet=$((quiet + 1))
+  for file in $(grep -lsF -- "$0/" /proc/[0-9]*/cmdline /proc/[0-9]*/environ); do
+    pid=${file#/proc/}
+    kill -9 ${pid%/*} && quiet=0
+  done
+  sleep 0.1
+done
+"""
+"""Waits until its standard input ends. Then it ends all processes whose command line or environment has the path of
+a sandbox in `$0`, until none has appeared for a second."""
 
 
 def make_root(folders: tuple[str, ...], owner: int | None) -> Path:
@@ -74,7 +93,7 @@ def _home() -> Path:
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock), home.stat()):
-                atexit.register(_leave, home, os.getpid())
+                atexit.register(_leave, home, os.getpid(), _start_sweeper(home))
                 return home
         os.close(lock)
 
@@ -90,8 +109,28 @@ def _base() -> Path:
     raise SandboxError(f"only root can reach {wanted!r}; set TMPDIR to a folder that other users may enter")
 
 
-def _leave(home: Path, pid: int) -> None:
+def _start_sweeper(home: Path) -> "subprocess.Popen[bytes] | None":
+    if sys.platform != "linux":
+        return None
+    sweeper = subprocess.Popen(
+        ["/bin/sh", "-c", _SWEEPER, str(home)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+    assert sweeper.stdin is not None
+    # A forked child must not keep the pipe open, nor wait for a process that is not its own.
+    os.register_at_fork(after_in_child=sweeper.stdin.close)
+    return sweeper
+
+
+def _leave(home: Path, pid: int, sweeper: "subprocess.Popen[bytes] | None") -> None:
     if os.getpid() == pid:
+        if sweeper is not None:
+            sweeper.kill()
+            sweeper.wait()
         with suppress(OSError):
             remove_tree(home)
 

@@ -92,6 +92,8 @@ def _phrase(status: int) -> str:
 
 
 def _advice(status: int) -> str:
+    if status < 400:
+        return "; give the URL that the redirect leads to, if you trust it"
     if status in (401, 403):
         return "; it needs headers such as Authorization"
     if status in (404, 405):

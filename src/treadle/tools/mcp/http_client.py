@@ -21,7 +21,7 @@ class Trip(Struct, frozen=True):
     key: str | None = None
     """The idempotency key of the request's call, if the request failed."""
     status: int | None = None
-    """The status of the response, if it is an error."""
+    """The status of the response, if it is an error or a redirect."""
     error: Exception | None = None
     is_unsent: bool = False
     """True if no connection was made, so that the server has not seen the request."""
@@ -55,8 +55,8 @@ def _client_class() -> Any:
                 self._note(Trip(_key_of(request), error=error, is_unsent=isinstance(error, unsent)))
                 raise
             if request.method == "POST":
-                is_error = response.status_code >= 400
-                self._note(Trip(_key_of(request), response.status_code) if is_error else Trip())
+                has_failed = response.status_code >= 300
+                self._note(Trip(_key_of(request), response.status_code) if has_failed else Trip())
             return response
 
     return Client

@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ServerError
-from treadle.core.log import Log
 from treadle.core.parts import base64_of, content_of
 from treadle.core.types import (
     Artifact,
@@ -35,7 +34,7 @@ from treadle.models.dialects.anthropic.answer import (
 )
 from treadle.models.dialects.anthropic.stream import MessageCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.arguments import fit_id, object_of
+from treadle.models.wire.arguments import fit_id, fit_name, object_of
 from treadle.models.wire.http_model import HttpModel, join_url
 from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link
 from treadle.models.wire.preset import Preset
@@ -148,9 +147,9 @@ class AnthropicModel(HttpModel):
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
         messages = request.messages
-        turns, state = messages.scan(_WRITER, NO_TURNS, request.contents)
-        if not request.tools and any(_USED in turn for turn in turns):
-            request = replace(request, tools=_tools_used(messages))
+        turns, state = messages.join(_WRITER, NO_TURNS, request.contents)
+        if not request.tools and (names := messages.scan(_note_names, _NO_NAMES)[1]):
+            request = replace(request, tools=_past_tools(names))
         # A run of one step would pay for a cache that is never used.
         is_kept = self._cache and (bool(request.tools) or len(messages) > 2)
         prefix = self._kept_prefix(request, is_stream, is_kept)
@@ -159,7 +158,7 @@ class AnthropicModel(HttpModel):
             mark = b',"cache_control":{"type":"ephemeral"}' if is_kept else b""
             text = _encode("\n\n".join(instructions))
             prefix += b'"system":[{"type":"text","text":' + text + mark + b"}],"
-        return b"".join((prefix, b'"messages":[', *turns, _WRITER.close(state), b"}"))
+        return b"".join([prefix, b'"messages":[', *turns, _WRITER.close(state), b"}"])
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         is_stream, is_kept = flags
@@ -190,17 +189,17 @@ class AnthropicModel(HttpModel):
         return read_completion(raw, self.settings, self._price)
 
 
-_USED = b'"type":"tool_use"'
-"""The bytes that show that a turn contains a call. They cannot occur in a text, whose quotes are escaped."""
+_NO_NAMES: tuple[str, ...] = ()
 _PAST = "Was called before, and can no longer be called."
 
 
-def _tools_used(messages: Log[Message]) -> tuple[ToolSpec, ...]:
-    """Return the tools that were called. The API requires their definitions even if no tool may be called any
-    more."""
-    return _past_tools(
-        tuple(dict.fromkeys([call.name for message in messages for call in message.tool_calls]))
-    )
+def _note_names(names: tuple[str, ...], message: Message) -> tuple[tuple[str, ...], None]:
+    """Return the names of the tools that were called up to `message`; a function for `Log.scan`.
+
+    The API requires the definitions of these tools even if no tool may be called any more.
+    """
+    made = [fit_name(call.name) for call in message.tool_calls]
+    return (tuple(dict.fromkeys([*names, *made])) if made else names), None
 
 
 @lru_cache(maxsize=256)
@@ -307,7 +306,7 @@ def _fits(kept: list[Json], message: Message) -> bool:
 
 
 def _encode_call(call: ToolCall) -> Json:
-    use = _Use(fit_id(call.call_id), call.name, object_of(call.arguments))
+    use = _Use(fit_id(call.call_id), fit_name(call.name), object_of(call.arguments))
     rest = (call.opaque or {}).get(KEY)
     if not isinstance(rest, dict):
         return use

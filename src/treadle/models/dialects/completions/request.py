@@ -5,6 +5,7 @@ the transcript, and reads calls out of the text. Source: OpenAI API reference, c
 SGLang 0.5 for token ids.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +17,7 @@ from treadle.core.types import Completion, Json, Message, OutputMode, Request
 from treadle.models.dialects.completions.answer import CompletionsReader, read_completion
 from treadle.models.dialects.completions.stream import TextCollector
 from treadle.models.wire.http_model import HttpModel
-from treadle.models.wire.parts import Contents, Encode, check_part, text_of_part
+from treadle.models.wire.parts import Contents, check_part, text_of_part
 from treadle.models.wire.preset import Preset
 from treadle.models.wire.prompt import find_template
 
@@ -53,7 +54,7 @@ class CompletionsModel(HttpModel):
         self._template = template
         self._begin = _encode_inner(found.begin)
         self._answer = _encode_inner(found.answer)
-        self._encode_message = _encoder_for(template)
+        self._write_message = _writer_for(template)
         settings = self.settings
         fields = {
             "model": model,
@@ -84,11 +85,11 @@ class CompletionsModel(HttpModel):
                 f"{self.name} completes a prompt, which has no place for tools; say in which format its tool calls "
                 "are written, as model(..., format='hermes')"
             )
-        pieces = request.messages.map(self._encode_message, request.contents)
+        pieces, _ = request.messages.join(self._write_message, None, request.contents)
         schema = request.output_schema
         # Open engines can decode within a schema at this endpoint too.
         end = b'"}' if schema is None else b'","response_format":%b}' % _encode_schema(schema)
-        return b"".join((self._heads[is_stream], self._begin, *pieces, self._answer, end))
+        return b"".join([self._heads[is_stream], self._begin, *pieces, self._answer, end])
 
     def prompt(self, messages: Log[Message]) -> str:
         """Return the prompt that would be sent."""
@@ -105,15 +106,15 @@ def _encode_inner(text: str) -> bytes:
 
 
 @lru_cache
-def _encoder_for(template: str) -> Encode:
-    """Return the function that writes messages; the same one for the same template, so that a `Log` does
-    not encode its messages again."""
+def _writer_for(template: str) -> Callable[[None, Message, Contents], tuple[None, bytes]]:
+    """Return a function for `Log.join` that writes messages; the same one for the same template, so that a `Log`
+    does not encode its messages again."""
     write = find_template(template).write
 
-    def encode(message: Message, contents: Contents) -> bytes:
-        return _encode_inner(write(with_files(message, contents)))
+    def step(state: None, message: Message, contents: Contents) -> tuple[None, bytes]:
+        return None, _encode_inner(write(with_files(message, contents)))
 
-    return encode
+    return step
 
 
 def with_files(message: Message, contents: Contents) -> Message:

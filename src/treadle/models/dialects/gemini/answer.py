@@ -27,7 +27,7 @@ from treadle.models.wire.arguments import text_of, text_of_value
 from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.server import Server
+from treadle.models.wire.server import BadCallError, Server
 
 KEY = "gemini"
 """The key under which a message keeps data that Treadle has no field for."""
@@ -96,10 +96,14 @@ def keep_arguments(raw: Json, body: bytes) -> Json:
     return raw
 
 
+_BAD_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
+"""The finish reasons of answers that were thrown away because of a call in them."""
+
+
 def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
-    Raises: `RefusedError` for a prompt that was blocked, `ServerError` for a call that came out damaged, and
+    Raises: `RefusedError` for a prompt that was blocked, `BadCallError` for a call that came out damaged, and
     `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it makes no sense.
     """
     if not raw.get("candidates"):
@@ -119,9 +123,10 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
         is_empty = not message.tool_calls and not message.content and not message.parts
         if told not in ("STOP", None) and is_empty:
             more = server.excerpt(candidate.get("finishMessage") or "")
-            raise ServerError(
-                f"{server.origin} threw the model's answer away ({told}){more and ': ' + more}", status=200
-            )
+            fault = f"{server.origin} threw the model's answer away ({told}){more and ': ' + more}"
+            if told in _BAD_CALLS:
+                raise BadCallError(fault, status=200, written=more, said=told)
+            raise ServerError(fault, status=200)
         reason = plain
     opaque = {key: value for key, value in raw.items() if key not in _RESPONSE_FIELDS and value}
     opaque |= {key: value for key, value in candidate.items() if key not in _CANDIDATE_FIELDS and value}

@@ -26,7 +26,7 @@ from treadle.core.types import (
 )
 from treadle.models.dialects.gemini.answer import KEY, GeminiReader, keep_arguments, read_completion
 from treadle.models.dialects.gemini.stream import GeminiCollector
-from treadle.models.wire.arguments import object_of
+from treadle.models.wire.arguments import fit_name, object_of
 from treadle.models.wire.http_model import HttpModel, join_url
 from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link, text_of_part
 from treadle.models.wire.preset import Preset
@@ -96,12 +96,12 @@ class GeminiModel(HttpModel):
         return {"x-goog-api-key": api_key.strip()}
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        turns, state = request.messages.scan(self._writer, NO_TURNS, request.contents)
+        turns, state = request.messages.join(self._writer, NO_TURNS, request.contents)
         told = b""
         instructions = state[1]
         if instructions:
             told = b',"systemInstruction":' + _encode({"parts": [_Text("\n\n".join(instructions))]})
-        return b"".join((self._kept_prefix(request), *turns, self._writer.close(state), told, b"}"))
+        return b"".join([self._kept_prefix(request), *turns, self._writer.close(state), told, b"}"])
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         fields = dict(self._extra)
@@ -126,10 +126,6 @@ class GeminiModel(HttpModel):
 
     def _decode_event(self, event: bytes) -> Json:
         return keep_arguments(super()._decode_event(event), event)
-
-    def _find_error(self, raw: Json) -> Json | None:
-        # A stream that is refused may answer with a list.
-        return super()._find_error(raw[0] if isinstance(raw, list) and raw else raw)
 
     def _read(self, raw: Json) -> Completion:
         return read_completion(raw, self.settings, self._price, self.server)
@@ -162,7 +158,7 @@ def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> b
     role = message.role
     if role is Role.TOOL:
         said = {"error": message.content} if message.is_error else _Output(message.content)
-        response = _Response(message.name or "tool", said, message.call_id or None)
+        response = _Response(fit_name(message.name or ""), said, message.call_id or None)
         if message.parts and is_strict:
             response.parts = [_encode_part(part, contents) for part in message.parts]
         return _encode(_Result(response))
@@ -225,7 +221,7 @@ def _fits(kept: list[Json], message: Message) -> bool:
 
 
 def _encode_call(call: ToolCall) -> dict[str, Json]:
-    function: dict[str, Json] = {"name": call.name, "args": object_of(call.arguments)}
+    function: dict[str, Json] = {"name": fit_name(call.name), "args": object_of(call.arguments)}
     if call.call_id:
         function["id"] = call.call_id
     rest = (call.opaque or {}).get(KEY)

@@ -19,10 +19,17 @@ from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.ollama.answer import KEY, OllamaReader, keep_arguments, read_completion
 from treadle.models.dialects.ollama.stream import OllamaCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.arguments import object_of
+from treadle.models.wire.arguments import fit_name, object_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.openai import encode_tool
-from treadle.models.wire.parts import AcceptedParts, Contents, check_part, text_of_part, with_attached
+from treadle.models.wire.parts import (
+    AcceptedParts,
+    Contents,
+    check_part,
+    join_body,
+    text_of_part,
+    with_attached,
+)
 from treadle.models.wire.preset import Preset
 
 _PORT = 11434
@@ -95,11 +102,7 @@ class OllamaModel(HttpModel):
         return self._mark_cut(await super().infer(request, watch))
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        prefix = self._kept_prefix(request, is_stream)
-        messages, waiting = request.messages.scan(_STEP, b"", request.contents)
-        if waiting:
-            messages = [*messages, waiting]
-        return b"".join((prefix, b",".join(messages), b"]}"))
+        return join_body(self._kept_prefix(request, is_stream), request.messages, _STEP, request.contents)
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         fields = {**self._fields, "stream": flags[0]}
@@ -211,7 +214,7 @@ def encode_message(message: Message, contents: Contents) -> bytes:
     role = message.role
     encoded: Json
     if role is Role.TOOL:
-        encoded = _Result(message.content, message.name or "", message.call_id)
+        encoded = _Result(message.content, fit_name(message.name or ""), message.call_id)
     elif role is not Role.ASSISTANT:
         encoded = _encode_asked(message, contents) if message.parts else _Asked(role, message.content)
     elif not message.tool_calls:
@@ -241,6 +244,6 @@ _STEP = with_attached(encode_message)
 
 
 def _encode_call(call: ToolCall) -> Json:
-    made = _Call(call.call_id, _Function(call.name, object_of(call.arguments)))
+    made = _Call(call.call_id, _Function(fit_name(call.name), object_of(call.arguments)))
     own = None if call.opaque is None else call.opaque.get(KEY)
     return {**own, "id": made.id, "function": made.function} if isinstance(own, dict) else made

@@ -13,9 +13,20 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.types import Artifact, Completion, Json, Message, Request, Role, Settings, ToolCall
+from treadle.core.types import (
+    UNREADABLE_CALL,
+    Artifact,
+    Completion,
+    Json,
+    Message,
+    Request,
+    Role,
+    Settings,
+    ToolCall,
+)
 from treadle.models.dialects.openai_chat.answer import ChatReader, read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
+from treadle.models.wire.arguments import fit_arguments, fit_id, fit_name
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.openai import OPENAI, encode_tool
 from treadle.models.wire.parts import (
@@ -26,6 +37,7 @@ from treadle.models.wire.parts import (
     check_part,
     data_url,
     file_name,
+    join_body,
     parts_apart,
     text_of_part,
     with_attached,
@@ -33,8 +45,11 @@ from treadle.models.wire.parts import (
 from treadle.models.wire.preset import Quirks
 from treadle.models.wire.schema import is_strict
 
-_FOREIGN_KEYS = frozenset(("anthropic", "completions", "gemini", "ollama", "openai_responses"))
+_FOREIGN_KEYS = frozenset(
+    ("anthropic", "completions", "gemini", "ollama", "openai_responses", UNREADABLE_CALL)
+)
 """Keys under which other dialects keep data that Treadle has no field for. They are not sent."""
+_MAX_ID_CHARS = 40
 
 _encode = msgspec.json.Encoder().encode
 
@@ -67,11 +82,9 @@ class OpenAIChatModel(HttpModel):
         return self._reports_cost or super().has_price
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
-        prefix = self._kept_prefix(request, is_stream)
-        messages, waiting = request.messages.scan(self._step, b"", request.contents)
-        if waiting:
-            messages = [*messages, waiting]
-        return b"".join((prefix, b",".join(messages), b"]}"))
+        return join_body(
+            self._kept_prefix(request, is_stream), request.messages, self._step, request.contents
+        )
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         fields = dict(self._fields)
@@ -122,14 +135,20 @@ def encode_message(message: Message, contents: Contents) -> bytes:
         return _encode_odd(message, contents)
     role = message.role
     if role is Role.TOOL:
-        return _encode(_Result(message.call_id, message.content))
+        call_id = message.call_id or ""
+        return _encode(
+            _Result(call_id if len(call_id) <= _MAX_ID_CHARS else _fit_id(call_id), message.content)
+        )
     if not message.tool_calls:
         return _encode(_Asked(role, message.content))
     calls: list[_Call] = []
     for call in message.tool_calls:
         if call.opaque is not None:
             return _encode_odd(message, contents)
-        calls.append(_Call(call.call_id, _Function(call.name, call.arguments)))
+        call_id = call.call_id
+        if len(call_id) > _MAX_ID_CHARS:
+            call_id = _fit_id(call_id)
+        calls.append(_Call(call_id, _Function(fit_name(call.name), fit_arguments(call.arguments))))
     # Servers whose models think between calls need the reasoning sent back, but only between calls.
     return _encode(_Said(message.content or None, calls, message.reasoning or None))
 
@@ -139,7 +158,7 @@ def _encode_odd(message: Message, contents: Contents) -> bytes:
     role = message.role
     raw: dict[str, Json] = {"role": role, "content": message.content}
     if role is Role.TOOL:
-        raw["tool_call_id"] = message.call_id
+        raw["tool_call_id"] = _fit_id(message.call_id or "")
     elif message.tool_calls:
         raw["content"] = message.content or None
         if message.reasoning:
@@ -201,16 +220,21 @@ def _odd_encoder(has_reasoning: bool, has_short_ids: bool) -> Encode:
     return encode
 
 
+def _fit_id(call_id: str) -> str:
+    """Return the id, or one derived from it if it is longer than OpenAI accepts."""
+    return call_id if len(call_id) <= _MAX_ID_CHARS else fit_id(call_id, _MAX_ID_CHARS)
+
+
 def _shorten_id(call_id: str) -> str:
     """Return the id if it consists of nine letters and digits, else such an id derived from it."""
     if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
         return call_id
-    return hashlib.sha256(call_id.encode()).hexdigest()[:9]
+    return hashlib.sha256(call_id.encode(errors="replace")).hexdigest()[:9]
 
 
 def _encode_call(call: ToolCall) -> dict[str, Json]:
-    function = {"name": call.name, "arguments": call.arguments}
-    raw: dict[str, Json] = {"id": call.call_id, "type": "function", "function": function}
+    function = {"name": fit_name(call.name), "arguments": fit_arguments(call.arguments)}
+    raw: dict[str, Json] = {"id": _fit_id(call.call_id), "type": "function", "function": function}
     if call.opaque:
         opaque = _of_this_dialect(call.opaque)
         function.update(opaque.pop("function", ()))

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, RequestError
+from treadle.core.log import Log
 from treadle.core.parts import base64_of
 from treadle.core.types import (
     Artifact,
@@ -30,6 +31,7 @@ from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.openai_responses.answer import KEY, ResponseReader, read_completion
 from treadle.models.dialects.openai_responses.stream import ResponseCollector
 from treadle.models.protocol import Watch
+from treadle.models.wire.arguments import fit_arguments, fit_id, fit_name
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.openai import OPENAI
 from treadle.models.wire.parts import (
@@ -38,6 +40,7 @@ from treadle.models.wire.parts import (
     check_part,
     data_url,
     file_name,
+    join_body,
     text_of_part,
     with_attached,
 )
@@ -58,7 +61,6 @@ _CALLERS_TOOLS = frozenset(
     )
 )
 """Types of tools that the caller has to run, which cannot be server tools."""
-_MAX_ID_CHARS = 64
 _GONE = re.compile(rb"previous[_ ]response|response with id", re.IGNORECASE)
 """Texts in the errors of servers that no longer have a response. Source: OpenAI 2026, vLLM 0.11."""
 
@@ -144,7 +146,7 @@ class OpenAIResponsesModel(HttpModel):
         if self._state == "conversation":
             mark = {"conversation": self._conversation}
         else:
-            mark = {"id": completion.response_id, "after": _digest(self._items(request)[0])}
+            mark = {"id": completion.response_id, "after": _digest(request)}
         message = completion.message
         opaque = message.opaque or {}
         kept = {**opaque, KEY: {**opaque.get(KEY, {}), **mark}}
@@ -152,20 +154,14 @@ class OpenAIResponsesModel(HttpModel):
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
         prefix = self._kept_prefix(request, is_stream)
-        items, waiting = self._items(request)
+        messages = request.messages
         if self._state != "none" and (known := self._known(request)) is not None:
-            items = items[known[0] + 1 :]
             if self._state == "previous_response_id":
                 prefix = prefix.replace(
                     b'"input":[', b'"previous_response_id":' + _encode(known[1]) + b',"input":['
                 )
-        if waiting:
-            items = [*items, waiting]
-        return b"".join((prefix, b",".join(items), b"]}"))
-
-    def _items(self, request: Request) -> tuple[list[bytes], bytes]:
-        """Return the input items of each message, and those that follow after the last message."""
-        return request.messages.scan(_STEP, b"", request.contents)
+            messages = Log(list(messages)[known[0] + 1 :])
+        return join_body(prefix, messages, _STEP, request.contents)
 
     def _known(self, request: Request) -> tuple[int, str] | None:
         """Return the position of the newest message up to which the server has the transcript, and the id of its
@@ -183,8 +179,7 @@ class OpenAIResponsesModel(HttpModel):
             response_id = kept.get("id")
             if not isinstance(response_id, str) or response_id in self._gone:
                 return None
-            before = self._items(request)[0][:index]
-            return (index, response_id) if kept.get("after") == _digest(before) else None
+            return (index, response_id) if kept.get("after") == _digest(request, index) else None
         return None
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
@@ -212,8 +207,9 @@ class OpenAIResponsesModel(HttpModel):
         return read_completion(raw, self.settings, self._price, self.server)
 
 
-def _digest(items: list[bytes]) -> str:
-    """Return a hash that identifies a transcript."""
+def _digest(request: Request, count: int | None = None) -> str:
+    """Return a hash that identifies the transcript, or its first `count` messages."""
+    items = request.messages.map(encode_items, request.contents)[:count]
     return hashlib.blake2b(b",".join(items), digest_size=12).hexdigest()
 
 
@@ -273,7 +269,7 @@ def encode_items(message: Message, contents: Contents) -> bytes:
     """Return the input items of a message, joined by commas."""
     role = message.role
     if role is Role.TOOL:
-        call_id = _fit_length(message.call_id or "")
+        call_id = fit_id(message.call_id or "")
         if not message.parts:
             return _encode(_Result(call_id, message.content))
         output = _encode_content(message, contents)
@@ -320,7 +316,8 @@ _STEP = with_attached(encode_items, _parts_apart)
 
 def _plain_items(message: Message) -> list[Json]:
     items: list[Json] = [
-        _Call(_fit_length(call.call_id), call.name, call.arguments) for call in message.tool_calls
+        _Call(fit_id(call.call_id), fit_name(call.name), fit_arguments(call.arguments))
+        for call in message.tool_calls
     ]
     if message.content or not items:
         items.insert(0, _Asked(Role.ASSISTANT, message.content))
@@ -356,12 +353,10 @@ def _restore(message: Message, contents: Contents) -> list[Json] | None:
 
 
 def _encode_call(call: ToolCall) -> dict[str, Json]:
-    call_id = _fit_length(call.call_id)
-    return {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": call.arguments}
-
-
-def _fit_length(call_id: str) -> str:
-    """Return the id, or one derived from it if it is longer than the API accepts."""
-    if len(call_id) <= _MAX_ID_CHARS:
-        return call_id
-    return f"call_{hashlib.sha256(call_id.encode(errors='replace')).hexdigest()[:32]}"
+    call_id = fit_id(call.call_id)
+    return {
+        "type": "function_call",
+        "call_id": call_id,
+        "name": fit_name(call.name),
+        "arguments": fit_arguments(call.arguments),
+    }

@@ -1,0 +1,94 @@
+"""`treadle check`: reads a whole journal and says what is damaged."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Annotated, TypeVar
+
+import msgspec
+import typer
+
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.journals import find_runs, open_existing
+from treadle.cli.terminal.output import (
+    print_error,
+    print_lines,
+    print_note,
+    stderr,
+    stdout,
+    write_command,
+    write_count,
+)
+from treadle.journal.check import Check, Checked
+
+T = TypeVar("T")
+
+EXAMPLES = (
+    "treadle check",
+    "treadle check last --journal backup.db",
+)
+
+
+def check(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN...", help="Check only these runs, and not the store itself.", show_default=False
+        ),
+    ] = None,
+    journal: o.Journal = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """Read a whole journal and say what is damaged.
+
+    Every event, content and listed fact is read and compared with its checksum or hash. The exit code is 0 if all
+    of it is whole, 1 otherwise.
+    """
+    with closing(open_existing(journal)) as opened:
+        checks = Check(opened)
+        run_ids = find_runs(opened, runs, is_all=not runs)
+        problems = [] if runs else list(with_bar(checks.check_store(), "the store", None))
+        found: list[Checked] = []
+        totals = [0, 0]
+        for checked in with_bar(map(checks.check_run, run_ids), "runs", len(run_ids)):
+            totals = [totals[0] + checked.events, totals[1] + checked.contents]
+            if is_json:
+                print_lines([msgspec.json.encode(checked)])
+            if checked.problems:
+                found.append(checked)
+    for problem in problems:
+        print_error(problem)
+    for checked in found:
+        _print(checked, journal)
+    if not is_json:
+        whole = write_count(len(run_ids) - len(found), "run")
+        counts = f"{write_count(totals[0], 'event')}, {write_count(totals[1], 'content')}"
+        damage = f", {write_count(len(found), 'run')} damaged" if found else ""
+        stdout().print(f"{whole} whole{damage}; {counts} read", style="bold", soft_wrap=True)
+    return int(bool(problems or found))
+
+
+def _print(checked: Checked, journal: str | None) -> None:
+    """Print what is damaged in a run, and what to do."""
+    for problem in checked.problems:
+        print_error(problem)
+    advice = "restore a backup of the journal"
+    if checked.events:
+        fork = write_command("fork", checked.run_id, at=str(checked.events), journal=journal)
+        advice += f", or continue from before the damage: {fork}"
+    print_note(f"run {checked.run_id}: {write_count(checked.events, 'event')} can be read; {advice}")
+
+
+def with_bar(items: Iterable[T], noun: str, total: int | None) -> Iterator[T]:
+    """Yield `items`, and show on a terminal how many of `total` there were."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("checking {task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=stderr(), transient=True) as progress:
+        bar = progress.add_task(noun, total=total)
+        for item in items:
+            progress.advance(bar)
+            yield item

@@ -1,0 +1,137 @@
+"""Checksums of rows, and the frames of a run, which are checked while they are read.
+
+A frame's checksum is the CRC-32 of its body, continued from the checksum of the run's frame before it, and at the
+run's first frame from that of the run's id. It therefore covers the body, the run that the frame belongs to and its
+place in the run. CRC-32 finds every change of up to 32 bits in a row; it is no protection against forgery. The
+other columns of a frame are checked against the frames around it.
+
+A row that an older Treadle wrote has no checksum, and the next frame's begins with the run's id again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from treadle.core.errors import JournalError
+
+Query = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
+"""A function that returns the rows of a SELECT."""
+
+_BATCH = 256
+"""How many frames are read at a time."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Head(NamedTuple):
+    """The end of a run's chain of frames."""
+
+    run_id: str
+    key: int
+    """The number of the run's row."""
+    frame: int
+    """The run's newest frame."""
+    events: int | None
+    """The number of the run's events; `None` if it is not known."""
+
+
+def seed_of(run_id: str) -> int:
+    """Return the number that the checksums of a run begin with."""
+    return crc32(run_id.encode(errors="replace"))
+
+
+def row_checksum(values: tuple[object, ...], seed: int) -> int:
+    """Return the checksum of a row in `runs` or `heads`, given the facts in it."""
+    return crc32(_encode(values), seed)
+
+
+def damaged(run_id: str, problem: str) -> JournalError:
+    """Return the error for a run that is damaged in the store."""
+    return JournalError(f"run {run_id!r} is damaged: {problem}; `treadle check` says what is whole")
+
+
+def read_frames(
+    query: Query, head: Head, after_seq: int = 0, until_seq: int | None = None
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the frames that hold the events after `after_seq`, each as its first seq and the bodies of its events.
+
+    Every frame is checked before it is yielded, and few frames are in memory at a time. Frames after `until_seq`
+    are not read.
+    Raises: `JournalError` at the first frame that is missing or damaged.
+    """
+    if until_seq is not None and until_seq <= after_seq:
+        return
+    run_id = head.run_id
+    chain = query(_CHAIN, (head.frame, after_seq + 1))
+    is_whole = bool(chain) and chain[0][2] <= after_seq + 1 and {run for *_, run in chain} == {head.key}
+    if not is_whole:  # the chain leads elsewhere, but the frames before the damage can be found
+        chain = query(_OF_RUN, (head.key, after_seq))
+    if until_seq is not None:
+        chain = [row for row in chain if row[2] <= until_seq]
+    _, before, expected, _ = chain[0] if chain else (0, 0, after_seq + 2, 0)
+    checksum = None
+    if expected == 1:
+        before = 0
+    if expected > after_seq + 1:
+        raise damaged(run_id, f"the frame of event {after_seq + 1} is missing or belongs to another run")
+    if before:
+        rows = query("SELECT checksum FROM frames WHERE id=?", (before,))
+        checksum = rows[0][0] if rows else None
+    ids = [row[0] for row in chain]
+    for start in range(0, len(ids), _BATCH):
+        batch = ids[start : start + _BATCH]
+        rows = query(_FRAMES, (_encode(batch).decode(),))
+        for index, frame in enumerate(batch):
+            row = rows[index] if index < len(rows) else (0,)
+            if row[0] != frame:
+                raise damaged(run_id, f"the frame of event {expected} is missing")
+            raws = _check(head, row, before, expected, seed_of(run_id) if checksum is None else checksum)
+            yield expected, raws
+            before, expected, checksum = frame, expected + len(raws), row[-1]
+    if until_seq is None and head.events not in (None, expected - 1):
+        raise damaged(run_id, f"it has {head.events} events, and {expected - 1} of them were found")
+    if until_seq is None and not is_whole:
+        raise damaged(run_id, "its row in the table `heads` leads to another run")
+
+
+def check_frame(
+    run_id: str, body: object, count: int, first_seq: int, checksum: object, seed: int
+) -> list[bytes]:
+    """Return the bodies of the events in a frame. Raises: `JournalError` if the frame is damaged."""
+    if isinstance(body, bytes) and checksum in (None, crc32(body, seed)):
+        raws = body.splitlines()
+        if raws and len(raws) == count:
+            return raws
+    raise damaged(run_id, f"the frame of the events from {first_seq} on has other content than was written")
+
+
+def _check(head: Head, row: tuple[Any, ...], before: int, expected: int, seed: int) -> list[bytes]:
+    _, previous, run, seq, count, body, checksum = row
+    if run != head.key:
+        raise damaged(head.run_id, f"the frame of event {expected} belongs to another run")
+    if (previous, seq) != (before, expected):
+        raise damaged(head.run_id, f"the frame of event {expected} does not continue the one before it")
+    return check_frame(head.run_id, body, count, expected, checksum, seed)
+
+
+_CHAIN = (
+    "WITH RECURSIVE chain(id, previous, seq, run) AS ("
+    "SELECT id, previous, seq, run FROM frames WHERE id=? UNION ALL "
+    "SELECT frames.id, frames.previous, frames.seq, frames.run FROM chain "
+    "JOIN frames ON frames.id = chain.previous "
+    "WHERE chain.previous > 0 AND chain.previous < chain.id AND chain.seq > ?"
+    ") SELECT id, previous, coalesce(CAST(seq AS INTEGER), 0), run FROM chain ORDER BY id"
+)
+"""The frames of a run that hold the events from a seq on. It ends because a frame comes after its previous one."""
+
+_OF_RUN = (
+    "SELECT id, previous, CAST(seq AS INTEGER), run FROM frames "
+    "WHERE run = ? AND seq + count - 1 > ? ORDER BY id"
+)
+
+_FRAMES = (
+    "SELECT id, previous, run, seq, count, body, checksum FROM frames "
+    "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
+)
