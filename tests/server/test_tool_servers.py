@@ -84,7 +84,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "seed" / "a.txt").write_text("planted")
     served = Served(folder, "--tools", "files", "--tools", "python", "--tools", "own.py", "--mount", "seed")
     yield served
-    assert served.stop() == (130, "")
+    assert served.stop() == (130, "interrupted\n")
 
 
 def test_the_file_tools_answer_as_deepfabric_knows_them(served: Served) -> None:
@@ -283,4 +283,4 @@ def test_what_cannot_be_served(tmp_path: Path) -> None:
     served.stop()
     assert run("--spin", "--mcp", "http")[0] == 2
     assert "unknown toolset 'fils'; did you mean 'files'" in run("--tools", "fils")[1]
-    assert "does not exist" in run("--mount", "absent")[1]
+    assert "there is no such file or folder" in run("--mount", "absent")[1]

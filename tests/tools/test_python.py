@@ -284,7 +284,7 @@ async def test_an_exported_journal_brings_the_variables_along() -> None:
     ).run("go")
     await import_lines(other, export_run(journal, run.run_id))
     ask = ScriptedModel([[call("python", {"code": "len(big), open('f').read()"})], "ok"])
-    forked = await Agent(ask, tools=[python], journal=other).fork(run.run_id, text="on")
+    forked = await Agent(ask, tools=[python], journal=other).fork(run.run_id, text="on", trust=True)
     assert forked.messages[-2].content == "(2000, 'x')"
     kept = {digest for event in run.events for digest in digests_of(event.body)}
     assert sum(len(journal.read_blob(digest)) for digest in kept) < 40_000
