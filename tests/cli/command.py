@@ -2,7 +2,7 @@
 
 The process is forked from one that has done its imports (`tests.forks`), because importing is most of what a
 command does. What comes before that is tested by `RealCli`, which starts the installed program: its entry point,
-its help, which loads each command's module, and how signals and closed pipes end it.
+and how signals and closed pipes end it.
 """
 
 import json
@@ -14,12 +14,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.forks.process import ForkServer, Process
+from tests.forks.process import FORKS, Process
 
 Json = Any
 Started = Process | subprocess.Popen[str]
-
-FORKS = ForkServer("treadle.*", "pyreqwest.client", "rich.progress", "rich.markdown", "rich.live")
 
 
 class Result:

@@ -39,7 +39,7 @@ def test_tools_that_the_journal_names_are_taken(cli: Cli) -> None:
     assert (checked.code, checked.out) == (0, "same    r  1 of 1 call\n")
     checked = cli("verify", "r", "--tools", "files", "--journal", "runs.db")
     assert (checked.code, checked.err) == (2, FAR)
-    (cli.folder / "shop.py").write_text(SHOP.replace("3 EUR", "4 EUR"))
+    (cli.folder / "shop.py").write_text(SHOP.replace("3 EUR", "40 EUR"))
     checked = cli("verify", "r", "--tools", "shop.py", "--journal", "runs.db")
     assert (checked.code, checked.out.split()[0]) == (1, "differs")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.crash.scenario import RUN_ID, SCENARIOS
-from tests.forks.process import ROOT, ForkServer
+from tests.forks.process import FORKS, ROOT
 
 from treadle import Agent, InDoubt, ScriptedModel, open_journal
 from treadle.core.events import DurableBody, InferenceCompleted, ToolStarted
@@ -41,8 +41,7 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-FORKS = ForkServer("treadle.*", "tests.crash.scenario", "jsonschema_rs", "mcp")
-"""A fork of this process could not use tools with threads of their own that other tests have used in it."""
+# A fork of this process could not use tools with threads of their own that other tests have used in it.
 DRIVE = "from tests.crash.scenario import main; main()"
 
 

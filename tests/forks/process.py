@@ -1,8 +1,8 @@
 """Python processes whose imports are already done: a server imports modules once and forks for each process.
 
-A forked process is a real one: it has its own id, streams, folder, environment, signals and exit code, it ends as
-Python ends, and it can be killed. Only its start differs: no program file is executed, no interpreter starts and
-nothing is imported; what is tested about these needs `subprocess`. `ForkServer.start` itself uses `subprocess` if
+A forked process is a real one: it has its own id, streams, folder, environment, signals and exit code, its exit
+handlers run, and it can be killed. Its start differs: no program file is executed, no interpreter starts and
+nothing is imported. So does its end: modules are not torn down. What is tested about these needs `subprocess`. `ForkServer.start` itself uses `subprocess` if
 the environment sets variables that change how Python starts.
 """
 
@@ -174,6 +174,18 @@ class ForkServer:
         if env is not None and _start_of(env) != _start_of(os.environ):
             return subprocess.Popen([sys.executable, *arguments], text=True, encoding="utf-8", **options)
         return Process(self, arguments, **options)
+
+
+FORKS = ForkServer(
+    "treadle.*",
+    "pyreqwest.client",
+    "rich.progress",
+    "rich.markdown",
+    "rich.live",
+    "jsonschema_rs",
+    "mcp",
+)
+"""The server of all tests that start `treadle` or a program that uses it. A server takes seconds to start."""
 
 
 def _start_of(env: Mapping[str, str]) -> dict[str, str]:

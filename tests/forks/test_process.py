@@ -20,6 +20,16 @@ PROGRAMS = {
     "exit message": "import sys; sys.exit('over')",
     "error": "1 / 0",
     "at exit": "import atexit; atexit.register(print, 'bye'); raise SystemExit(3)",
+    "handlers run by hand": "import atexit, os; print(1, flush=True); atexit._run_exitfuncs(); os._exit(5)",
+    "large exit code": "import sys; sys.exit(-2)",
+    "lost task": """
+        import asyncio
+        async def fail(): 1 / 0
+        async def main(): globals().update(task=asyncio.create_task(fail())); await asyncio.sleep(0.01)
+        asyncio.run(main())
+        del task
+    """,
+    "full output": "import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); print('x')",
     "thread": """
         import threading, time
         threading.Thread(target=lambda: (time.sleep(0.1), print('last'))).start()
@@ -42,8 +52,8 @@ CHANGES: list[dict[str, str]] = [
 
 def outcome(process: Any) -> tuple[int, str, str]:
     out, err = process.communicate("stdin\n", timeout=60)
-    # The tracebacks begin differently: one of them contains the server's frames.
-    last = err.splitlines()[-1:] if "Traceback" in err else err
+    # Their first lines differ: one traceback contains the server's frames, and the streams have other names.
+    last = err.splitlines()[-1:] if "Traceback" in err or "Exception ignored" in err else err
     return process.returncode, out, last
 
 

@@ -10,12 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.forks.process import ForkServer
+from tests.forks.process import FORKS
 
 from treadle import Agent, ScriptedModel, open_journal
 
-FORKS = ForkServer("treadle.*")
-"""The files of Python may be closed to the other user, so the process has imported everything before."""
+# The files of Python may be closed to the other user, so the process has imported everything before.
 READ = """
 import asyncio, os, sys
 from treadle import Agent, JournalError, ScriptedModel, open_journal

@@ -5,7 +5,7 @@ import time
 from email.utils import formatdate
 
 import pytest
-from tests.forks.process import ForkServer
+from tests.forks.process import FORKS
 from tests.models.answers import answer, error
 from tests.models.server import Received, Reply, serve
 
@@ -13,7 +13,6 @@ from treadle import Agent, Policy, Run, model, open_journal
 from treadle.core.events import Event, InferenceCompleted, InferenceFailed
 from treadle.models import Limiter
 
-FORKS = ForkServer("treadle.*")
 DRIVE = """
 import sys
 from treadle import Agent, model, open_journal
