@@ -2,8 +2,8 @@
 
 A forked process is a real one: it has its own id, streams, folder, environment, signals and exit code, its exit
 handlers run, and it can be killed. Its start differs: no program file is executed, no interpreter starts and
-nothing is imported. So does its end: modules are not torn down. What is tested about these needs `subprocess`. `ForkServer.start` itself uses `subprocess` if
-the environment sets variables that change how Python starts.
+nothing is imported. So does its end: modules are not torn down. What is tested about these needs `subprocess`.
+`ForkServer.start` itself uses `subprocess` if the environment sets variables that change how Python starts.
 """
 
 import contextlib
@@ -184,6 +184,7 @@ FORKS = ForkServer(
     "rich.live",
     "jsonschema_rs",
     "mcp",
+    "tests.crash.scenario",
 )
 """The server of all tests that start `treadle` or a program that uses it. A server takes seconds to start."""
 
