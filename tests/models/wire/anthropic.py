@@ -4,11 +4,6 @@ import json
 from functools import cache
 
 import msgspec
-from anthropic import AsyncAnthropic
-from anthropic.types.message_create_params import (
-    MessageCreateParamsNonStreaming,
-    MessageCreateParamsStreaming,
-)
 from pydantic import TypeAdapter
 
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
@@ -142,6 +137,8 @@ def tools(body):
 
 async def ask_vendor(base_url, question, *, is_streamed):
     """Return what the vendor's own client reads from the response: text, calls, reasoning, tokens in and out."""
+    from anthropic import AsyncAnthropic
+
     client = AsyncAnthropic(base_url=base_url.removesuffix("/v1"), api_key="k", max_retries=0)
     asked = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": question}]}
     if is_streamed:
@@ -161,6 +158,8 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 def check(body):
     """Check a request's body with the vendor's own types."""
-    adapter(
-        MessageCreateParamsStreaming if body.get("stream") else MessageCreateParamsNonStreaming
-    ).validate_python(body)
+    from anthropic.types import message_create_params as params
+
+    is_streamed = body.get("stream")
+    kind = params.MessageCreateParamsStreaming if is_streamed else params.MessageCreateParamsNonStreaming
+    adapter(kind).validate_python(body)

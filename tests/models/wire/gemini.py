@@ -3,8 +3,6 @@
 import json
 
 import msgspec
-from google import genai
-from google.genai import types
 
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
 from treadle.models import GeminiModel
@@ -111,6 +109,9 @@ def tools(body):
 
 async def ask_vendor(base_url, question, *, is_streamed):
     """Return what the vendor's own client reads from the response: text, calls, reasoning, tokens in and out."""
+    from google import genai
+    from google.genai import types
+
     options = types.HttpOptions(base_url=base_url.removesuffix("/v1"), api_version="v1")
     client = genai.Client(api_key="k", http_options=options)
     models = client.aio.models
@@ -137,6 +138,8 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 def check(body):
     """Check a request's body with the vendor's own types."""
+    from google.genai import types
+
     for content in body["contents"]:
         types.Content.model_validate(content)
     for tool in body.get("tools", ()):

@@ -3,8 +3,6 @@
 import json
 
 import msgspec
-from ollama import AsyncClient, ChatResponse
-from ollama._types import ChatRequest
 
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
 from treadle.models import OllamaModel
@@ -88,10 +86,12 @@ def tools(body):
 
 async def ask_vendor(base_url, question, *, is_streamed):
     """Return what the vendor's own client reads from the response: text, calls, reasoning, tokens in and out."""
+    from ollama import AsyncClient
+
     client = AsyncClient(host=base_url)
     asked = {"model": "m", "messages": [{"role": "user", "content": question}]}
     if is_streamed:
-        chunks: list[ChatResponse] = [chunk async for chunk in await client.chat(**asked, stream=True)]
+        chunks = [chunk async for chunk in await client.chat(**asked, stream=True)]
     else:
         chunks = [await client.chat(**asked)]
     calls = [call.function for chunk in chunks for call in chunk.message.tool_calls or ()]
@@ -106,4 +106,6 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 def check(body):
     """Check a request's body with the vendor's own types."""
+    from ollama._types import ChatRequest
+
     ChatRequest.model_validate(body)

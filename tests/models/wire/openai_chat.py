@@ -3,11 +3,6 @@
 import json
 from functools import cache
 
-from openai import AsyncOpenAI
-from openai.types.chat.completion_create_params import (
-    CompletionCreateParamsNonStreaming,
-    CompletionCreateParamsStreaming,
-)
 from pydantic import TypeAdapter
 
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
@@ -100,6 +95,8 @@ def tools(body):
 
 async def ask_vendor(base_url, question, *, is_streamed):
     """Return what the vendor's own client reads from the response: text, calls, reasoning, tokens in and out."""
+    from openai import AsyncOpenAI
+
     client = AsyncOpenAI(base_url=base_url, api_key="k", max_retries=0)
     asked = {"model": "m", "messages": [{"role": "user", "content": question}]}
     if is_streamed:
@@ -120,8 +117,13 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 def check(body):
     """Check a request's body with the vendor's own types."""
-    params = CompletionCreateParamsStreaming if body.get("stream") else CompletionCreateParamsNonStreaming
-    adapter(params).validate_python(body)
+    from openai.types.chat import completion_create_params as params
+
+    is_streamed = body.get("stream")
+    kind = (
+        params.CompletionCreateParamsStreaming if is_streamed else params.CompletionCreateParamsNonStreaming
+    )
+    adapter(kind).validate_python(body)
 
 
 def with_image(raw, data):

@@ -3,11 +3,6 @@
 import json
 from functools import cache
 
-from openai import AsyncOpenAI
-from openai.types.responses.response_create_params import (
-    ResponseCreateParamsNonStreaming,
-    ResponseCreateParamsStreaming,
-)
 from pydantic import TypeAdapter
 
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
@@ -153,6 +148,8 @@ def tools(body):
 
 async def ask_vendor(base_url, question, *, is_streamed):
     """Return what the vendor's own client reads from the response: text, calls, reasoning, tokens in and out."""
+    from openai import AsyncOpenAI
+
     client = AsyncOpenAI(base_url=base_url, api_key="k", max_retries=0)
     if is_streamed:
         async with client.responses.stream(model="m", input=question) as stream:
@@ -172,8 +169,11 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 def check(body):
     """Check a request's body with the vendor's own types."""
-    params = ResponseCreateParamsStreaming if body.get("stream") else ResponseCreateParamsNonStreaming
-    adapter(params).validate_python(body)
+    from openai.types.responses import response_create_params as params
+
+    is_streamed = body.get("stream")
+    kind = params.ResponseCreateParamsStreaming if is_streamed else params.ResponseCreateParamsNonStreaming
+    adapter(kind).validate_python(body)
 
 
 def with_image(raw, data):
