@@ -39,7 +39,7 @@ from treadle.tools.resolve import TOOLSETS, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
 
-MCP_SERVER = Path(__file__).parents[1] / "tools" / "mcp" / "sdk_server.py"
+MCP_SERVER = Path(__file__).parents[1] / "tools" / "mcp" / "small_server.py"
 Call = tuple[str, dict[str, Any]]
 
 
@@ -115,7 +115,7 @@ def _mcp(folder: Path, urls: dict[str, str]) -> Kind:
         bad=("add", {"a": 40, "b": "two"}),
         at_fault="/b",
         fails=("show", {"what": "nothing"}),
-        why="Error executing tool show",
+        why="there is no 'nothing' to show",
         slow=("wait", {"seconds": 100}),
     )
 
@@ -247,7 +247,7 @@ def make(kind: Kind) -> Iterator[Callable[[], Any]]:
     for toolset in made:
         getattr(toolset, "close", lambda: None)()
     deadline = time.monotonic() + 20
-    while (left := _children("sdk_server.py", "bwrap")) and time.monotonic() < deadline:
+    while (left := _children("small_server.py", "bwrap")) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert left == []
 
