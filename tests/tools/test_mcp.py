@@ -27,6 +27,7 @@ from treadle.trajectory.verify import verify_run
 
 HERE = Path(__file__).parent / "mcp"
 SDK = str(HERE / "sdk_server.py")
+SMALL = str(HERE / "small_server.py")
 ODD = str(HERE / "odd_server.py")
 
 
@@ -44,11 +45,21 @@ def calls(tmp_path: Path) -> Path:
     return tmp_path / "calls"
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MCPServer, Path]]:
+    calls = tmp_path_factory.mktemp("sdk") / "calls"
+    env = {"CALLS": str(calls), "API_KEY": "planted/key-00077"}
+    with MCPServer(sys.executable, args=[SDK], env=env, name="sdk") as server:
+        yield server, calls
+
+
 @pytest.fixture
-def sdk(calls: Path) -> Iterator[MCPServer]:
-    server = MCPServer(sys.executable, args=[SDK], env={"CALLS": str(calls)}, name="sdk")
-    yield server
-    server.close()
+def sdk(shared: tuple[MCPServer, Path]) -> MCPServer:
+    """The SDK's server, which takes long to start. One that was closed is started again."""
+    return shared[0]
+
+
+IN_ONE_WORKER = pytest.mark.xdist_group("the shared MCP server")
 
 
 @pytest.fixture
@@ -78,6 +89,13 @@ def over_http(tmp_path: Path, calls: Path) -> Iterator[str]:
     process.wait()
 
 
+async def noted(calls: Path, text: str) -> None:
+    """Wait until the server has noted `text`."""
+    async with asyncio.timeout(60):
+        while not calls.exists() or text not in calls.read_text().splitlines():
+            await asyncio.sleep(0.02)
+
+
 def children() -> set[int]:
     """Return this process's live children."""
     found = set()
@@ -91,6 +109,7 @@ def children() -> set[int]:
     return found
 
 
+@IN_ONE_WORKER
 async def test_tools_schemas_and_effects_come_from_the_server(sdk: MCPServer) -> None:
     specs = {tool.spec.name: tool.spec for tool in sdk.tools()}
     assert specs["add"].parameters["properties"]["a"]["type"] == "integer"
@@ -107,12 +126,13 @@ async def test_tools_schemas_and_effects_come_from_the_server(sdk: MCPServer) ->
 
 
 async def test_effects_may_be_given_by_name() -> None:
-    with MCPServer(sys.executable, args=[SDK], effects={"wait": "pure", "add": "once"}) as server:
+    with MCPServer(sys.executable, args=[SMALL], effects={"wait": "pure", "add": "once"}) as server:
         assert (named(server, "wait").spec.effect, named(server, "add").spec.effect) == ("pure", "once")
     with pytest.raises(ConfigError, match="has no tool 'wiat'; its tools are: add"):
-        MCPServer(sys.executable, args=[SDK], effects={"wiat": "pure"}).tools()
+        MCPServer(sys.executable, args=[SMALL], effects={"wiat": "pure"}).tools()
 
 
+@IN_ONE_WORKER
 async def test_results_of_every_kind(sdk: MCPServer) -> None:
     show = named(sdk, "show")
     image = await show.call({"what": "image"}, context())
@@ -130,6 +150,7 @@ async def test_results_of_every_kind(sdk: MCPServer) -> None:
     assert "show" in failed.content
 
 
+@IN_ONE_WORKER
 async def test_progress_and_the_idempotency_key_are_passed_on(sdk: MCPServer) -> None:
     heard: list[str] = []
     assert (await named(sdk, "report").call({"steps": 2}, context(heard=heard))).content == "reported"
@@ -137,28 +158,27 @@ async def test_progress_and_the_idempotency_key_are_passed_on(sdk: MCPServer) ->
     assert (await named(sdk, "key").call({}, context("run7"))).content == "run7/c1"
 
 
-async def test_cancelling_a_call_cancels_it_on_the_server(sdk: MCPServer, calls: Path) -> None:
+@IN_ONE_WORKER
+async def test_cancelling_a_call_cancels_it_on_the_server(shared: tuple[MCPServer, Path]) -> None:
+    sdk, calls = shared
     task = asyncio.ensure_future(named(sdk, "wait").call({"seconds": 60}, context()))
-    await asyncio.sleep(0.3)
+    await noted(calls, "waiting")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    for _ in range(200):
-        if calls.exists():
-            break
-        await asyncio.sleep(0.02)
-    assert calls.read_text() == "cancelled\n"
+    await noted(calls, "cancelled")
     assert (await named(sdk, "add").call({"a": 1, "b": 2}, context())).content == "3"
 
 
+@IN_ONE_WORKER
 async def test_one_process_serves_many_runs_at_once_and_is_gone_when_closed(sdk: MCPServer) -> None:
-    before = children()
     add = named(sdk, "add")
+    before = children()
     results = await asyncio.gather(*[add.call({"a": n, "b": n}, context(f"r{n}")) for n in range(50)])
     assert [item.content for item in results] == [str(2 * n) for n in range(50)]
-    assert len(children() - before) == 1
-    sdk.close()
     assert children() == before
+    sdk.close()
+    assert len(before - children()) == 1
 
 
 async def test_each_run_may_have_a_process_of_its_own(odd: Any) -> None:
@@ -176,20 +196,22 @@ async def test_each_run_may_have_a_process_of_its_own(odd: Any) -> None:
     assert children() == before
 
 
+@IN_ONE_WORKER
 def test_it_works_on_one_event_loop_after_another(sdk: MCPServer) -> None:
     add = named(sdk, "add")
     for _ in range(2):
         assert asyncio.run(add.call({"a": 1, "b": 1}, context())).content == "2"
 
 
-async def test_a_result_holds_no_key_of_the_server(calls: Path) -> None:
-    env = {"CALLS": str(calls), "API_KEY": "planted/key-00077"}
-    async with MCPServer(sys.executable, args=[SDK], env=env) as server:
-        put = named(server, "put")
-        told = f"{env['API_KEY']} and {quote(env['API_KEY'], safe='')} and {calls}"
-        output = await put.call({"value": told}, context())
-        assert output.content == f"put *** and *** and {calls}", "only what is secret by its name is hidden"
-        assert "planted" not in str(output)
+@IN_ONE_WORKER
+async def test_a_result_holds_no_key_of_the_server(shared: tuple[MCPServer, Path]) -> None:
+    sdk, calls = shared
+    key = "planted/key-00077"
+    output = await named(sdk, "put").call(
+        {"value": f"{key} and {quote(key, safe='')} and {calls}"}, context()
+    )
+    assert output.content == f"put *** and *** and {calls}", "only what is secret by its name is hidden"
+    assert "planted" not in str(output)
 
 
 async def test_over_http_with_a_session_that_the_server_forgets(over_http: str, calls: Path) -> None:

@@ -23,6 +23,11 @@ class Who(BaseModel):
 log = Path(os.environ.get("CALLS", os.devnull))
 
 
+def note(text: str) -> None:
+    with log.open("a") as file:
+        file.write(f"{text}\n")
+
+
 @app.tool(annotations=ToolAnnotations(read_only_hint=True))
 def add(a: int, b: int) -> int:
     """Add two numbers."""
@@ -32,8 +37,7 @@ def add(a: int, b: int) -> int:
 @app.tool(annotations=ToolAnnotations(idempotent_hint=True, destructive_hint=True))
 def put(value: str) -> str:
     """Note a value."""
-    with log.open("a") as file:
-        file.write(f"put {value} {os.getpid()}\n")
+    note(f"put {value} {os.getpid()}")
     return f"put {value}"
 
 
@@ -72,14 +76,14 @@ def odd() -> str:
 
 @app.tool()
 async def wait(seconds: float) -> str:
-    """Wait, and note it when that is over or cancelled."""
+    """Wait, and note that the call came and that it was cancelled."""
     import anyio
 
+    note("waiting")
     try:
         await anyio.sleep(seconds)
     except BaseException:
-        with log.open("a") as file:
-            file.write("cancelled\n")
+        note("cancelled")
         raise
     return "waited"
 
@@ -115,8 +119,7 @@ def forget(name: str) -> str:
 @app.tool()
 def end() -> str:
     """End the server without an answer."""
-    with log.open("a") as file:
-        file.write("end\n")
+    note("end")
     os._exit(3)
 
 
