@@ -13,7 +13,9 @@ IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 
 # The gate uses the same examples each time, so that a failure comes from the change under test; the long form draws
 # new ones. Neither has a deadline, because a busy machine is not a defect.
-hypothesis.settings.register_profile("gate", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile(
+    "gate", max_examples=50, deadline=None, derandomize=True, print_blob=True
+)
 hypothesis.settings.register_profile("full", deadline=None, max_examples=500, print_blob=True)
 hypothesis.settings.load_profile("full" if IS_FULL else "gate")
 
