@@ -80,7 +80,7 @@ async def test_no_clock_takes_a_live_run(tmp_path: Path, wall: float, ticks: flo
 
 async def test_a_clock_that_jumps_while_it_is_watched_takes_no_live_run(tmp_path: Path) -> None:
     path, clock = tmp_path / "runs.db", Shifted(-500)
-    with SqliteJournal(path, lease_seconds=1) as journal, SqliteJournal(path, clock=clock) as other:
+    with SqliteJournal(path, lease_seconds=3) as journal, SqliteJournal(path, clock=clock) as other:
         await hold(journal)
         set_owner(path, space="elsewhere -")
         taking = asyncio.ensure_future(other.acquire("r"))
@@ -141,14 +141,14 @@ async def test_who_hangs_loses_the_lease_and_is_refused(tmp_path: Path) -> None:
 async def test_a_locked_file_makes_nobody_look_dead(tmp_path: Path) -> None:
     """While the file is locked nobody can send a heartbeat. That is not the silence of a dead process."""
     path = tmp_path / "runs.db"
-    with SqliteJournal(path, lease_seconds=0.4) as journal, SqliteJournal(path) as other:
+    with SqliteJournal(path, lease_seconds=2) as journal, SqliteJournal(path) as other:
         await hold(journal)
         set_owner(path, beat_at=0.0, ticks=0.0)
         taking = asyncio.ensure_future(other.acquire("r"))
         await asyncio.sleep(0.05)
         blocker = sqlite3.connect(path, isolation_level=None, timeout=10)
         blocker.execute("BEGIN IMMEDIATE")
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(4)
         assert not taking.done()
         blocker.execute("COMMIT")
         blocker.close()
@@ -344,12 +344,11 @@ async def test_everybody_waits_while_a_process_is_stopped_within_a_transaction(
         os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
         writer.append([note("waits")])
         waiting = asyncio.ensure_future(writer.sync())
-        await asyncio.sleep(0.1)
-        clock.ticks = 1000.0
         async with asyncio.timeout(PATIENCE_SECONDS):
             while "has been locked by" not in caplog.text:
+                clock.ticks += 1000.0
                 await asyncio.sleep(0.05)
-        clock.ticks = 2000.0
+        clock.ticks += 1000.0
         await asyncio.sleep(0.2)
         assert not waiting.done()
         assert [info.run_id for info in journal.runs()] == ["r"]  # reading goes on

@@ -1,6 +1,7 @@
 """What a server asks a run to wait: too long a wait ends it at once, and a wait is obeyed after a resume too."""
 
 import asyncio
+import re
 import time
 from email.utils import formatdate
 
@@ -91,22 +92,27 @@ async def test_a_wait_that_one_run_was_asked_for_ends_the_others_that_wait_with_
 
 
 async def test_a_shorter_wait_is_told_to_those_who_watch():
-    async with serve([busy(2), Reply(answer("late"))]) as server:
+    told: list[InferenceFailed] = []
+    is_told = asyncio.Event()
+
+    def hear(item: object) -> None:
+        if isinstance(item, Event) and isinstance(item.body, InferenceFailed):
+            told.append(item.body)
+            is_told.set()
+
+    async with serve([busy(600)]) as server:
         limiter = Limiter(is_adaptive=False)
         agent = make(server.base_url, "memory:", limiter=limiter)
-        first = asyncio.ensure_future(agent.run("one"))
-        while limiter.held_seconds < 1.5:
+        runs = [asyncio.ensure_future(agent.run("one"))]
+        while not limiter.held_seconds:
             await asyncio.sleep(0.01)
-        heard: list[object] = []
-        run = await agent.run("two", on_event=heard.append)
-        assert run.stop_reason == "completed", run.error
-        told = [
-            item.body for item in heard if isinstance(item, Event) and isinstance(item.body, InferenceFailed)
-        ]
-        assert len(told) == 1
-        assert "the server asked, in its answer to another request, to send nothing for 2 s" in told[0].error
-        assert 1.0 < told[0].retry_in_seconds < 2.2
-        assert (await first).stop_reason == "completed"
+        runs.append(asyncio.ensure_future(agent.run("two", on_event=hear)))
+        await asyncio.wait_for(is_told.wait(), 60)
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
+    assert re.search(r"in its answer to another request, to send nothing for \d+ s", told[0].error)
+    assert 0 < told[0].retry_in_seconds < 602
 
 
 async def test_a_resumed_run_waits_for_the_rest_even_after_a_kill(tmp_path):
