@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tests.sandbox.here import needs_sandbox
 
 from treadle.sandbox.commands.bubblewrap import FOLDERS, OUTER_ID, is_root, make_etc
 from treadle.sandbox.commands.command import Command
-from treadle.sandbox.commands.home import make_root
+from treadle.sandbox.commands.home import PREFIX, _lock, _sweep, make_root
 from treadle.sandbox.protocol import Limits
 
 pytestmark = [
@@ -54,6 +56,7 @@ def start_and_die(delay_seconds: float, mark: str, *, is_isolated: bool) -> str:
     os.close(write_end)
     with os.fdopen(read_end) as pipe:
         home = pipe.readline().strip()
+    assert home, "the child could not make a folder"
     time.sleep(delay_seconds)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -70,3 +73,21 @@ def test_no_process_is_left(is_isolated: bool) -> None:
     while (left := processes_of(mark, *homes)) and time.monotonic() < give_up_at:
         time.sleep(0.1)
     assert left == []
+
+
+def test_a_new_folder_that_another_process_sweeps_away_is_made_again(tmp_path: Path) -> None:
+    is_over = threading.Event()
+
+    def sweep() -> None:
+        while not is_over.is_set():
+            _sweep(tmp_path)
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    try:
+        for _ in range(50):
+            home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=tmp_path))
+            assert _lock(home) == home.exists()
+    finally:
+        is_over.set()
+        thread.join()

@@ -87,15 +87,25 @@ def _home() -> Path:
     _sweep(base)
     while True:
         home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        if _lock(home):
+            atexit.register(_leave, home, os.getpid(), _start_sweeper(home))
+            return home
+
+
+def _lock(home: Path) -> bool:
+    """Lock a new folder until this process ends. Return `False` if another process has just swept it away."""
+    try:
         home.chmod(0o711)
         # It stays open, and so locked, until the process ends.
         lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), home.stat()):
-                atexit.register(_leave, home, os.getpid(), _start_sweeper(home))
-                return home
-        os.close(lock)
+    except FileNotFoundError:
+        return False
+    with suppress(BlockingIOError, FileNotFoundError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), home.stat()):
+            return True
+    os.close(lock)
+    return False
 
 
 def _base() -> Path:
