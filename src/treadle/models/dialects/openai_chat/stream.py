@@ -21,6 +21,8 @@ class ChatCollector(Collector):
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
         self.finish_reason: Json = None
+        self._is_odd = False
+        """True if an object came that is not a chunk."""
         self._head: dict[str, Json] = {}
         self._choice: dict[str, Json] = {}
         self._message: dict[str, Json] = {}
@@ -35,7 +37,11 @@ class ChatCollector(Collector):
 
     @property
     def is_complete(self) -> bool:
-        return self.finish_reason is not None
+        return bool(self.finish_reason)
+
+    def end(self) -> None:
+        # Without a finish reason, an object that is not a chunk may have said what went wrong.
+        self.is_done = self.is_complete or not self._is_odd
 
     def add(self, event: Json) -> None:
         choices = event.get("choices")
@@ -43,6 +49,7 @@ class ChatCollector(Collector):
             if (error := find_error(event)) is not None:
                 raise explain_error(self._server, 200, error)
             choices = choices or ()
+            self._is_odd = self._is_odd or not ("choices" in event or "usage" in event)
         for name, value in event.items():
             if name != "choices" and value is not None:
                 self._head[name] = value
@@ -51,7 +58,7 @@ class ChatCollector(Collector):
 
     def _add_choice(self, choice: dict[str, Json]) -> None:
         for name, value in choice.items():
-            if value is None:
+            if value is None or value == "":
                 continue
             if name in ("delta", "message"):
                 self._add_delta(value)
@@ -92,6 +99,8 @@ class ChatCollector(Collector):
             value, thought, _ = read_parts(value)
             if thought:
                 self._add_reasoning("reasoning_content", thought)
+        if type(value) is not str:
+            raise TypeError("content is neither text nor parts")
         if value:
             self._texts.setdefault("content", []).append(value)
             self._on_delta(TextDelta(value))
