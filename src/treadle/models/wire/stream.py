@@ -115,7 +115,7 @@ class BodyReader:
     def _find_form(self) -> bool:
         """Decide how to read the body by its first bytes. Return false if it is a document, or not known yet."""
         begin = b"".join(self._unread)
-        if BOM.startswith(begin[:3]):
+        if len(begin) < len(BOM) and BOM.startswith(begin):
             return False
         begin = begin.removeprefix(BOM).lstrip()
         if not begin or any(field.startswith(begin) for field in _FIELDS):
@@ -132,7 +132,8 @@ class BodyReader:
 
         Raises: `ProviderError` for an error in it, `TransportError` if it is incomplete.
         """
-        for event in () if self._reader is None else self._reader.close():
+        rest = () if self._reader is None else self._reader.close()
+        for event in [item for events in rest for item in self._split(events)]:
             # An incomplete event at the end is not a separate error: the answer is incomplete.
             if _is_end(event) or self._read(event) is not None:
                 self._add(event)
@@ -208,14 +209,20 @@ class BodyReader:
             # The first line is not JSON, so it may belong to a document of several lines.
             self._is_document, self._reader = True, None
             return
-        lines = event.split(b"\n")
-        if len(lines) > 1 and self._read(lines[0]) is not None:
+        lines = self._split(event)
+        if len(lines) > 1:
             for line in lines:
                 self._add(line)
             return
         raise ServerError(
             f"{self._server.origin} streamed what is not JSON: {self._server.excerpt(event)}", status=200
         )
+
+    def _split(self, event: bytes) -> list[bytes]:
+        """Return the lines of `event` if they are events without the empty lines between them, else `[event]`."""
+        lines = event.split(b"\n")
+        is_several = len(lines) > 1 and self._read(event) is None and self._read(lines[0]) is not None
+        return lines if is_several else [event]
 
     def _add_document(self, body: bytes) -> None:
         raw = self._read(body)
