@@ -315,9 +315,8 @@ def skip_space_and(reader: Reader, position: int, what: str) -> StepsTo:
 def skip_space(reader: Reader, position: int) -> StepsTo:
     """Skip white space, and return the position after it."""
     while True:
-        match = SPACE.match(reader.text, position)
-        assert match is not None
-        position = match.end()
+        # A match that is held while this waits would force a copy when the text grows.
+        position = SPACE.match(reader.text, position).end()  # type: ignore[union-attr]
         if position < len(reader.text) or reader.is_whole:
             return position
         yield
