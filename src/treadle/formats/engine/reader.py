@@ -60,6 +60,8 @@ class Reader:
         self.content = Content(self.pieces)
         self.steps_left = 50_000
         """The number of long searches that are still allowed. At 0, quoted calls are no longer looked for."""
+        self.depth = 0
+        """The number of readers that this one reads a part of the text for."""
         self._next: dict[str, tuple[int, int]] = {}
         self.markers: dict[Scanner, tuple[int, str, int]] = {}
         """For each scanner: where its last search began, which marker it found, and where."""
