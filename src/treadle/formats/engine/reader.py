@@ -162,7 +162,7 @@ class Content:
     def __init__(self, pieces: list[Piece]) -> None:
         self._pieces = pieces
         self._said: list[str] = []
-        self._held = ""
+        self._held: list[str] = []
         """White space at the end of the current piece, which is dropped if a call follows."""
         self._is_begun = False
         """True if the current piece contains more than white space."""
@@ -191,24 +191,25 @@ class Content:
             return
         body = text.rstrip()
         if not body:
-            self._held += text
+            self._held.append(text)
             return
-        lead = self._held
+        lead = "".join(self._held)
         if not self._is_begun and not self._is_first:
             lead = "\n" + lead if self._said else lead
         self._is_begun = True
         self._skip = 0
         self._say(lead + body)
-        self._held = text[len(body) :]
+        rest = text[len(body) :]
+        self._held = [rest] if rest else []
 
     def end_piece(self, gap: int = 1) -> None:
         """End the current piece, because a call follows. Remove up to `gap` newlines at its end."""
         if self._is_begun:
-            held = self._held
+            held = "".join(self._held)
             for _ in range(gap):
                 held = held.removesuffix("\n")
             self._say(held)
-        self._held = ""
+        self._held = []
         self._is_begun = False
         self._is_first = False
         self._skip = 1
@@ -216,8 +217,8 @@ class Content:
     def finish(self, *, has_calls: bool) -> str:
         """Return the whole content."""
         if self._is_begun or (not has_calls and self._held):
-            self._say(self._held)
-        self._held = ""
+            self._say("".join(self._held))
+        self._held = []
         return "".join(self._said)
 
     def _say(self, text: str) -> None:
@@ -240,7 +241,7 @@ class Scanner:
         self.markers = markers
         self._ends_open_code = ends_open_code
         words = [re.escape(item) for item in sorted(markers, key=len, reverse=True)]
-        code = [r"(?:\A|(?<=\n)) {0,3}(?P<fence>`{3,}|~{3,})", "(?P<span>`+)"] if has_code else []
+        code = [r"(?:\A|(?<=\n)) {0,3}(?P<fence>`{3,}|~{3,})", "(?<!`)(?P<span>`+)"] if has_code else []
         self._pattern = re.compile("|".join([*words, *code]))
         self._words = re.compile("|".join(words))
         self._starts = frozenset(item[:size] for item in markers for size in range(1, len(item)))
@@ -261,6 +262,10 @@ class Scanner:
                 return Found(*found)
             match = self._pattern.search(text, at)
             if match is None or (not is_whole and match.end() == len(text) and self._may_grow(match)):
+                if match is not None and match.end() - match.start() > 2 * _LONGEST_RUN:
+                    # More of a run that is too long to be code changes nothing.
+                    on_text(text[start:])
+                    start = at = len(text)
                 end = len(text) if is_whole else max(at, self._decided(text, at))
                 if end > start:
                     on_text(text[start:end])
@@ -276,6 +281,9 @@ class Scanner:
                     on_text(text[start : match.start()])
                 return Found(match[0], match.start())
             begin, kind, run = match.start(), match.lastgroup, match[match.lastgroup]
+            if len(run) > _LONGEST_RUN:
+                at = match.end()
+                continue
             if not is_whole and begin > start:
                 on_text(text[start:begin])
                 start = begin
@@ -340,7 +348,7 @@ class Scanner:
         at = size
         if at > start and text[at - 1] in "`~":
             char = text[at - 1]
-            while at > start and text[at - 1] == char:
+            while at > start and text[at - 1] == char and size - at <= 2 * _LONGEST_RUN:
                 at -= 1
             if char == "`":
                 end = min(end, at)
@@ -418,6 +426,8 @@ class Scanner:
 _OUTSIDE = re.compile(r"(?:[^`~]++|~(?!~~)|`[^`\n]++`(?!`))*+")
 """Text after which no code is open. Code within it is short and closed."""
 _RUN = re.compile("`++")
+_LONGEST_RUN = 256
+"""The longest run of backticks or tildes that begins code. A longer one is text."""
 
 
 class Found(Struct, frozen=True):
