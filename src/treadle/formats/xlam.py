@@ -84,9 +84,10 @@ class Xlam(Format):
         while (mark := _MARK.search(text, position)) is not None:
             reader.content.add(text[position : mark.start()])
             begin = _behind_marks(text, mark.start())
-            position = mark.end()
+            # Marks that follow each other are read once.
+            position = begin
             if text[begin : begin + 1] not in ("[", "{"):
-                reader.content.add(mark[0])
+                reader.content.add(text[mark.start() : begin])
                 continue
             try:
                 end, value = reader.end_and_value(begin)
@@ -102,7 +103,7 @@ class Xlam(Format):
             while (close := _CLOSE.match(text, closed)) is not None:
                 closed = close.end()
             if not is_taken and mark[0].startswith(_FENCE) and '"arguments"' not in text[begin:end]:
-                reader.content.add(mark[0])
+                reader.content.add(text[mark.start() : begin])
                 continue
             if not is_taken:
                 reader.add_error(reason, mark.start(), closed, name_of(text[begin:end]))
