@@ -107,6 +107,14 @@ class BodyReader:
             chunk = b"".join(self._unread)
         assert self._reader is not None
         for event in self._reader.feed(chunk):
+            try:
+                raw = self._decode(event)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raw = None
+            if type(raw) is dict and not self._unread:
+                # This is what nearly all events are.
+                self._take(raw, event)
+                continue
             self._add(event)
             if self._is_document:
                 break

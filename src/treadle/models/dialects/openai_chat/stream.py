@@ -58,7 +58,7 @@ class ChatCollector(Collector):
 
     def _add_choice(self, choice: dict[str, Json]) -> None:
         for name, value in choice.items():
-            if value is None or value == "":
+            if value is None:
                 continue
             if name in ("delta", "message"):
                 self._add_delta(value)
@@ -66,7 +66,7 @@ class ChatCollector(Collector):
                 self._token_ids = (self._token_ids or []) + value
             elif name == "logprobs":
                 self._logprobs += value.get("content") or ()
-            else:
+            elif value != "":
                 self._choice[name] = value
         self.finish_reason = self._choice.get("finish_reason")
 
