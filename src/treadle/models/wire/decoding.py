@@ -61,15 +61,10 @@ class WholeDeltas:
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         self._on_delta = on_delta
-        self.is_damaged = False
-        """True if strings may contain surrogates."""
         self._halves: dict[tuple[type[Delta], int], Delta] = {}
 
     def __call__(self, delta: Delta) -> None:
         """Pass `delta` on, without surrogates."""
-        if not self.is_damaged:
-            self._on_delta(delta)
-            return
         key = (type(delta), delta.index if isinstance(delta, ToolCallDelta) else 0)
         before = self._halves.pop(key, None)
         text = ("" if before is None else _text_of(before)) + _text_of(delta)

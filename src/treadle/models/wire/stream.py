@@ -37,6 +37,10 @@ class Collector(ABC):
         self._on_delta = on_delta
         self._server = server
 
+    def listen(self, on_delta: Callable[[Delta], None]) -> None:
+        """Call `on_delta` with each further piece."""
+        self._on_delta = on_delta
+
     @property
     @abstractmethod
     def is_complete(self) -> bool:
@@ -79,8 +83,10 @@ class BodyReader:
 
         `decode` decodes one event. With `has_lines`, the dialect streams lines of JSON.
         """
-        self._deltas = WholeDeltas(on_delta)
-        self.collector = collector_type(self._deltas, server)
+        self.collector = collector_type(on_delta, server)
+        self._on_delta = on_delta
+        self._whole_deltas: WholeDeltas | None = None
+        """The function that is called with deltas if strings may contain surrogates."""
         self._server = server
         self._decode = decode
         self._has_lines = has_lines
@@ -161,10 +167,12 @@ class BodyReader:
             raise TransportError(
                 f"the answer of {self._server.origin} ended before its end: {self.received()}"
             )
-        self._deltas.end()
         try:
             raw = collector.raw()
-            return mend(raw) if self._deltas.is_damaged else raw
+            if self._whole_deltas is None:
+                return raw
+            self._whole_deltas.end()
+            return mend(raw)
         except (TypeError, LookupError, AttributeError, ValueError, RecursionError):
             self._refuse("makes no sense together")
 
@@ -188,7 +196,9 @@ class BodyReader:
             raw = decode_damaged(event)
         except msgspec.DecodeError:
             return None
-        self._deltas.is_damaged = True
+        if self._whole_deltas is None:
+            self._whole_deltas = WholeDeltas(self._on_delta)
+            self.collector.listen(self._whole_deltas)
         return raw
 
     def _add(self, event: bytes) -> None:
@@ -254,7 +264,7 @@ class BodyReader:
             return
         try:
             # All dialects have errors in these forms, whatever their own.
-            if raw.get("error") or raw.get("object") == "error" or raw.get("type") == "error":
+            if raw.get("error") or ("message" in raw and _is_error(raw)):
                 raise explain_error(self._server, 200, find_error(raw) or raw)
             if is_whole:
                 collector.add_whole(raw)
@@ -298,6 +308,10 @@ async def _drain(answer: StreamedAnswer) -> None:
                 pass
     except (TransportError, TimeoutError):
         pass
+
+
+def _is_error(raw: dict[str, Json]) -> bool:
+    return raw.get("object") == "error" or raw.get("type") == "error"
 
 
 def _is_end(event: bytes) -> bool:

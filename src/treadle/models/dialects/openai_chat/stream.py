@@ -35,6 +35,10 @@ class ChatCollector(Collector):
         self._token_ids: list[Json] | None = None
         self._logprobs: list[Json] = []
 
+    def listen(self, on_delta: Callable[[Delta], None]) -> None:
+        super().listen(on_delta)
+        self._calls.on_delta = on_delta
+
     @property
     def is_complete(self) -> bool:
         return bool(self.finish_reason)
@@ -144,7 +148,7 @@ class _Calls:
         self.raw: list[dict[str, Json]] = []
         self._arguments: list[list[str]] = []
         self._position_of_index: dict[int, int] = {}
-        self._on_delta = on_delta
+        self.on_delta = on_delta
 
     def add(self, piece: dict[str, Json]) -> None:
         """Add a piece of a call, or a whole call."""
@@ -166,7 +170,7 @@ class _Calls:
         if arguments:
             self._arguments[position].append(arguments)
         if arguments or name:
-            self._on_delta(ToolCallDelta(position, call.get("id"), known.get("name"), arguments))
+            self.on_delta(ToolCallDelta(position, call.get("id"), known.get("name"), arguments))
 
     def _position(self, index: Json, call_id: str | None, name: str | None) -> int:
         """Return the position of the call that a piece belongs to, and begin a new call if there is none."""
