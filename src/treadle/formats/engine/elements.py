@@ -6,6 +6,7 @@ closing tag that is followed by the next parameter or by the end of the function
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -111,18 +112,10 @@ def _read(
     head = elements.function.match(text, position)
     if head is None:
         return position, None, "the call has no function name", None
-    name = _unquote(head["name"])
+    name = head["name"].strip()
+    if name[:1] in _QUOTES and name[-1:] == name[:1]:
+        name = name[1:-1]
     arguments: dict[str, Json] = {}
-    known = reader.schemas.get(name, {}).get("properties")
-
-    def may_follow(position: int) -> bool:
-        """Return whether a parameter may begin at `position`: not one that the tool lacks, or that is given."""
-        found = elements.parameter.match(text, position)
-        other = None if found is None else _unquote(found["key"])
-        is_known = found is None or not known or other in known
-        return _is_at_line_start(text, position) and is_known and other != key and other not in arguments
-
-    key = ""
     at = head.end()
     is_closed = True
     while True:
@@ -142,10 +135,13 @@ def _read(
             if arguments and _ends_without_closer(reader, elements, at):
                 break
             return at, None, "the call contains something other than a parameter", name
-        key = _unquote(parameter["key"])
+        key = parameter["key"].strip()
+        if key[:1] in _QUOTES and key[-1:] == key[:1]:
+            key = key[1:-1]
         if plain is not None:
             value, at = plain["value"], plain.end()
         else:
+            may_follow = partial(_may_follow, elements, reader, (name, key), arguments)
             value_end, at, fault = _find_end(elements, reader, parameter.end(), openers, may_follow)
             if fault:
                 return at, None, f"the value of {key!r} {fault}", name
@@ -161,6 +157,24 @@ def _read(
             stop = reader.find(elements.function_close, at)
             return (stop if stop != -1 else at), None, error.reason, name
     return at, Wanted(name, arguments, encode(arguments).decode(), None, is_closed), "", name
+
+
+def _may_follow(
+    elements: Elements, reader: Reader, this: tuple[str, str], given: dict[str, Json], position: int
+) -> bool:
+    """Return whether a parameter may begin at `position`.
+
+    It is not the one of `this`, the names of the function and the parameter that is read, nor one that is `given`
+    or that the tool lacks.
+    """
+    if not _is_at_line_start(reader.text, position):
+        return False
+    found = elements.parameter.match(reader.text, position)
+    if found is None:
+        return True
+    key = _unquote(found["key"])
+    known = reader.schemas.get(this[0], {}).get("properties")
+    return key != this[1] and key not in given and (not known or key in known)
 
 
 def _unquote(word: str) -> str:

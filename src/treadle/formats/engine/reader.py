@@ -62,7 +62,8 @@ class Reader:
         """The number of long searches that are still allowed. At 0, quoted calls are no longer looked for."""
         self.depth = 0
         """The number of readers that this one reads a part of the text for."""
-        self._next: dict[str, tuple[int, int]] = {}
+        self._next: dict[str, tuple[int, int, int]] = {}
+        """For each string that was searched: from where, the position found or -1, and the length of the text."""
         self.markers: dict[Scanner, tuple[int, str, int]] = {}
         """For each scanner: where its last search began, which marker it found, and where."""
         self._scans_left = 64
@@ -70,14 +71,19 @@ class Reader:
         the text before it."""
 
     def find(self, what: str, start: int) -> int:
-        """Return the position of `what` at or after `start`, or -1. Results in a complete text are cached."""
-        if not self.is_whole:
-            return self.text.find(what, start)
+        """Return the position of `what` at or after `start`, or -1. Results are cached."""
+        first = begin = start
         known = self._next.get(what)
-        if known is not None and known[0] <= start and (known[1] == -1 or known[1] >= start):
-            return known[1]
-        found = self.text.find(what, start)
-        self._next[what] = (start, found)
+        if known is not None and known[0] <= start:
+            found = known[1]
+            if found >= start:
+                return found
+            if found == -1:
+                if known[2] == len(self.text):
+                    return -1
+                first, begin = known[0], max(start, known[2] - len(what) + 1)
+        found = self.text.find(what, begin)
+        self._next[what] = (first, found, len(self.text))
         return found
 
     def end_and_value(self, start: int) -> tuple[int, Json]:
@@ -193,14 +199,13 @@ class Content:
         if not body:
             self._held.append(text)
             return
-        lead = "".join(self._held)
+        lead = "".join(self._held) if self._held else ""
         if not self._is_begun and not self._is_first:
             lead = "\n" + lead if self._said else lead
         self._is_begun = True
         self._skip = 0
         self._say(lead + body)
-        rest = text[len(body) :]
-        self._held = [rest] if rest else []
+        self._held = [text[len(body) :]] if len(body) < len(text) else []
 
     def end_piece(self, gap: int = 1) -> None:
         """End the current piece, because a call follows. Remove up to `gap` newlines at its end."""
