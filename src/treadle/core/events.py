@@ -252,7 +252,7 @@ class SnapshotTaken(BodyWithContents, frozen=True, gc=False, tag="snapshot_taken
     """A change of the sandbox's files, appended together with the result of the call that made the change."""
 
     snapshot_id: str
-    """SHA-256 of the sorted (path, content hash) pairs of all files, in hex."""
+    """The id of all files, in hex; equal files have equal ids. Older versions computed it in another way."""
     delta: FileDelta
     """The changes since the previous snapshot; the store keeps the contents by hash."""
 

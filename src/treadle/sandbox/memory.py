@@ -30,6 +30,32 @@ class _Content:
         return self._digest
 
 
+class FilesId:
+    """The id of a set of files: the sum of one hash per path and content, modulo 2**256.
+
+    Equal files have equal ids, and a change of one file takes the same time for any number of files.
+    """
+
+    __slots__ = ("_sum",)
+
+    def __init__(self, total: int = 0) -> None:
+        self._sum = total
+
+    def change(self, path: str, before: str | None, after: str | None) -> None:
+        """Replace the content of `path`. `before` and `after` are hashes; `None`: there is no such file."""
+        for digest, sign in ((before, -1), (after, 1)):
+            if digest is not None:
+                line = hashlib.sha256(f"{path}\0{digest}".encode()).digest()
+                self._sum = (self._sum + sign * int.from_bytes(line)) % (1 << 256)
+
+    def copy(self) -> "FilesId":
+        """Return another object with the same id."""
+        return FilesId(self._sum)
+
+    def __str__(self) -> str:
+        return f"{self._sum:064x}"
+
+
 class MemorySandbox:
     """Files in memory. A text in `files` is stored as UTF-8."""
 
@@ -45,7 +71,10 @@ class MemorySandbox:
         """True if the first delta has been taken."""
         self._before: dict[str, _Content | None] = {}
         """The earlier contents of the files that changed since the last delta. `None`: the file did not exist."""
-        self._snapshot_id: str | None = None
+        self._id: FilesId | None = None
+        """The id of the files without the changes in `_unidentified`; `None` until it is first needed."""
+        self._unidentified: dict[str, _Content | None] = {}
+        """The contents, as of `_id`, of the files that changed since."""
         self._states: dict[str, _Content] = {}
         self._states_before: dict[str, _Content | None] = {}
         """The same for states."""
@@ -96,8 +125,9 @@ class MemorySandbox:
         with self._lock:
             self._is_shared = other._is_shared = True
             other._files, other._folders = self._files, self._folders
-            other._snapshot_id = self._snapshot_id
             other._states, other._states_before = dict(self._states), dict.fromkeys(self._states)
+            other._id = None if self._id is None else self._id.copy()
+            other._unidentified = dict(self._unidentified)
         return other
 
     def read(self, path: str) -> bytes:
@@ -155,13 +185,19 @@ class MemorySandbox:
 
     @property
     def snapshot_id(self) -> str:
-        """See `Sandbox.snapshot_id`. After a change it takes time proportional to the number of files."""
+        """See `Sandbox.snapshot_id`. It takes time proportional to the number of files that changed since the
+        last call."""
         with self._lock:
-            if self._snapshot_id is None:
-                files = self._files
-                lines = [f"{path}\0{files[path].digest}\n" for path in sorted(files)]
-                self._snapshot_id = hashlib.sha256("".join(lines).encode()).hexdigest()
-            return self._snapshot_id
+            files = self._files
+            if self._id is None:
+                self._id, self._unidentified = FilesId(), dict.fromkeys(files)
+            for path, old in self._unidentified.items():
+                new = files.get(path)
+                self._id.change(
+                    path, None if old is None else old.digest, None if new is None else new.digest
+                )
+            self._unidentified = {}
+            return str(self._id)
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
         """See `Sandbox.take_delta`. A file that was changed back to its earlier content is not reported."""
@@ -216,8 +252,9 @@ class MemorySandbox:
             self._is_shared = False
         if self._is_reported:
             self._before.setdefault(name, old)
+        if self._id is not None:
+            self._unidentified.setdefault(name, old)
         self.has_changes = True
-        self._snapshot_id = None
 
     def _put(self, name: str, content: _Content) -> None:
         if name not in self._files:

@@ -44,7 +44,7 @@ class Sandbox(Protocol):
 
     @property
     def snapshot_id(self) -> str:
-        """SHA-256 over the sorted (path, content hash) pairs, in hex. Equal files have equal ids."""
+        """The id of the files, in hex. Equal files have equal ids."""
         ...
 
     @property
