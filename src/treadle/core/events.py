@@ -41,6 +41,9 @@ class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_
     at: float = 0.0
     """The time in seconds since the epoch, by the clock of the process that appended the event. A new body has no
     time; the driver sets it when it appends the event."""
+    worked_seconds: float | None = None
+    """How long the turn had been worked on, by a monotonic clock and without pauses and waits for a decision.
+    `None` if the policy has no deadline."""
 
 
 class BodyWithContents(Body, frozen=True, kw_only=True, gc=False):
@@ -109,6 +112,11 @@ class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
     """False at the wrap-up after a limit, which offers no tools except the one that takes the answer, if any."""
     model: str | None = None
     """The name of the model that is asked, as the user writes it."""
+    reserved_tokens: int | None = None
+    """The tokens that count for the budgets of the turn if the outcome is lost; `None` in older journals, where
+    nothing counts then."""
+    reserved_cost_usd: float | None = None
+    """The cost that counts then; `None` if the policy has no `max_cost_usd`, or the cost cannot be estimated."""
 
 
 class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference_completed"):
@@ -143,6 +151,8 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     """How long the server asked to wait; `None`: it did not say."""
     model: str | None = None
     """The name of the model that failed; `None` if only one model was asked."""
+    may_be_billed: bool = False
+    """True if the server may charge for the attempt, which then counts for the budgets as reserved."""
 
 
 class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):

@@ -32,8 +32,8 @@ from treadle.core.state import CallState, State, advance
 from treadle.core.types import Message, StopReason
 
 _OF_A_CALL = (e.ToolStarted, e.ToolCompleted, e.SnapshotTaken, e.ApprovalRequested, e.ApprovalDecided)
-_OF_THE_WORLD = ("at", "model")
-"""The fields that no decision depends on: the time, and the name of the model."""
+_OF_THE_WORLD = ("at", "worked_seconds", "model", "reserved_tokens", "reserved_cost_usd")
+"""The fields that replay does not compute: times, the name of the model, and what an inference may cost."""
 
 
 class Replay(Struct, frozen=True):
@@ -252,7 +252,7 @@ def _describe(what: e.DurableBody | Action) -> str:
     if isinstance(what, RunCalls | RequestApprovals | Ask):
         first = "tool_started" if isinstance(what, RunCalls) else "an approval"
         return f"{first} for {', '.join(item.call.call_id for item in what.calls)}"
-    fields = {name: getattr(what, name) for name in what.__struct_fields__ if name != "at"}
+    fields = {name: getattr(what, name) for name in what.__struct_fields__ if name not in _OF_THE_WORLD}
     kind = what.__struct_config__.tag or type(what).__name__
     text = ", ".join(f"{name}={_write(value)}" for name, value in fields.items() if value is not None)
     return f"{kind}({text[:200]})"

@@ -84,6 +84,7 @@ class Driver:
         self._calls = ToolCalls(self.bench)
         self.find_answer_fault: FindFault | None = None
         """The function that checks answers; `None`: only their JSON Schema is checked."""
+        self._worked_seconds, self._stamped_at = state.work_seconds, clock.monotonic()
         self._unsent: list[e.Event] = []
         self._is_released = False
         self._listener: Listener | None = None
@@ -130,7 +131,7 @@ class Driver:
                 # The time that somebody takes to decide does not count against the deadline.
                 await self._performer(action)(state, action, self)
             else:
-                await self._perform_until(action, deadline_seconds - state.work_seconds)
+                await self._perform_until(action, deadline_seconds)
             if self._listener is not None:
                 await self.kept()
         return state
@@ -160,12 +161,26 @@ class Driver:
         now, state = self._clock.time(), self.state
         for body in bodies:
             stamp(body, "at", now)
+        if state.policy.deadline_seconds is not None:
+            self._stamp_work(bodies)
         self._writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)
         if self._listener is not None:
             first_seq = state.seq - len(bodies) + 1
             self._unsent += [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
+
+    def _stamp_work(self, bodies: Sequence[e.DurableBody]) -> None:
+        """Set how long the turn has been worked on."""
+        now = self._clock.monotonic()
+        for body in bodies:
+            if isinstance(body, e.TurnStarted):
+                self._worked_seconds = 0.0
+            elif not isinstance(body, e.ApprovalDecided | e.RunPaused | e.RunResumed):
+                # The time in which somebody decides, or nobody works, does not count.
+                self._worked_seconds += now - self._stamped_at
+            self._stamped_at = now
+            stamp(body, "worked_seconds", self._worked_seconds)
 
     def adopt(self, events: Sequence[e.Event]) -> None:
         """Append copies of another run's events, with their times and with fields that this version does not
@@ -175,6 +190,7 @@ class Driver:
             advance(self.state, event.body)
             if self._listener is not None:
                 self._unsent.append(replace(event, run_id=self.run_id))
+        self._worked_seconds = self.state.work_seconds
 
     def kept(self) -> Awaitable[None]:
         """Wait until all appended events are durable, then pass them to the listener."""
@@ -199,14 +215,16 @@ class Driver:
             return partial(check_answer, self.find_answer_fault)
         return self._calls.request_approvals if isinstance(action, RequestApprovals) else self._calls.ask
 
-    async def _perform_until(self, action: Action, left_seconds: float) -> None:
-        """Perform an action, and stop it after `left_seconds`, when the deadline passes."""
+    async def _perform_until(self, action: Action, deadline_seconds: float) -> None:
+        """Perform an action, and stop it when the deadline passes."""
         try:
-            async with asyncio.timeout(max(0.0, left_seconds)) as timer:
+            async with asyncio.timeout(max(0.0, deadline_seconds - self.state.work_seconds)) as timer:
                 await self._performer(action)(self.state, action, self)
         except TimeoutError:
             if not timer.expired():
                 raise
+            # The event loop's timers may ring a little early.
+            self._worked_seconds = max(self._worked_seconds, deadline_seconds)
             self._throw_away("the deadline passed", StopReason.DEADLINE)
             self._put_stopped(stop_calls(self.state))
 
@@ -225,6 +243,7 @@ class Driver:
                 error_type="Cancelled",
                 fault=Fault.USER,
                 stop_reason=stop_reason,
+                may_be_billed=True,
             )
             self.put(failure)
         return is_inferring

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core import answers
 from treadle.core import events as e
-from treadle.core.decide import CheckAnswer, Infer
+from treadle.core.decide import CheckAnswer, Infer, can_ask_again, guess_cost_usd, guess_next_tokens
 from treadle.core.errors import (
     AuthenticationError,
     ConfigError,
@@ -20,10 +20,10 @@ from treadle.core.errors import (
 )
 from treadle.core.parts import digests_of_parts
 from treadle.core.state import State
-from treadle.core.types import Completion, Fault, Message, StopReason, TokenRecord, ToolCall
+from treadle.core.types import Completion, Fault, Message, StopReason, TokenRecord, ToolCall, Usage
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Clock
-from treadle.models.protocol import Hold, Model, Watch
+from treadle.models.protocol import Hold, Model, Watch, estimate_cost_usd
 
 
 class Inference:
@@ -46,14 +46,22 @@ class Inference:
     async def perform(self, state: State, action: Infer, outbox: Outbox) -> None:
         """Ask the model for its next message."""
         messages, step = state.messages, action.step
+        reserved = guess_next_tokens(state)
         outbox.put(
             e.InferenceStarted(
-                step=step, messages=len(messages), has_tools=action.has_tools, model=self._model.name
+                step=step,
+                messages=len(messages),
+                has_tools=action.has_tools,
+                model=self._model.name,
+                reserved_tokens=reserved,
+                reserved_cost_usd=None
+                if state.policy.max_cost_usd is None
+                else _guess_cost_usd(state, reserved, self._model),
             )
         )
         await outbox.kept()
 
-        failures = _Failures(step, outbox, is_heard=self.on_delta is not None)
+        failures = _Failures(state, step, outbox, is_heard=self.on_delta is not None)
         begin = self._clock.monotonic()
         try:
             request = answers.make_request(state, has_tools=action.has_tools)
@@ -88,24 +96,35 @@ class Inference:
         outbox.put(done, blobs=blobs)
 
 
+def _guess_cost_usd(state: State, tokens: int, model: Model) -> float | None:
+    """Estimate what the next inference of `tokens` costs; `None` if nothing is known about the price."""
+    if state.spent.cost_usd:
+        return guess_cost_usd(state, tokens)
+    output_tokens = state.last_usage.output_tokens
+    return estimate_cost_usd(model, Usage(tokens - output_tokens, output_tokens))
+
+
 class _Failures:
     """Records the failed attempts of one inference.
 
     The errors that a model keeps may refer to it for long, so it forgets the outbox when the inference ends.
     """
 
-    __slots__ = ("_is_heard", "_outbox", "_step", "_telling")
+    __slots__ = ("_is_heard", "_outbox", "_state", "_step", "_telling")
 
-    def __init__(self, step: int, outbox: Outbox, *, is_heard: bool) -> None:
+    def __init__(self, state: State, step: int, outbox: Outbox, *, is_heard: bool) -> None:
+        self._state = state
         self._step = step
         self._outbox: Outbox | None = outbox
         self._is_heard = is_heard
         self._telling: asyncio.Future[None] | None = None
 
     def __call__(self, error: ProviderError, attempt: int, delay_seconds: float) -> None:
-        """See `Watch.on_failure`."""
+        """See `Watch.on_failure`. Raises: `error` if the budgets do not allow another attempt."""
         if self._outbox is None:
             return
+        if error.may_be_billed and not can_ask_again(self._state, lost=1):
+            raise error
         failure = describe_failure(error, self._step)
         self._outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
         if self._is_heard:
@@ -171,6 +190,7 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
         stop_reason=stop_reason,
         model=error.model if isinstance(error, ProviderError) else None,
         retry_after_seconds=error.retry_after_seconds if isinstance(error, ProviderError) else None,
+        may_be_billed=isinstance(error, ProviderError) and error.may_be_billed,
     )
 
 
