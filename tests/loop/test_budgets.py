@@ -2,18 +2,19 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from treadle import Agent, Policy, ScriptedModel, tool
+from treadle import Agent, Policy, ScriptedModel, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import ProviderError, RateLimitError, ServerError, TransportError
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Completion, Request, Role, StopReason, Usage
 from treadle.http.failures import cannot_connect
 from treadle.journal.memory import MemoryJournal
-from treadle.models import RetryModel, call
+from treadle.models import CacheModel, RetryModel, call
 from treadle.models.protocol import Watch
 
 
@@ -256,3 +257,26 @@ async def test_a_choice_given_as_text_is_the_same_as_the_value() -> None:
     assert Policy(in_doubt="tell") == Policy()  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="in_doubt is 'perhaps'; use 'tell' or 'ask'"):
         Policy(in_doubt="perhaps")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("effect", ["pure", "idempotent", "once"])
+async def test_an_answer_is_kept_before_a_tool_can_block_the_event_loop(
+    tmp_path: Path, effect: Any, is_streamed: bool
+) -> None:
+    seen: list[list[str]] = []
+
+    @tool(effect=effect)
+    async def block(x: int) -> str:
+        """Read, with the event loop blocked, what other processes see."""
+        with open_journal(tmp_path / "runs.db") as other:
+            seen.append([event.type for event in other.read("r")])
+        return "ok"
+
+    inner = ScriptedModel([[call("block", {"x": 1}), call("block", {"x": 2})], "done"])
+    model = CacheModel(RetryModel(inner), tmp_path / "cache")
+    with open_journal(tmp_path / "runs.db") as journal:
+        agent = Agent(model, tools=[block], journal=journal)
+        await agent.run("go", run_id="r", on_event=(lambda event: None) if is_streamed else None)
+    assert len(seen) == 2
+    assert all(types[3:5] == ["inference_completed", "tool_started"] for types in seen)

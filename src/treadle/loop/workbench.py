@@ -20,7 +20,7 @@ from treadle.core import events as e
 from treadle.core.decide import refuse_unapproved, unknown_outcome
 from treadle.core.errors import RetryWithMessage, SandboxError, ToolError
 from treadle.core.inner import Run
-from treadle.core.types import UNREADABLE_CALL, Artifact, Effect, Json, ToolCall, ToolErrorKind, ToolResult
+from treadle.core.types import UNREADABLE_CALL, Artifact, Json, ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
 from treadle.sandbox.protocol import Sandbox
@@ -182,8 +182,8 @@ class Workbench:
                 arguments=None if parent is None else call.arguments,
             )
         )
-        if spec.effect is not Effect.PURE or self.report is not None:
-            await outbox.kept()
+        # Whatever the effect: a tool may block the event loop, and the answer that called it must be kept by then.
+        await outbox.kept()
         context: ToolContext[Any] = NO_CONTEXT
         if call.name not in self.toolbox.contextless:
             context = ToolContext(
