@@ -109,7 +109,7 @@ class Driver:
         has_failed = self.state.stop_reason is StopReason.ERROR
         self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
         if not self.bench.scope.is_empty:
-            await see_through(self.bench.scope.close)
+            await see_through(self.bench.close_scope)
         if not self._is_released:
             await self._writer.release()
             self._is_released = True
@@ -231,7 +231,7 @@ class Driver:
     def _put_stopped(self, bodies: Sequence[e.DurableBody]) -> None:
         """Append the results of stopped calls, which complete the transcript, and the files that they changed."""
         snapshot, blobs = self.bench.take_snapshot() if bodies else ((), None)
-        self.put(*snapshot, *bodies, blobs=blobs)
+        self.put(*snapshot, *self.bench.mark_running(bodies), blobs=blobs)
 
     def _throw_away(self, why: str, stop_reason: StopReason) -> bool:
         """Record that the running inference was stopped. Return whether there was one."""

@@ -30,7 +30,8 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal
 from treadle.loop.outbox import Collected
-from treadle.loop.workbench import Order, Workbench, failed, read_call
+from treadle.loop.results import failed
+from treadle.loop.workbench import Order, Workbench, read_call
 from treadle.sandbox.memory import FilesId, MemorySandbox
 from treadle.tools.context import ToolContext
 from treadle.tools.demands import demands_of_tools

@@ -4,16 +4,12 @@ The signature becomes the JSON Schema, and the docstring the descriptions. The d
 still be called like the function.
 """
 
-import asyncio
-import contextvars
 import functools
 import inspect
-import os
 import re
 import sys
 import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -29,11 +25,11 @@ from treadle.tools.function.signature import read_signature
 from treadle.tools.parts import reference_of
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.threads import THREADS
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
-MAX_THREADS = 64
 _MAX_PLAIN = 1 << 63
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -68,7 +64,7 @@ class FunctionTool(Generic[P, R_co]):
     """A function that a model can call, as returned by `tool`.
 
     A coroutine function runs on the event loop. Any other function runs in a thread, with the caller's context
-    variables; a process has at most 64 such threads.
+    variables; see `treadle.tools.threads`.
     """
 
     spec: ToolSpec
@@ -127,7 +123,7 @@ class FunctionTool(Generic[P, R_co]):
             if self._start is not None:
                 value = await self._start(**arguments)
             else:
-                value = await _run_in_thread(self._function, arguments)
+                value = await THREADS.run(self._function, arguments)
         except SystemExit as error:
             # Without this, the exception would end the process and all of its runs.
             raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
@@ -297,29 +293,6 @@ def _locals_for(function: Any, frame: types.FrameType) -> dict[str, Any]:
     is_local = "<locals>" in getattr(function, "__qualname__", "")
     is_here = getattr(function, "__globals__", None) is frame.f_globals
     return dict(frame.f_locals) if is_local and is_here else {}
-
-
-@functools.cache
-def _pool() -> ThreadPoolExecutor:
-    # The threads do not survive a fork, so a child makes its own.
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_pool.cache_clear)
-    return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="treadle-tool")
-
-
-async def _run_in_thread(function: Callable[..., object], arguments: dict[str, Any]) -> object:
-    context = contextvars.copy_context()
-    loop = asyncio.get_running_loop()
-    value = await loop.run_in_executor(_pool(), lambda: context.run(_call, function, arguments))
-    return await value if inspect.isawaitable(value) else value
-
-
-def _call(function: Callable[..., object], arguments: dict[str, Any]) -> object:
-    try:
-        return function(**arguments)
-    except StopIteration as error:
-        # A future cannot hold this exception, so the caller would wait forever.
-        raise RuntimeError("StopIteration was raised") from error
 
 
 def _to_text(name: str, value: object) -> str:
