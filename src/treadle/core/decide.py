@@ -46,7 +46,8 @@ class RequestApprovals(Struct, frozen=True, gc=False):
 
 
 class Ask(Struct, frozen=True, gc=False):
-    """The action to ask somebody whether to run the first of these calls. The run pauses if nobody answers."""
+    """The action to ask somebody about one call after another. A refused call gets its result at once; the run
+    pauses at the first call that nobody decides about."""
 
     calls: tuple[CallState, ...]
 

@@ -10,6 +10,7 @@ nothing before the events that led to it are durable. Only the driver appends.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -85,7 +86,7 @@ class Driver:
         self.find_answer_fault: FindFault | None = None
         """The function that checks answers; `None`: only their JSON Schema is checked."""
         self._worked_seconds, self._stamped_at = state.work_seconds, clock.monotonic()
-        self._unsent: list[e.Event] = []
+        self._unsent: deque[e.Event] = deque()
         self._is_released = False
         self._listener: Listener | None = None
         self.listen(emit)
@@ -201,7 +202,7 @@ class Driver:
         await self._writer.sync()
         # Meanwhile, another call of the step may have appended events that are not durable yet.
         while self._listener is not None and self._unsent and self._unsent[0].seq <= kept_seq:
-            self._listener.tell(self._unsent.pop(0))
+            self._listener.tell(self._unsent.popleft())
         if self._listener is not None:
             await self._listener.idle()
 
