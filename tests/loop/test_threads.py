@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -165,3 +166,29 @@ async def test_a_function_that_did_not_begin_is_never_run() -> None:
     free.set()
     await asyncio.gather(*hogs)
     assert not act.is_set()
+
+
+@pytest.mark.parametrize("count", [999, 1000, 1001, 2500])
+async def test_long_lists_are_the_same_text_as_short_ones(count: int) -> None:
+    @tool(effect="pure")
+    def act() -> list[dict[str, int]]:
+        """Act."""
+        return [{"id": number} for number in range(count)]
+
+    run = await make([act], journal=MemoryJournal()).run("go")
+    assert json.loads(run.results[0].content) == [{"id": number} for number in range(count)]
+
+
+async def test_a_large_result_is_the_same_as_a_small_one() -> None:
+    text = "é\ud800x" * 1_000_000
+
+    @tool(effect="pure")
+    def act(context: ToolContext) -> str:
+        """Act."""
+        context.sandbox.write("large", b"1" * 3_000_000)  # type: ignore[union-attr]
+        return text
+
+    run = await make([act], journal=MemoryJournal()).run("go")
+    artifact = run.results[0].artifacts[0]
+    assert run.read_artifact(artifact.digest or "") == text.encode(errors="backslashreplace")
+    assert run.files == {"large": b"1" * 3_000_000}

@@ -188,6 +188,18 @@ def test_damaged_contents_are_not_restored() -> None:
         MemorySandbox.restore({"a": digest(b"1")}, lambda _: b"2")
 
 
+def test_what_the_next_delta_has_to_hash_is_known_and_can_be_hashed_before() -> None:
+    sandbox = MemorySandbox()
+    sandbox.take_delta()
+    sandbox.write("a", b"1" * 1000)
+    sandbox.delete("a")
+    sandbox.write("b", b"2" * 1000)
+    assert sandbox.unhashed_bytes == 2000
+    sandbox.hash_changes()
+    assert sandbox.unhashed_bytes == 0
+    assert sandbox.take_delta() == (FileDelta({"b": digest(b"2" * 1000)}), {digest(b"2" * 1000): b"2" * 1000})
+
+
 def test_restoring_reads_each_content_once() -> None:
     asked: list[str] = []
 

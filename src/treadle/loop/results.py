@@ -14,8 +14,11 @@ MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
 """The largest attachment of a result; a larger one is left out."""
 MAX_STRUCTURED_BYTES = 100_000
 """The largest structured result that an event holds; a larger one is kept as an artifact."""
-_LARGE = 1 << 20
+LARGE_BYTES = 1 << 20
 """Texts of more characters, and contents of more bytes, are worked on in a thread, in pieces of this length."""
+
+_MANY_ITEMS = 1000
+"""A structured result of more items counts as large."""
 
 Blobs: TypeAlias = dict[str, bytes]
 """Contents for the store, by their SHA-256 in hex."""
@@ -28,7 +31,7 @@ def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
 
 async def make_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResult, Blobs | None]:
     """Return what `_to_result` returns, without holding up the event loop if the outcome is large."""
-    if _size_of(outcome) <= _LARGE:
+    if _size_of(outcome) <= LARGE_BYTES:
         return _to_result(call, outcome, max_chars)
     return await asyncio.to_thread(_to_result, call, outcome, max_chars)
 
@@ -38,6 +41,8 @@ def _size_of(outcome: object) -> int:
         return len(outcome)
     if not isinstance(outcome, ToolOutput):
         return 0
+    if isinstance(outcome.structured, list | dict) and len(outcome.structured) > _MANY_ITEMS:
+        return LARGE_BYTES + 1
     return len(outcome.content) + sum([len(item.content or b"") for item in outcome.attachments])
 
 
@@ -95,11 +100,11 @@ def _to_unicode(text: str) -> str:
 
 def _pieces(text: str) -> Iterator[str]:
     """Yield a text in pieces, so that a thread which encodes it lets other threads run in between."""
-    if len(text) <= _LARGE:
+    if len(text) <= LARGE_BYTES:
         yield text
         return
-    for start in range(0, len(text), _LARGE):
-        yield text[start : start + _LARGE]
+    for start in range(0, len(text), LARGE_BYTES):
+        yield text[start : start + LARGE_BYTES]
 
 
 def _to_artifact(item: Attachment, blobs: Blobs) -> Artifact:

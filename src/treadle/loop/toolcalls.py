@@ -12,7 +12,6 @@ from treadle.core.types import FinishReason, ToolResult
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Order, Workbench, read_call, to_decided
 
-
 _SOON_SECONDS = 0.01
 """A listener hears of decisions that took less time together with the next."""
 

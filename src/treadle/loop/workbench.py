@@ -22,7 +22,7 @@ from treadle.core.inner import Run
 from treadle.core.types import UNREADABLE_CALL, Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
-from treadle.loop.results import Blobs, failed, make_result
+from treadle.loop.results import LARGE_BYTES, Blobs, failed, make_result
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
 from treadle.tools.protocol import ApprovalRequest, Approver, Decision, Tool
@@ -121,6 +121,8 @@ class Workbench:
         finally:
             if inner is not None:
                 inner.end()
+        if self.sandbox is not None and self.sandbox.unhashed_bytes > LARGE_BYTES:
+            await asyncio.to_thread(self.sandbox.hash_changes)
         if inner is not None and inner.leaves_doubt(order.last_once):
             result = unknown_outcome(call)
         return self._complete(order, result, outbox, seconds, blobs, has_files=True)

@@ -67,6 +67,8 @@ class MemorySandbox:
         """True if another sandbox uses the same two mappings, so that they must be copied before a change."""
         self.has_changes = True
         """See `Sandbox.has_changes`. It is a plain attribute because it is read after every tool call."""
+        self.unhashed_bytes = 0
+        """How many bytes were written since the last delta, or since `hash_changes`."""
         self._is_reported = False
         """True if the first delta has been taken."""
         self._before: dict[str, _Content | None] = {}
@@ -150,6 +152,7 @@ class MemorySandbox:
                 self._check_place(name)
             self._begin_change(name, old)
             self._put(name, new)
+            self.unhashed_bytes += len(new.data)
 
     def delete(self, path: str) -> None:
         """See `Sandbox.delete`."""
@@ -199,12 +202,22 @@ class MemorySandbox:
             self._unidentified = {}
             return str(self._id)
 
+    def hash_changes(self) -> None:
+        """Hash the files that changed since the last delta, so that taking it takes no time. Any thread may call
+        it."""
+        for path in list(self._before) if self._is_reported else list(self._files):
+            content = self._files.get(path)
+            if content is not None:
+                content.digest  # noqa: B018 (it is computed when it is first read)
+        self.unhashed_bytes = 0
+
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
         """See `Sandbox.take_delta`. A file that was changed back to its earlier content is not reported."""
         if not self.has_changes:
             return None
         with self._lock:
             self.has_changes = False
+            self.unhashed_bytes = 0
             before, self._before = self._before, {}
             states_before, self._states_before = self._states_before, {}
             if not self._is_reported:

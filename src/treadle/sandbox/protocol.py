@@ -52,6 +52,15 @@ class Sandbox(Protocol):
         """False if there are certainly no changes since the last `take_delta`. Reading it is cheap."""
         ...
 
+    @property
+    def unhashed_bytes(self) -> int:
+        """How many bytes the next `take_delta` has to hash. Reading it is cheap."""
+        ...
+
+    def hash_changes(self) -> None:
+        """Hash what the next `take_delta` reports. Any thread may call it."""
+        ...
+
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
         """Return what changed since the last call, and what to store for each changed content, by its hash.
 

@@ -4,6 +4,7 @@ The signature becomes the JSON Schema, and the docstring the descriptions. The d
 still be called like the function.
 """
 
+import asyncio
 import functools
 import inspect
 import re
@@ -31,6 +32,8 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 _MAX_PLAIN = 1 << 63
+_PIECE_ITEMS = 1000
+"""Longer lists are written as JSON in a thread, in pieces of so many items."""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -128,7 +131,12 @@ class FunctionTool(Generic[P, R_co]):
             # Without this, the exception would end the process and all of its runs.
             raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
         kind = type(value)
-        return value if kind is str or kind is ToolOutput else _to_text(self.spec.name, value)
+        if kind is str or kind is ToolOutput:
+            return value
+        if kind is list and len(value) > _PIECE_ITEMS:
+            text: str = await asyncio.to_thread(_to_text, self.spec.name, cast("object", value))
+            return text
+        return _to_text(self.spec.name, value)
 
     @property
     def part(self) -> PartSpec:
@@ -316,13 +324,21 @@ def _to_text(name: str, value: object) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         raise ToolError(f"{name} returned {kind_name}, which has no text form; decode it, or {advice}")
     try:
-        text = pydantic_core.to_json(value, inf_nan_mode="strings", fallback=_from_struct).decode()
+        text = _to_json(value).decode()
     except (pydantic_core.PydanticSerializationError, RecursionError) as error:
         raise ToolError(
             f"{name} returned {kind_name}, which cannot be written as JSON ({error}); {advice}"
         ) from error
     # A date or an enum member becomes a JSON string; the model reads it without quotes.
     return cast("str", msgspec.json.decode(text)) if text.startswith('"') else text
+
+
+def _to_json(value: object) -> bytes:
+    if type(value) is not list or len(value) <= _PIECE_ITEMS:
+        return pydantic_core.to_json(value, inf_nan_mode="strings", fallback=_from_struct)
+    # In pieces, so that other threads run in between.
+    pieces = [value[start : start + _PIECE_ITEMS] for start in range(0, len(value), _PIECE_ITEMS)]
+    return b"[%b]" % b",".join([_to_json(piece)[1:-1] for piece in pieces])
 
 
 def _from_struct(value: object) -> object:
