@@ -396,11 +396,15 @@ def _forked(
     output = agent.kit.output(schema, task)
     policy = agent.policy if agent.has_policy else started.spec.policy
     spec = _spec_for(agent, task, schema, started.spec.files)
+    instructions = started.system_message
+    if output is not None and output != recorded:
+        # The text of the schema, if another model needs it, is not in the recorded message.
+        instructions = _system_message(started.spec, output) or started.spec.instructions
     return replace(
         started,
         version=e.VERSION,
         agent=replace(spec, instructions=started.spec.instructions, policy=policy),
-        instructions=started.system_message,
+        instructions=instructions,
         tools=agent.kit.toolbox(task, output, given.answer).under(policy).specs,
         parent=parent,
         output=output,

@@ -6,6 +6,7 @@ the process that ran it has ended.
 
 from typing import TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
@@ -16,6 +17,7 @@ from treadle.core.types import (
     Fault,
     FinishReason,
     Message,
+    OutputSpec,
     Role,
     StopReason,
     ToolCall,
@@ -93,7 +95,16 @@ def decide(state: State) -> Action | None:
             return stop
     elif state.is_wrap_up_lost and not can_ask_again(state):
         return _end_turn(state, state.limit)
+    if state.is_schema_untold and state.output_spec is not None:
+        told = Message(Role.USER, ask_for_schema(state.output_spec))
+        return Append((e.MessageInjected(message=told, tells_schema=True),))
     return Infer(state.step + 1, has_tools=state.limit is None)
+
+
+def ask_for_schema(output: OutputSpec) -> str:
+    """Return the text that asks a model for answers that fit the schema."""
+    schema = msgspec.json.encode(output.schema).decode()
+    return f"Give your final answer as JSON and nothing else, in this JSON Schema:\n{schema}"
 
 
 def abandon_turn(state: State) -> tuple[e.DurableBody, ...]:

@@ -216,6 +216,8 @@ class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_inje
     """The limit that the message announces to the model; one inference without tools follows. `None`: no limit."""
     output_fault: str | None = None
     """What in the model's answer does not fit the schema; `None` if the message is about something else."""
+    tells_schema: bool = False
+    """True if the message tells the schema of answers to a model that took the run over."""
 
 
 class QuestionAsked(Body, frozen=True, gc=False, tag="question_asked"):

@@ -25,6 +25,7 @@ from treadle.core.types import (
     Fault,
     FinishReason,
     Message,
+    OutputMode,
     OutputSpec,
     Role,
     StopReason,
@@ -126,6 +127,8 @@ class State(Struct, gc=False):
     """True if a message has parts, so that a request may need their contents."""
     output_spec: OutputSpec | None = None
     """How the model is asked for answers that fit a schema. `None`: answers are text."""
+    is_schema_untold: bool = False
+    """True if the model must be told the schema in the transcript, because the instructions do not hold it."""
     tools: tuple[ToolSpec, ...] = ()
     """The tools that are offered to the model, as the newest start or resume recorded them."""
     turn: int = 0
@@ -429,6 +432,7 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, before: float)
 def _on_message_injected(state: State, body: e.MessageInjected, before: float) -> None:
     _say(state, body.message)
     state.limit = body.limit or state.limit
+    state.is_schema_untold = state.is_schema_untold and not body.tells_schema
     if body.output_fault is not None:
         state.answer = None
         state.is_wrapped_up = False
@@ -484,7 +488,9 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
     if body.agent is not None:
         state.agent = body.agent
         state.policy = body.agent.policy
-        state.output_spec = body.output or state.output_spec
+        known, state.output_spec = state.output_spec, body.output or state.output_spec
+        if state.output_spec is not None and state.output_spec != known:
+            state.is_schema_untold = state.output_spec.mode is OutputMode.TEXT
         _offer(state, body.tools)
 
 

@@ -17,13 +17,25 @@ from treadle.core.errors import (
     ProviderError,
     RefusedError,
     RequestError,
+    UnsupportedPartError,
 )
-from treadle.core.parts import digests_of_parts
+from treadle.core.parts import describe, digests_of_parts
 from treadle.core.state import State
-from treadle.core.types import Completion, Fault, Message, StopReason, TokenRecord, ToolCall, Usage
+from treadle.core.types import (
+    Artifact,
+    Completion,
+    Fault,
+    Message,
+    Request,
+    Role,
+    StopReason,
+    TokenRecord,
+    ToolCall,
+    Usage,
+)
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Clock
-from treadle.models.protocol import Hold, Model, Watch, estimate_cost_usd
+from treadle.models.protocol import Hold, Model, Watch, check_parts, estimate_cost_usd
 
 
 class Inference:
@@ -40,6 +52,8 @@ class Inference:
         """The function that gets each piece of an answer as it arrives; `None`: answers are not streamed."""
         self._is_begun = False
         """True if a request was made, so that the waits which servers asked for before are over."""
+        self._hide: _Hide | None = None
+        """What replaces the parts that the model cannot be sent; `None` until there was one."""
         self._call_ids: set[str] | None = None
         self._token_ids: tuple[int, ...] = ()
 
@@ -74,7 +88,7 @@ class Inference:
             if state.hold is not None and not self._is_begun:
                 watch.held = find_hold(state.hold, self._clock.time())
             self._is_begun = True
-            completion = await self._model.infer(request, watch)
+            completion = await self._infer(request, watch)
         except Exception as error:
             outbox.put(describe_failure(error, step))
             return
@@ -94,6 +108,41 @@ class Inference:
             completion = replace(completion, contents=None)
         done = e.InferenceCompleted(step=step, completion=completion, duration_seconds=seconds)
         outbox.put(done, blobs=blobs)
+
+    async def _infer(self, request: Request, watch: Watch) -> Completion:
+        """Ask the model. If it cannot be sent a part of a tool's result, it is told of the part in words."""
+        if self._hide is None:
+            try:
+                return await self._model.infer(request, watch)
+            except UnsupportedPartError:
+                self._hide = _Hide(self._model)
+        return await self._model.infer(replace(request, messages=request.messages.derive(self._hide)), watch)
+
+
+class _Hide:
+    """A function for `Log.derive` that replaces parts which a model cannot be sent by texts about them.
+
+    The parts of the user's messages stay, so that the user hears that they cannot be sent.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def __call__(self, messages: list[Message], is_first: bool) -> list[Message]:
+        return [self._hide(item) if item.parts and item.role is not Role.USER else item for item in messages]
+
+    def _hide(self, message: Message) -> Message:
+        hidden = [part for part in message.parts if not self._can_send(part)]
+        texts = [f"[{describe(part)} cannot be shown to you]" for part in hidden]
+        parts = tuple([part for part in message.parts if part not in hidden])
+        return replace(message, content="\n".join([message.content, *texts]), parts=parts)
+
+    def _can_send(self, part: Artifact) -> bool:
+        try:
+            check_parts(self._model, [part])
+        except UnsupportedPartError:
+            return False
+        return getattr(self._model, "check_part", None) is not None
 
 
 def _guess_cost_usd(state: State, tokens: int, model: Model) -> float | None:

@@ -132,10 +132,9 @@ class FunctionTool(Generic[P, R_co]):
             raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
         kind = type(value)
         if kind is str or kind is ToolOutput:
-            return value
+            return cast("str | ToolOutput", value)
         if kind is list and len(value) > _PIECE_ITEMS:
-            text: str = await asyncio.to_thread(_to_text, self.spec.name, cast("object", value))
-            return text
+            return await asyncio.to_thread(_to_text, self.spec.name, value)
         return _to_text(self.spec.name, value)
 
     @property
