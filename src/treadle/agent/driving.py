@@ -92,6 +92,8 @@ def begin(
     output = agent.kit.output(given.answer.schema, task)
     sandbox = make_sandbox(files)
     agent.kit.toolbox(task).check_deps(given.deps)
+    if task is not None:
+        agent.kit.check_policy(agent.policy, task)
     writer = agent.journal.create(run_id)
     spec = _spec_for(agent, task, given.answer.schema, files, given.instructions)
     driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy)
