@@ -1,6 +1,8 @@
 import hashlib
+import random
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -188,16 +190,29 @@ def test_damaged_contents_are_not_restored() -> None:
         MemorySandbox.restore({"a": digest(b"1")}, lambda _: b"2")
 
 
-def test_what_the_next_delta_has_to_hash_is_known_and_can_be_hashed_before() -> None:
-    sandbox = MemorySandbox()
-    sandbox.take_delta()
-    sandbox.write("a", b"1" * 1000)
-    sandbox.delete("a")
-    sandbox.write("b", b"2" * 1000)
-    assert sandbox.unhashed_bytes == 2000
-    sandbox.hash_changes()
-    assert sandbox.unhashed_bytes == 0
-    assert sandbox.take_delta() == (FileDelta({"b": digest(b"2" * 1000)}), {digest(b"2" * 1000): b"2" * 1000})
+def test_the_next_delta_can_be_prepared_and_is_the_same() -> None:
+    first = random.Random(1).randbytes(100_000)
+    changes: list[Any] = []
+    for is_prepared in (False, True):
+        sandbox = MemorySandbox({"a": first, "b": first})
+        if is_prepared:
+            sandbox.prepare_delta()
+        taken = [sandbox.take_delta()]
+        sandbox.write("a", first + b"x")
+        sandbox.write("c", first)
+        assert sandbox.unprepared_bytes == 200_001
+        if is_prepared:
+            sandbox.prepare_delta()
+            assert sandbox.unprepared_bytes == 0
+        sandbox.delete("c")
+        sandbox.write("b", first + b"y")
+        taken.append(sandbox.take_delta())
+        sandbox.write("a", first + b"xz")
+        if is_prepared:
+            sandbox.prepare_delta()
+        sandbox.write("a", first + b"xyz")
+        changes.append([*taken, sandbox.take_delta(), sandbox.snapshot_id])
+    assert changes[0] == changes[1]
 
 
 def test_restoring_reads_each_content_once() -> None:

@@ -121,8 +121,8 @@ class Workbench:
         finally:
             if inner is not None:
                 inner.end()
-        if self.sandbox is not None and self.sandbox.unhashed_bytes > LARGE_BYTES:
-            await asyncio.to_thread(self.sandbox.hash_changes)
+        if self.sandbox is not None and self.sandbox.unprepared_bytes > LARGE_BYTES:
+            await asyncio.to_thread(self.sandbox.prepare_delta)
         if inner is not None and inner.leaves_doubt(order.last_once):
             result = unknown_outcome(call)
         return self._complete(order, result, outbox, seconds, blobs, has_files=True)

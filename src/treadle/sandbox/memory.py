@@ -67,8 +67,10 @@ class MemorySandbox:
         """True if another sandbox uses the same two mappings, so that they must be copied before a change."""
         self.has_changes = True
         """See `Sandbox.has_changes`. It is a plain attribute because it is read after every tool call."""
-        self.unhashed_bytes = 0
-        """How many bytes were written since the last delta, or since `hash_changes`."""
+        self.unprepared_bytes = 0
+        """See `Sandbox.unprepared_bytes`."""
+        self._prepared: dict[tuple[str, str], tuple[_Content | None, _Content, Version, bytes]] = {}
+        """What is to be stored for the change from one content to another, by `file` or `state` and name."""
         self._is_reported = False
         """True if the first delta has been taken."""
         self._before: dict[str, _Content | None] = {}
@@ -152,7 +154,7 @@ class MemorySandbox:
                 self._check_place(name)
             self._begin_change(name, old)
             self._put(name, new)
-            self.unhashed_bytes += len(new.data)
+            self.unprepared_bytes += len(new.data)
 
     def delete(self, path: str) -> None:
         """See `Sandbox.delete`."""
@@ -202,14 +204,17 @@ class MemorySandbox:
             self._unidentified = {}
             return str(self._id)
 
-    def hash_changes(self) -> None:
-        """Hash the files that changed since the last delta, so that taking it takes no time. Any thread may call
-        it."""
-        for path in list(self._before) if self._is_reported else list(self._files):
-            content = self._files.get(path)
-            if content is not None:
-                content.digest  # noqa: B018 (it is computed when it is first read)
-        self.unhashed_bytes = 0
+    def prepare_delta(self) -> None:
+        """See `Sandbox.prepare_delta`."""
+        self.unprepared_bytes = 0
+        if not self._is_reported:
+            changed: dict[str, _Content | None] = dict.fromkeys(list(self._files))
+        else:
+            changed = self._before.copy()
+        for path, old in changed.items():
+            new = self._files.get(path)
+            if new is not None and (old is None or old.data != new.data):
+                self._prepared["file", path] = old, new, *self._next_version("file", path, old, new)
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
         """See `Sandbox.take_delta`. A file that was changed back to its earlier content is not reported."""
@@ -217,7 +222,7 @@ class MemorySandbox:
             return None
         with self._lock:
             self.has_changes = False
-            self.unhashed_bytes = 0
+            self.unprepared_bytes = 0
             before, self._before = self._before, {}
             states_before, self._states_before = self._states_before, {}
             if not self._is_reported:
@@ -241,6 +246,7 @@ class MemorySandbox:
                 if old is None or old.data != new.data:
                     states[name] = new.digest
                     self._store("state", name, old, new, blobs)
+            self._prepared = {}
             if not (changed or deleted or states):
                 return None
             return FileDelta(changed, tuple(deleted), states), blobs
@@ -252,12 +258,21 @@ class MemorySandbox:
         self, kind: str, name: str, old: _Content | None, new: _Content, blobs: dict[str, bytes]
     ) -> None:
         """Add to `blobs` what is to be stored for a changed content, whose earlier content is stored already."""
-        version, stored = Version(new.digest), new.data
-        if old is not None:
-            known = self._versions.get((kind, name)) or Version(old.digest)
-            version, stored = store_next(known, old.data, new.digest, new.data)
+        prepared = self._prepared.get((kind, name))
+        if prepared is not None and prepared[0] is old and prepared[1] is new:
+            version, stored = prepared[2:]
+        else:
+            version, stored = self._next_version(kind, name, old, new)
         self._versions[kind, name] = version
         blobs.setdefault(new.digest, stored)
+
+    def _next_version(
+        self, kind: str, name: str, old: _Content | None, new: _Content
+    ) -> tuple[Version, bytes]:
+        if old is None:
+            return Version(new.digest), new.data
+        known = self._versions.get((kind, name)) or Version(old.digest)
+        return store_next(known, old.data, new.digest, new.data)
 
     def _begin_change(self, name: str, old: _Content | None) -> None:
         if self._is_shared:

@@ -53,12 +53,12 @@ class Sandbox(Protocol):
         ...
 
     @property
-    def unhashed_bytes(self) -> int:
-        """How many bytes the next `take_delta` has to hash. Reading it is cheap."""
+    def unprepared_bytes(self) -> int:
+        """How many bytes were written since the last `take_delta` or `prepare_delta`. Reading it is cheap."""
         ...
 
-    def hash_changes(self) -> None:
-        """Hash what the next `take_delta` reports. Any thread may call it."""
+    def prepare_delta(self) -> None:
+        """Do the work of the next `take_delta` that takes time. Any thread may call it."""
         ...
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
