@@ -11,7 +11,6 @@ from treadle.core.decide import (
     RequestApprovals,
     can_ask_again,
     decide,
-    guess_next_tokens,
 )
 from treadle.core.policy import Approval, InDoubt, Policy
 from treadle.core.spec import AgentSpec, PartSpec
@@ -59,12 +58,10 @@ class History:
         self.interruptions = 4
         self.is_timed = draw(st.booleans())
         """True if events say how long the turn was worked on, as new journals of runs with a deadline do."""
-        self.has_reserves = draw(st.booleans())
-        """True if inferences say what was reserved for them, as in all new journals."""
         self.add(
             e.RunStarted(
                 at=self.at,
-                version=e.VERSION,
+                version=draw(st.sampled_from([e.VERSION, "2.0"])),
                 agent=AgentSpec(model=PartSpec(name="m"), instructions="x", policy=policy),
                 is_session=is_session,
                 tools=tuple(
@@ -150,8 +147,7 @@ class History:
                 step=action.step,
                 messages=len(self.state.messages),
                 has_tools=action.has_tools,
-                reserved_tokens=guess_next_tokens(self.state) if self.has_reserves else None,
-                reserved_cost_usd=0.05 if self.has_reserves else None,
+                reserved_cost_usd=0.05,
             )
         )
         kind = self.draw(st.sampled_from(["calls", "calls", "answer", "fails", "retries"]))

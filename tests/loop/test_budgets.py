@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from treadle import Agent, Policy, ScriptedModel, open_journal, tool
 from treadle.core import events as e
@@ -79,17 +80,20 @@ async def test_answers_that_were_lost_with_the_process_count(
     assert replay.is_exact, replay.divergence
 
 
-async def test_an_older_journal_without_reservations_counts_nothing() -> None:
-    journal, model = MemoryJournal(), ScriptedModel(["done"])
-    agent = Agent(model, policy=Policy(max_steps=1), journal=journal)
+async def test_in_an_older_journal_nothing_counts_that_was_lost() -> None:
+    journal = MemoryJournal()
+    agent = Agent(ScriptedModel(["done"]), policy=Policy(max_steps=1), journal=journal)
     run = await agent.run("go", run_id="new")
-    old = [event.body for event in run.events[:3]]
-    writer = journal.create("old")
-    writer.append([*old[:2], e.InferenceStarted(at=1.0, step=1, messages=1)])
-    await writer.release()
-    again = Agent(ScriptedModel(["done"]), policy=Policy(max_steps=1), journal=journal)
-    assert (await again.resume("old")).state.spent.steps == 1
-    assert (await again.replay("old")).is_exact
+    for version in ("2.0", e.VERSION):
+        begin, *rest = [event.body for event in run.events[:3]]
+        assert isinstance(begin, e.RunStarted)
+        writer = journal.create(version)
+        writer.append([replace(begin, version=version), *rest])
+        await writer.release()
+        again = Agent(ScriptedModel(["done"]), policy=Policy(max_steps=1), journal=journal)
+        steps = (await again.resume(version)).state.spent.steps
+        assert steps == (1 if version == "2.0" else 2)
+        assert (await again.replay(version)).is_exact
 
 
 FAILURES = [

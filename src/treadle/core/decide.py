@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.policy import Approval, InDoubt
-from treadle.core.state import CallState, State, Status, guess_input_tokens
+from treadle.core.state import CallState, State, Status, guess_next_tokens
 from treadle.core.types import (
     Effect,
     Fault,
@@ -417,11 +417,6 @@ _UNKNOWN_COST = (
     "max_cost_usd is set and the cost of an inference is unknown: give the model a price, "
     "as model(..., price=Price(...)), or use no max_cost_usd"
 )
-
-
-def guess_next_tokens(state: State) -> int:
-    """Estimate the tokens of the next inference, its answer included: they are reserved before it is sent."""
-    return guess_input_tokens(state) + state.last_usage.output_tokens
 
 
 def _reserve(left: float, next_cost: float, steps: int, limit: StopReason) -> tuple[StopReason | None, bool]:

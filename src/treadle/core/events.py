@@ -31,8 +31,11 @@ from treadle.core.types import (
     Usage,
 )
 
-VERSION = "2.0"
-"""The version of the event types, `major.minor`. A reader refuses a newer major version."""
+VERSION = "2.1"
+"""The version of the event types, `major.minor`. A reader refuses a newer major version.
+
+Before 2.1, inferences that were lost did not count for budgets.
+"""
 
 
 class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_field="type"):
@@ -112,11 +115,9 @@ class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
     """False at the wrap-up after a limit, which offers no tools except the one that takes the answer, if any."""
     model: str | None = None
     """The name of the model that is asked, as the user writes it."""
-    reserved_tokens: int | None = None
-    """The tokens that count for the budgets of the turn if the outcome is lost; `None` in older journals, where
-    nothing counts then."""
     reserved_cost_usd: float | None = None
-    """The cost that counts then; `None` if the policy has no `max_cost_usd`, or the cost cannot be estimated."""
+    """The cost that counts for the budget of the turn if the outcome is lost; `None` if the policy has no
+    `max_cost_usd`, or the cost cannot be estimated."""
 
 
 class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference_completed"):
@@ -561,6 +562,12 @@ def decode_line(line: bytes) -> Event:
         raise JournalError(f"not a line of a Treadle journal ({error}): {line[:80]!r}") from error
     raw = _encoder.encode({name: value for name, value in fields.items() if name not in ("run_id", "seq")})
     return Event(head.run_id, head.seq, decode_body(raw), raw)
+
+
+def is_since(version: str, major: int, minor: int) -> bool:
+    """Return whether the event version of a run is `major.minor` or later."""
+    parts = version.split(".")
+    return all(part.isdigit() for part in parts) and [int(part) for part in parts] >= [major, minor]
 
 
 def _refuse_newer(version: str | None) -> None:

@@ -152,6 +152,8 @@ class State(Struct, gc=False):
     hold: tuple[float, float, str | None] | None = None
     """The wait that a server asked for in its newest answer, an error: its end, its length in seconds, and the name
     of the model; `None` if there is none."""
+    counts_lost: bool = True
+    """True if inferences that may have been paid for count for the budgets although their answers were lost."""
     asked: e.InferenceStarted | None = None
     """The newest inference if its outcome is not recorded; `None` if it is."""
     limit: StopReason | None = None
@@ -274,6 +276,7 @@ def _on_run_started(state: State, body: e.RunStarted, before: float) -> None:
     instructions = body.system_message
     state.status = Status.RUNNING
     state.started = body
+    state.counts_lost = e.is_since(body.version, 2, 1)
     state.agent = body.spec
     state.policy = state.agent.policy
     state.output_spec = body.output
@@ -348,9 +351,9 @@ def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -
 def _charge_reserved(state: State) -> None:
     """Count the newest inference, whose answer was lost, as reserved."""
     asked, spent = state.asked, state.spent
-    if asked is not None and asked.reserved_tokens is not None:
+    if asked is not None and state.counts_lost:
         spent.steps += 1
-        spent.tokens += asked.reserved_tokens
+        spent.tokens += guess_next_tokens(state)
         spent.cost_usd += asked.reserved_cost_usd or 0.0
         state.is_wrap_up_lost = state.limit is not None
 
@@ -561,3 +564,8 @@ def guess_usage(state: State, message: Message) -> Usage:
 def guess_input_tokens(state: State) -> int:
     """Estimate the tokens of the next prompt: those of the newest inference, plus the text added since."""
     return state.last_usage.total_tokens + -(-state.unsent_chars // 4)
+
+
+def guess_next_tokens(state: State) -> int:
+    """Estimate the tokens of the next inference, its answer included: they are reserved before it is sent."""
+    return guess_input_tokens(state) + state.last_usage.output_tokens

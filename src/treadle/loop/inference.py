@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core import answers
 from treadle.core import events as e
-from treadle.core.decide import CheckAnswer, Infer, can_ask_again, guess_cost_usd, guess_next_tokens
+from treadle.core.decide import CheckAnswer, Infer, can_ask_again, guess_cost_usd
 from treadle.core.errors import (
     AuthenticationError,
     ConfigError,
@@ -20,13 +20,12 @@ from treadle.core.errors import (
     UnsupportedPartError,
 )
 from treadle.core.parts import describe, digests_of_parts
-from treadle.core.state import State
+from treadle.core.state import State, guess_next_tokens
 from treadle.core.types import (
     Artifact,
     Completion,
     Fault,
     Message,
-    Request,
     Role,
     StopReason,
     TokenRecord,
@@ -60,17 +59,15 @@ class Inference:
     async def perform(self, state: State, action: Infer, outbox: Outbox) -> None:
         """Ask the model for its next message."""
         messages, step = state.messages, action.step
-        reserved = guess_next_tokens(state)
         outbox.put(
             e.InferenceStarted(
                 step=step,
                 messages=len(messages),
                 has_tools=action.has_tools,
                 model=self._model.name,
-                reserved_tokens=reserved,
                 reserved_cost_usd=None
                 if state.policy.max_cost_usd is None
-                else _guess_cost_usd(state, reserved, self._model),
+                else _guess_cost_usd(state, self._model),
             )
         )
         await outbox.kept()
@@ -88,7 +85,15 @@ class Inference:
             if state.hold is not None and not self._is_begun:
                 watch.held = find_hold(state.hold, self._clock.time())
             self._is_begun = True
-            completion = await self._infer(request, watch)
+            if self._hide is None:
+                try:
+                    completion = await self._model.infer(request, watch)
+                except UnsupportedPartError:
+                    # The model is told in words of parts of tools' results that it cannot be sent.
+                    self._hide = _Hide(self._model)
+            if self._hide is not None:
+                messages = messages.derive(self._hide)
+                completion = await self._model.infer(replace(request, messages=messages), watch)
         except Exception as error:
             outbox.put(describe_failure(error, step))
             return
@@ -108,15 +113,6 @@ class Inference:
             completion = replace(completion, contents=None)
         done = e.InferenceCompleted(step=step, completion=completion, duration_seconds=seconds)
         outbox.put(done, blobs=blobs)
-
-    async def _infer(self, request: Request, watch: Watch) -> Completion:
-        """Ask the model. If it cannot be sent a part of a tool's result, it is told of the part in words."""
-        if self._hide is None:
-            try:
-                return await self._model.infer(request, watch)
-            except UnsupportedPartError:
-                self._hide = _Hide(self._model)
-        return await self._model.infer(replace(request, messages=request.messages.derive(self._hide)), watch)
 
 
 class _Hide:
@@ -145,8 +141,9 @@ class _Hide:
         return getattr(self._model, "check_part", None) is not None
 
 
-def _guess_cost_usd(state: State, tokens: int, model: Model) -> float | None:
-    """Estimate what the next inference of `tokens` costs; `None` if nothing is known about the price."""
+def _guess_cost_usd(state: State, model: Model) -> float | None:
+    """Estimate what the next inference costs; `None` if nothing is known about the price."""
+    tokens = guess_next_tokens(state)
     if state.spent.cost_usd:
         return guess_cost_usd(state, tokens)
     output_tokens = state.last_usage.output_tokens

@@ -1,6 +1,5 @@
 """Results: how the value that a tool returned becomes the result that the model reads, with its contents."""
 
-import asyncio
 import hashlib
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -29,11 +28,9 @@ def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
     return ToolResult(call.call_id, call.name, _to_unicode(text), is_error=True, error_kind=kind)
 
 
-async def make_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResult, Blobs | None]:
-    """Return what `_to_result` returns, without holding up the event loop if the outcome is large."""
-    if _size_of(outcome) <= LARGE_BYTES:
-        return _to_result(call, outcome, max_chars)
-    return await asyncio.to_thread(_to_result, call, outcome, max_chars)
+def is_large(outcome: object) -> bool:
+    """Return whether a tool's return value is so large that `to_result` should run in a thread."""
+    return (len(outcome) if type(outcome) is str else _size_of(outcome)) > LARGE_BYTES
 
 
 def _size_of(outcome: object) -> int:
@@ -46,7 +43,7 @@ def _size_of(outcome: object) -> int:
     return len(outcome.content) + sum([len(item.content or b"") for item in outcome.attachments])
 
 
-def _to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResult, Blobs | None]:
+def to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResult, Blobs | None]:
     """Return the tool result for a tool's return value, and the contents of its artifacts.
 
     A text longer than `max_chars` is cut in the middle, and its full text becomes the first artifact.

@@ -22,7 +22,7 @@ from treadle.core.inner import Run
 from treadle.core.types import UNREADABLE_CALL, Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
-from treadle.loop.results import LARGE_BYTES, Blobs, failed, make_result
+from treadle.loop.results import LARGE_BYTES, Blobs, failed, is_large, to_result
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
 from treadle.tools.protocol import ApprovalRequest, Approver, Decision, Tool
@@ -226,7 +226,10 @@ class Workbench:
             else:
                 async with asyncio.timeout(timeout_seconds) as timer:
                     outcome = await tool.call(arguments, context)
-            result, blobs = await make_result(call, outcome, max_chars)
+            if is_large(outcome):
+                result, blobs = await asyncio.to_thread(to_result, call, outcome, max_chars)
+            else:
+                result, blobs = to_result(call, outcome, max_chars)
         except TimeoutError as error:
             kind, text = ToolErrorKind.FAILED, _describe_exception(error)
             if timer is not None and timer.expired():
