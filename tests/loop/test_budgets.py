@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -265,22 +266,28 @@ async def test_a_choice_given_as_text_is_the_same_as_the_value() -> None:
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("effect", ["pure", "idempotent", "once"])
-async def test_an_answer_is_kept_before_a_tool_can_block_the_event_loop(
+async def test_an_answer_is_kept_while_a_tool_blocks_the_event_loop(
     tmp_path: Path, effect: Any, is_streamed: bool
 ) -> None:
     seen: list[list[str]] = []
 
     @tool(effect=effect)
     async def block(x: int) -> str:
-        """Read, with the event loop blocked, what other processes see."""
+        """Block the event loop until another process would see that this call has started."""
         with open_journal(tmp_path / "runs.db") as other:
-            seen.append([event.type for event in other.read("r")])
+            for _ in range(6000):
+                types = [event.type for event in other.read("r")]
+                if types[-1] == "tool_started":
+                    break
+                time.sleep(0.01)
+            seen.append(types)
         return "ok"
 
     inner = ScriptedModel([[call("block", {"x": 1}), call("block", {"x": 2})], "done"])
     model = CacheModel(RetryModel(inner), tmp_path / "cache")
     with open_journal(tmp_path / "runs.db") as journal:
         agent = Agent(model, tools=[block], journal=journal)
-        await agent.run("go", run_id="r", on_event=(lambda event: None) if is_streamed else None)
+        run = await agent.run("go", run_id="r", on_event=(lambda event: None) if is_streamed else None)
+        assert [event.type for event in journal.read("r")] == [event.type for event in run.events]
     assert len(seen) == 2
     assert all(types[3:5] == ["inference_completed", "tool_started"] for types in seen)

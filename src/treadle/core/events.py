@@ -157,7 +157,7 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
 
 
 class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):
-    """The start of a tool call. The event is durable before the tool runs."""
+    """The start of a tool call. The event is durable before a tool that has an effect runs."""
 
     step: int
     """The number of the step."""

@@ -212,8 +212,8 @@ class Workbench:
                 arguments=None if parent is None else call.arguments,
             )
         )
-        # Whatever the effect: a tool may block the event loop, and the answer that called it must be kept by then.
-        await outbox.kept()
+        if spec.effect is not Effect.PURE or self.report is not None:
+            await outbox.kept()
         context: ToolContext[Any] = NO_CONTEXT
         if call.name not in self.toolbox.contextless:
             context = self._make_context(order, inner)
