@@ -30,7 +30,7 @@ class Kit:
     def check_policy(self, policy: Policy) -> None:
         """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.
 
-        Without tools of its own, the agent uses those of its tasks, which are not known here.
+        An agent without tools uses those of its tasks, which are not known here.
         """
         for name in policy.tool_names() if self.own.tools else ():
             if name not in self.own.tools:
@@ -48,7 +48,7 @@ class Kit:
     def toolbox(
         self, task: Task | None, output: OutputSpec | None = None, answer: AnswerType[Any] = TEXT
     ) -> Toolbox:
-        """Return the tools for a run of `task`, with the tool that takes an `answer` if `output` has one."""
+        """Return the tools for a run of `task`, with the tool for the `answer` if `output` has one."""
         names = self.names_for(task)
         if output is None or output.tool is None:
             return self._keep(names, lambda: make_toolbox(names)) if names else self.own

@@ -39,7 +39,7 @@ def approve(
     ] = None,
     arguments: Annotated[
         str | None,
-        typer.Argument(metavar="JSON", help="With edit: the arguments to run it with.", show_default=False),
+        typer.Argument(metavar="JSON", help="With edit: the new arguments of the call.", show_default=False),
     ] = None,
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="With no: the reason, for the model.")

@@ -38,8 +38,8 @@ EXAMPLES = (
     "treadle chat --model openai:gpt-5-mini --mount ./notes",
     "treadle chat --continue",
 )
-HELP = """Type a message and press Enter. Alt-Enter, Ctrl-J, or Enter after a backslash begins a new line; text that
-is pasted keeps its lines. The arrow keys bring earlier messages back, and Tab completes. These words are commands:
+HELP = """Type a message and press Enter. Alt-Enter, Ctrl-J, or Enter after a backslash begins a new line; pasted
+text keeps its lines. The arrow keys bring earlier messages back, and Tab completes. These words are commands:
 /help         show this text
 /files        list the files of the session
 /attach FILE  send an image, audio, text or document with the next message
@@ -163,7 +163,7 @@ class Chat:
                 attached, self._attached = self._attached, []
                 self._take_turn(work, partial(self._send, session, text, attached))
             elif text:
-                print_note("the message was not sent, because the turn before it is not finished")
+                print_note("the message was not sent, because the previous turn is not finished")
 
     def _finish_turn(self, work: Work, session: Session) -> bool:
         """Continue a turn that was interrupted or waits for a decision, and return True if no turn is open."""

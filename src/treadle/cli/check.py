@@ -33,7 +33,7 @@ def check(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN...", help="Check only these runs, and not the store itself.", show_default=False
+            metavar="RUN...", help="Check only these runs, and not the rest of the store.", show_default=False
         ),
     ] = None,
     journal: o.Journal = None,
@@ -41,8 +41,8 @@ def check(
 ) -> int:
     """Read a whole journal and say what is damaged.
 
-    Every event, content and listed fact is read and compared with its checksum or hash. The exit code is 0 if all
-    of it is whole, 1 otherwise.
+    It reads every event, every content and the facts that `treadle runs` shows, and compares them with their
+    checksums and hashes. The exit code is 0 if nothing is damaged, 1 otherwise.
     """
     with closing(open_existing(journal)) as opened:
         checks = Check(opened)

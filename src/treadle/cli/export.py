@@ -96,9 +96,9 @@ def write_lines(
     on_skip: Callable[[str, str], None],
     apart: Apart,
 ) -> Iterator[bytes]:
-    """Yield the lines of an export; `on_skip` gets each run that is left out, and the reason.
+    """Yield the lines of an export. `on_skip` is called with each run that is left out, and the reason.
 
-    A run that is damaged is left out whole.
+    A damaged run is left out completely.
     """
     for run_id in run_ids:
         with SpooledTemporaryFile(_IN_MEMORY_BYTES) as file, apart.guard(run_id):

@@ -137,7 +137,7 @@ def _show(run: Run, shown: o.ViewOptions) -> int:
 def _resume_all(
     agents: RunAgents, run_ids: list[str], parallel_runs: int, follow_up: FollowUp, *, is_json: bool
 ) -> int:
-    """Resume runs, and return the gravest exit code of any."""
+    """Resume runs, and return the gravest of their exit codes."""
     begin = time.monotonic()
     codes: list[int] = []
 

@@ -42,10 +42,9 @@ def verify(
 ) -> int:
     """Make the tool calls of runs again in a fresh sandbox and compare the results.
 
-    The tools are those of --tools, then those that the run's journal names and the built-in ones. A call of effect
-    'once' is never made again.
-    The exit code is 0 if every result that was compared is the same, and 1 if one differs, if a call's tool is
-    missing, or if none of a run's calls could be compared.
+    The tools are those of --tools, then those that the journal names, then Treadle's own. A call with the effect
+    'once' is never made again. The exit code is 0 if all compared results are the same. It is 1 if a result
+    differs, if the tool of a call is missing, or if no call of a run could be compared.
     """
     if runs and len(runs) == 1 and runs[0].endswith(".jsonl"):
         memory = MemoryJournal()
@@ -96,7 +95,7 @@ def _verify(
     missing = sum(len(item.unavailable) for item in found)
     if missing and not is_json:
         print_note(
-            f"{write_count(missing, 'call')} not made again, because the tool is missing; give it with --tools"
+            f"{write_count(missing, 'call')} not made again, because the tool is missing; name it with --tools"
         )
     is_good = not refused and not apart.count and all(_is_good(item) for item in found)
     return ExitCode.DONE if is_good else ExitCode.FAILED

@@ -158,7 +158,7 @@ class UntrustedError(JournalError):
         listed = "; ".join(dict.fromkeys(self.demands)) or "nothing that its journal names"
         return (
             f"{self.run} was imported, or its file was written by another user, machine or version of Treadle, and "
-            f"nobody here has said that it is trusted. Using it would: {listed}. If you trust it, {self.remedy}"
+            f"is not trusted. Using it would: {listed}. If you trust it, {self.remedy}"
         )
 
 

@@ -1,4 +1,4 @@
-"""A bar or a spinner on standard error while something takes long. It is only shown on a terminal."""
+"""A progress bar or a spinner on standard error, for work that takes long. It is only shown on a terminal."""
 
 import os
 import sys
@@ -26,9 +26,9 @@ def spinner(text: str) -> Iterator[None]:
 
 @contextmanager
 def bar(text: str, total: int | None) -> Iterator[Callable[[str], None]]:
-    """Show a bar until the end of the block, which calls the function for each of `total` things that are done.
+    """Show a progress bar until the end of the block. The block calls the function for each of `total` items.
 
-    The function takes a remark, such as the thing's name. A `total` of `None` is unknown.
+    The function takes a remark, such as the item's name. If `total` is `None`, it is unknown.
     """
     if not _can_show() or total == 1:
         yield lambda remark: None

@@ -110,7 +110,7 @@ def _join(names: Sequence[str]) -> str:
 
 
 _MAX_NAMED = 6
-"""How many files a remark names."""
+"""The most files that a remark names."""
 
 
 def refuse_folder(out: Path, mount: Path | None) -> None:
@@ -132,7 +132,7 @@ def refuse_folder(out: Path, mount: Path | None) -> None:
 def write_files(run: Run, paths: Iterable[str], out: Path, *, is_forced: bool = False) -> None:
     """Write files of a run to the folder `out`. With `is_forced`, files that exist are replaced.
 
-    Nothing is written outside `out`, also if it has symlinks in it or the journal has paths that lead out of it.
+    Nothing is written outside `out`, even if `out` contains symlinks or the journal has paths that lead out of it.
     Raises: `ConfigError` if a file exists or cannot be written.
     """
     if out.exists() and not out.is_dir():
@@ -175,4 +175,6 @@ def print_changes(changes: Changes, run: Run, follow_up: FollowUp, out: Path | N
         print_note(f"{write_count(count, 'changed file')} written to {str(out)!r}")
     elif count:
         command = follow_up.write("files", run.run_id, changed=True, out="DIR")
-        print_note(f"changed in the sandbox only; write the files with: {command}   (or give run --out DIR)")
+        print_note(
+            f"changed in the sandbox only; write them to a folder with: {command}   (or give run --out DIR)"
+        )

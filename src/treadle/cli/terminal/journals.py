@@ -75,7 +75,7 @@ def _has_run(journal: Journal, run_id: str) -> bool:
 
 
 class Apart:
-    """The runs of a command that fail because they are damaged. The command goes on with the other runs."""
+    """The runs that a command cannot use because they are damaged. The command continues with the other runs."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -83,7 +83,8 @@ class Apart:
 
     @contextmanager
     def guard(self, run_id: str) -> Iterator[None]:
-        """Do the work of one run. If its journal is damaged, print that and count it instead of raising."""
+        """Do the work for one run. If the run is damaged, print that and count it instead of raising an
+        exception."""
         try:
             yield
         except JournalError as error:

@@ -1,4 +1,4 @@
-"""What the turns of a session used, by turn and in total."""
+"""The steps, tokens, cost and time of a session, for each turn and in total."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from treadle.core.types import Usage
 
 
 class Meter(Struct):
-    """The use of a session up to its newest turn."""
+    """The totals of a session up to its newest turn."""
 
     turns: int = 0
     steps: int = 0
@@ -25,7 +25,7 @@ class Meter(Struct):
 
     @classmethod
     def of(cls, run: Run) -> "Meter":
-        """Return the meter of a session as its journal has it."""
+        """Return the meter of a session in its current state."""
         state = run.state
         return cls(state.turn, state.step, state.usage, state.cost_usd, _count_seconds(run.events))
 
@@ -51,7 +51,7 @@ class Meter(Struct):
 
 
 def _count_seconds(events: Iterable[Event]) -> float:
-    """Return how long the finished turns of a session were worked on."""
+    """Return the time that the finished turns of a session took."""
     state, seconds = State(), 0.0
     for event in events:
         advance(state, event.body)

@@ -1,6 +1,6 @@
 """The consoles, and how values are written for people.
 
-The consoles pass every text through `clean`, so that a text of a model or a journal cannot control the terminal.
+The consoles pass every text through `clean`, so that text from a model or a journal cannot control the terminal.
 """
 
 import os
