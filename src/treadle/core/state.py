@@ -95,7 +95,7 @@ class Spent(Struct, gc=False):
     calls_by_tool: dict[str, int] = {}
     """Calls of each tool that has a limit of calls in a turn."""
     retries_by_tool: dict[str, int] = {}
-    """How often in a row each tool asked for another call. Tools whose last call succeeded are left out."""
+    """How often in a row each tool asked for another call; without the tools whose last call succeeded."""
     rejected_answers: int = 0
     """Answers that did not fit the schema."""
     tokens: int = 0
@@ -147,8 +147,8 @@ class State(Struct, gc=False):
     failure: e.InferenceFailed | None = None
     """The failure of the newest inference, if its last attempt failed."""
     hold: tuple[float, float, str | None] | None = None
-    """The wait that a server asked for in its newest answer, an error: its end, its length in seconds, and the name
-    of the model; `None` if there is none."""
+    """The wait that a server asked for in its newest answer, which was an error: the end of the wait, its length
+    in seconds, and the name of the model; `None` if there is none."""
     asked_model: str | None = None
     """The name of the model of the newest inference."""
     is_inferring: bool = False

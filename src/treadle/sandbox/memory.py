@@ -48,9 +48,9 @@ class MemorySandbox:
         self._snapshot_id: str | None = None
         self._states: dict[str, _Content] = {}
         self._states_before: dict[str, _Content | None] = {}
-        """The same for states."""
+        """The same for the states of tools."""
         self._versions: dict[tuple[str, str], Version] = {}
-        """The reported versions that the next ones can be stored as patches of, by `file` or `state` and name."""
+        """The reported versions, which the next ones can be patches of, by `file` or `state` and name."""
         self._lock = Lock()
         for path, content in (files or {}).items():
             name = normalize_file(path)
@@ -202,7 +202,7 @@ class MemorySandbox:
     def _store(
         self, kind: str, name: str, old: _Content | None, new: _Content, blobs: dict[str, bytes]
     ) -> None:
-        """Add to `blobs` what is to be stored for a changed content, whose earlier content is stored already."""
+        """Add the data to store for a changed content to `blobs`. Its earlier content is stored already."""
         version, stored = Version(new.digest), new.data
         if old is not None:
             known = self._versions.get((kind, name)) or Version(old.digest)

@@ -49,7 +49,7 @@ from treadle.models.wire.stream import Collector, read_stream
 
 _MAX_PREFIXES = 1024
 _MAX_BAD_CALLS = 4
-"""How many calls in a row that the server could not read go back to the model."""
+"""How many unreadable calls in a row go back to the model."""
 _BYTES_PER_TOKEN = 4
 
 OnDelta: TypeAlias = Callable[[Delta], None]
@@ -131,7 +131,7 @@ class HttpModel(ABC):
 
     @property
     def has_price(self) -> bool:
-        """True if the cost of answers is known from the user's price, or reported by the server."""
+        """True if the user gave a price, or the server reports the cost."""
         return self._price is not None
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
@@ -145,7 +145,8 @@ class HttpModel(ABC):
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the server's answer; see `Model.infer`.
 
-        A call that the server could not read is an answer too, so that the model is told what is wrong with it.
+        If the server could not read a call, the answer has that call, so that the model is told what is wrong with
+        it.
         """
         try:
             if watch.on_delta is not None:

@@ -97,13 +97,13 @@ def keep_arguments(raw: Json, body: bytes) -> Json:
 
 
 _BAD_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
-"""The finish reasons of answers that were thrown away because of a call in them."""
+"""The finish reasons of answers that the server discarded because of a call in them."""
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
-    Raises: `RefusedError` for a prompt that was blocked, `BadCallError` for a call that came out damaged, and
+    Raises: `RefusedError` for a prompt that was blocked, `BadCallError` for a call that the server discarded, and
     `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it makes no sense.
     """
     if not raw.get("candidates"):
@@ -123,7 +123,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
         is_empty = not message.tool_calls and not message.content and not message.parts
         if told not in ("STOP", None) and is_empty:
             more = server.excerpt(candidate.get("finishMessage") or "")
-            fault = f"{server.origin} threw the model's answer away ({told}){more and ': ' + more}"
+            fault = f"{server.origin} discarded the model's answer ({told}){more and ': ' + more}"
             if told in _BAD_CALLS:
                 raise BadCallError(fault, status=200, written=more, said=told)
             raise ServerError(fault, status=200)
