@@ -28,6 +28,7 @@ BENCHMARKS = {
     "streaming": streaming.measure,
     "dialects": dialects.measure,
     "formats": formats.measure,
+    "marks": formats.measure_marks,
     "storm": limits.measure_storm,
     "concurrency": limits.measure_concurrency,
     "power": power.measure,

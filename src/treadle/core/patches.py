@@ -235,7 +235,7 @@ def _find_chunks(old: bytes, new: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _cutter(size: int) -> re.Pattern[bytes]:
-    """Return a pattern that cuts bytes into chunks. The bytes around a cut decide about it, such as the end of a line."""
+    """Return a pattern that cuts bytes into chunks, depending only on the bytes around a cut."""
     low = _MIN_CHUNK
     while size > low * _MAX_CHUNKS:
         low *= 2
