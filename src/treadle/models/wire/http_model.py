@@ -297,7 +297,7 @@ class HttpModel(ABC):
         return ServerError(f"the answer of {self.server.origin} makes no sense: {excerpt}", status=200)
 
     def _raw(self, answer: Answer) -> Json:
-        """Return the answer as one object. Raises: `ProviderError` for an error, or for what is no answer."""
+        """Return the answer as one object. Raises: `ProviderError` for an error, or if it is not an answer."""
         if not is_success(answer.status):
             raise self._error(answer.status, answer, answer.body)
         try:
@@ -306,7 +306,7 @@ class HttpModel(ABC):
                 return raw
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
-        # Some servers stream although nobody asked for it, and some have damaged JSON.
+        # Some servers stream although the request did not ask for it, and some send damaged JSON.
         reader = self._reader(lambda _: None)
         try:
             reader.feed(answer.body)
@@ -316,7 +316,7 @@ class HttpModel(ABC):
             raise ServerError(str(error), status=answer.status) from None
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
-        """Return the typed error for an answer whose status is not a success."""
+        """Return the typed error for an answer whose status is an error."""
         try:
             raw = find_error(_decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -328,7 +328,7 @@ class HttpModel(ABC):
 
 
 def _check_types(message: Message) -> None:
-    """Check what decoding into untyped values does not. Raises: `TypeError`."""
+    """Check the types that decoding into untyped values does not check. Raises: `TypeError`."""
     texts = [message.content, message.reasoning or ""]
     for call in message.tool_calls:
         texts += (call.call_id, call.name, call.arguments)
@@ -337,7 +337,7 @@ def _check_types(message: Message) -> None:
 
 
 def is_success(status: int) -> bool:
-    """Return whether an answer has a status of success."""
+    """Return whether the status is a success."""
     return 200 <= status < 300
 
 

@@ -40,7 +40,8 @@ class BadCallError(RequestError):
 
 
 class UnfinishedError(ValueError):
-    """Raised if an answer was not said to be whole, or lacks what it says it has."""
+    """Raised if the server did not say that an answer is complete, or if the answer lacks calls that it
+    announces."""
 
 
 class Server(Struct, frozen=True, repr_omit_defaults=True):
