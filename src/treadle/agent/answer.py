@@ -100,7 +100,7 @@ def _unusable(schema: object, error: Exception) -> ConfigError:
     kind = type(schema)
     if hasattr(kind, "model_json_schema") or isinstance(schema, msgspec.Struct):
         advice = f"give the class {kind.__name__} and not an object of it"
-    return ConfigError(f"schema is {schema!r}, of which no JSON Schema can be made ({error}); {advice}")
+    return ConfigError(f"no JSON Schema can be made of schema={schema!r} ({error}); {advice}")
 
 
 def _explain(error: ValueError) -> str:

@@ -109,8 +109,8 @@ def output_mode_of(
 
 
 def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> bool:
-    """Return whether the server of `model` can decode within `schema`: true unless a method `takes_schema` denies
-    it."""
+    """Return whether the server of `model` can decode within `schema`: true unless its method `takes_schema` says
+    no."""
     takes = getattr(model, "takes_schema", None)
     return True if takes is None else bool(takes(schema, has_tools=has_tools))
 
