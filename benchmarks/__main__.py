@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from benchmarks import (
+    calls,
     common,
     dialects,
     files,
@@ -23,6 +24,7 @@ BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
     "growth": growth.measure,
+    "calls": calls.measure,
     "bodies": growth.measure_bodies,
     "files": files.measure,
     "streaming": streaming.measure,

@@ -68,15 +68,22 @@ def invalid_header(origin: str, name: str | None = None) -> ConfigError:
 
 def cannot_connect(origin: str, detail: str, hint: str) -> TransportError:
     """Return the error for a server that could not be reached."""
-    return TransportError(f"cannot connect to {origin} ({detail}): {hint}")
+    return _unsent(TransportError(f"cannot connect to {origin} ({detail}): {hint}"))
 
 
-def connect_timeout(origin: str, timeouts: Timeouts) -> ProviderTimeoutError:
+def connect_timeout(origin: str, timeouts: Timeouts) -> TransportError:
     """Return the error for a connection that was not made in time."""
-    return ProviderTimeoutError(
-        f"cannot connect to {origin} within {timeouts.connect:g} s; check the base URL and "
-        "the network, or raise connect_timeout_seconds"
+    return _unsent(
+        ProviderTimeoutError(
+            f"cannot connect to {origin} within {timeouts.connect:g} s; check the base URL and "
+            "the network, or raise connect_timeout_seconds"
+        )
     )
+
+
+def _unsent(error: TransportError) -> TransportError:
+    error.was_sent = False
+    return error
 
 
 def answer_timeout(origin: str, timeouts: Timeouts, *, is_total: bool) -> ProviderTimeoutError:

@@ -143,6 +143,10 @@ class HttpModel(ABC):
         """Check that the dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""
         check_part(part, self.DIALECT, self.PARTS)
 
+    def estimate_cost_usd(self, usage: Usage) -> float | None:
+        """Return what `usage` would cost; `None` if the model has no price."""
+        return cost_of(usage, self._price)
+
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the server's answer; see `Model.infer`.
 
