@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from benchmarks import (
+    calls,
     common,
     dialects,
     files,
@@ -23,11 +24,13 @@ BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
     "growth": growth.measure,
+    "calls": calls.measure,
     "bodies": growth.measure_bodies,
     "files": files.measure,
     "streaming": streaming.measure,
     "dialects": dialects.measure,
     "formats": formats.measure,
+    "marks": formats.measure_marks,
     "storm": limits.measure_storm,
     "concurrency": limits.measure_concurrency,
     "power": power.measure,

@@ -1,5 +1,6 @@
 """The speed of parsing each text format on one core, relative to `json.loads` of the same messages as JSON."""
 
+import gc
 import json
 import time
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from statistics import median
 
 from benchmarks.common import Figure
 from treadle.core.types import Message, Role, ToolCall, ToolSpec
-from treadle.formats import FORMATS, IncrementalParser, parse, render
+from treadle.formats import FORMATS, IncrementalParser, find_format, parse, render
 
 ROUNDS = 7
 CHUNK = 24
@@ -134,6 +135,46 @@ def _measure(name: str) -> Figure:
         f"{fast:.1f} MB/s; of short messages alone {short:.2f}; in pieces of {CHUNK} characters {pieces:.2f}"
     )
     return Figure(f"MB/s of the format {name} over json.loads'", ratio, ">= 0.2", detail)
+
+
+_LINEAR_CHARS = 1_000_000
+
+
+async def measure_marks() -> list[Figure]:
+    """Return how much longer 1 MB of a repeated mark takes than 0.25 MB, for the worst mark of each format."""
+    return [_measure_marks(name) for name in FORMATS.names()]
+
+
+def _measure_marks(name: str) -> Figure:
+    found = find_format(name)
+    marks = {mark for kind in ("openers", "noise", "sections", "ends") for mark in getattr(found, kind, ())}
+    marks |= {tag for pair in (*found.reasoning, ("<think>", "</think>")) for tag in pair}
+    marks |= {"`", "```", "~~~", " ", "\n", "{", "[", '"', "\u2028"}
+    units = [*sorted(marks), *[f"<think>{mark}" for mark in sorted(marks)]]
+    worst, detail = 0.0, ""
+    for unit in units:
+        for step in (_LINEAR_CHARS, 400):
+            few, many = (
+                _read_repeated(name, unit, size, step) for size in (_LINEAR_CHARS // 4, _LINEAR_CHARS)
+            )
+            # A few milliseconds say nothing.
+            if (ratio := many / max(few, 0.02)) > worst:
+                worst, detail = ratio, f"{unit!r} in pieces of {step} characters, {many:.2f} s"
+    return Figure(f"time of 1 MB of marks of {name} over that of 0.25 MB", worst, "<= 6", detail)
+
+
+def _read_repeated(name: str, unit: str, size: int, step: int) -> float:
+    text = "x " + unit * (size // len(unit))
+
+    def read() -> None:
+        parser = IncrementalParser(name)
+        for at in range(0, len(text), step):
+            parser.feed(text[at : at + step])
+        parser.close()
+
+    # The pieces of one text would make the garbage collector count in the next.
+    gc.collect()
+    return min(_timed(read) for _ in range(2))
 
 
 def _timed(work: Callable[[], None]) -> float:

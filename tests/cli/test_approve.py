@@ -207,3 +207,25 @@ def test_a_ctrl_c_at_the_question_leaves_the_run_waiting(
     assert sent(cli) == []
     done = cli("approve", "r", "call_1", "no", "--api-key", "k", "-q")
     assert done.out.strip() == "done: Not run: the user refused it."
+
+
+@pytest.mark.parametrize(("option", "rule"), [("--approve", "sned=ask"), ("--tool-limit", "sned:calls=1")])
+def test_a_rule_for_a_tool_that_does_not_exist_is_an_error(
+    cli: Cli, script: Script, option: str, rule: str
+) -> None:
+    error = "the policy names the tool 'sned', which the agent does not have; did you mean 'send'?"
+    server = script(call_once("send", to="a"))
+    done = cli(*begin(cli, server.url, option, rule, "--run-id", "r"))
+    assert (done.code, sent(cli)) == (2, [])
+    assert error in done.err
+    assert cli(*begin(cli, server.url, "--approve", "send=ask", "--run-id", "r")).code != 2
+    done = cli("resume", "r", option, rule, "--api-key", "k")
+    assert done.code != 0
+    assert error in done.err + done.out
+
+
+def test_a_rule_for_a_tool_that_the_task_does_not_have_is_an_error(cli: Cli) -> None:
+    done = cli("run", "--task", "files:csv_sum-0001", "--model", "oracle", "--approve", "writ_file=ask")
+    assert done.code == 2
+    assert "the policy names the tool 'writ_file'" in done.err
+    assert "did you mean 'write_file'" in done.err

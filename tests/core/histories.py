@@ -4,7 +4,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.decide import Append, Ask, Infer, RequestApprovals, decide
+from treadle.core.decide import (
+    Append,
+    Ask,
+    Infer,
+    RequestApprovals,
+    can_ask_again,
+    decide,
+)
 from treadle.core.policy import Approval, InDoubt, Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State, Status, apply
@@ -34,6 +41,7 @@ policies = st.builds(
     approve=st.dictionaries(st.sampled_from(["t", "u", "*", "once"]), st.sampled_from(Approval), max_size=2),
 )
 steps_of_time = st.sampled_from([0.0, 0.5, 4.0, -1.0])
+steps_of_work = st.sampled_from([0.0, 0.5, 4.0])
 costs = st.none() | st.floats(0, 0.3)
 texts = st.sampled_from(["", "a", "some words of text", 'é\n"{'])
 
@@ -48,10 +56,12 @@ class History:
         self.at = 1000.0
         self.inferences = 0
         self.interruptions = 4
+        self.is_timed = draw(st.booleans())
+        """True if events say how long the turn was worked on, as new journals of runs with a deadline do."""
         self.add(
             e.RunStarted(
                 at=self.at,
-                version=e.VERSION,
+                version=draw(st.sampled_from([e.VERSION, "2.0"])),
                 agent=AgentSpec(model=PartSpec(name="m"), instructions="x", policy=policy),
                 is_session=is_session,
                 tools=tuple(
@@ -67,7 +77,10 @@ class History:
 
     def add(self, body: e.DurableBody) -> None:
         self.at += self.draw(steps_of_time)
-        body = replace(body, at=self.at)
+        worked = (
+            0.0 if isinstance(body, e.TurnStarted) else self.state.work_seconds + self.draw(steps_of_work)
+        )
+        body = replace(body, at=self.at, worked_seconds=worked if self.is_timed else None)
         self.bodies.append(body)
         self.states.append(apply(self.state, body))
 
@@ -130,15 +143,20 @@ class History:
         self.inferences += 1
         self.add(
             e.InferenceStarted(
-                at=0.0, step=action.step, messages=len(self.state.messages), has_tools=action.has_tools
+                at=0.0,
+                step=action.step,
+                messages=len(self.state.messages),
+                has_tools=action.has_tools,
+                reserved_cost_usd=0.05,
             )
         )
         kind = self.draw(st.sampled_from(["calls", "calls", "answer", "fails", "retries"]))
         if kind == "retries":
-            self.add(self.failure(action.step, retry=1.0))
+            is_billed = self.draw(st.booleans()) and can_ask_again(self.state, lost=1)
+            self.add(self.failure(action.step, retry=1.0, is_billed=is_billed))
             kind = "answer"
         if kind == "fails":
-            self.add(self.failure(action.step, retry=None))
+            self.add(self.failure(action.step, retry=None, is_billed=self.draw(st.booleans())))
             return
         calls: tuple[ToolCall, ...] = ()
         if kind == "calls" and self.inferences < 6:
@@ -153,7 +171,7 @@ class History:
         completion = Completion(message, reason, usage, self.draw(costs))
         self.add(e.InferenceCompleted(at=0.0, step=action.step, completion=completion))
 
-    def failure(self, step: int, retry: float | None) -> e.InferenceFailed:
+    def failure(self, step: int, retry: float | None, *, is_billed: bool) -> e.InferenceFailed:
         return e.InferenceFailed(
             at=0.0,
             step=step,
@@ -161,6 +179,7 @@ class History:
             error_type="ServerError",
             fault=Fault.INFRASTRUCTURE,
             retry_in_seconds=retry,
+            may_be_billed=is_billed,
         )
 
     def call(self, call: ToolCall, attempt: int) -> None:

@@ -132,6 +132,19 @@ def test_a_call_of_very_many_arguments_is_read_once(name, head, body, tail):
 
 
 @pytest.mark.parametrize("name", FORMATS.names())
+def test_runs_too_long_to_be_code_are_text_however_they_are_cut(name):
+    for char in "`~":
+        for size in (255, 256, 257, 511, 513, 2000):
+            text = f"So:\n{char * size}\nx {char * size} y"
+            whole = parse(text, name)
+            for step in (1, 7, 400):
+                parser = IncrementalParser(name)
+                for at in range(0, len(text), step):
+                    parser.feed(text[at : at + step])
+                assert parser.close() == whole, (char, size, step)
+
+
+@pytest.mark.parametrize("name", FORMATS.names())
 def test_blanks_without_end_are_text(name):
     for text in (" " * 200_000, "\n" * 200_000 + "x", " \n\t" * 60_000 + "<function="):
         with no_longer_than(BEARABLE, name):

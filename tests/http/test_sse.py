@@ -57,7 +57,9 @@ def test_where_the_pieces_end_makes_no_difference(lines, cuts):
     ("raw", "lines"),
     [
         (b'{"a":1}\n{"b":2}\n', [b'{"a":1}', b'{"b":2}']),
-        (b"a\r\n\r\n\nb", [b"a\r", b"b"]),
+        (b"a\r\n\r\n\nb", [b"a", b"b"]),
+        (b"a\rb\n\rc\r\n", [b"a", b"b", b"c"]),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", [b"a", b"\xef\xbb\xbfb"]),
         (b"a", [b"a"]),
         (b"", []),
     ],

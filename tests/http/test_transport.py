@@ -242,7 +242,7 @@ async def test_a_connection_that_is_not_made_in_time_says_what_to_raise(make, is
             waiting[-1].connect_ex(full.getsockname())
         url = f"http://127.0.0.1:{full.getsockname()[1]}"
         seconds = (5.0, 0.2) if is_first else (0.2, 5.0)
-        with pytest.raises(ProviderTimeoutError, match=r"within 0\.2 s") as caught:
+        with pytest.raises(ProviderTimeoutError, match=r"(within|for) 0\.2 s") as caught:
             await make(timeout_seconds=seconds[0], connect_timeout_seconds=seconds[1]).get(url, {})
         assert ("connect_timeout_seconds" in str(caught.value)) is is_first
         for item in waiting:
@@ -256,7 +256,7 @@ async def test_a_connection_that_is_not_made_in_time_says_what_to_raise(make, is
 )
 async def test_a_server_that_stalls_is_a_timeout_that_says_what_to_raise(make, ask, fault):
     async with serve([fault]) as server:
-        with pytest.raises(ProviderTimeoutError, match=r"within 0\.2 s; raise timeout_seconds"):
+        with pytest.raises(ProviderTimeoutError, match=r"nothing for 0\.2 s; raise timeout_seconds"):
             await ask(make(timeout_seconds=0.2), server.origin)
         await asyncio.wait_for(server.gone.wait(), 5)
 
@@ -321,6 +321,35 @@ async def test_a_header_that_http_forbids_is_told_without_its_value(make):
     assert "sk-secret" not in str(caught.value)
 
 
+@WAYS
+async def test_brotli_is_read_where_it_is_announced(ask):
+    """Only pyreqwest announces it. From a server that sends it all the same, the event loop reports it."""
+    reply = Reply(b"\x0b\x02\x80hello\x03", headers={"content-encoding": "br"})
+    async with serve([reply]) as server:
+        assert await ask(over_pyreqwest(), server.origin) == (200, b"hello")
+        with pytest.raises(TransportError, match="encoded as 'br', which was not asked for"):
+            await ask(on_the_loop(), server.origin)
+
+
+@TRANSPORTS
+async def test_an_answer_that_goes_on_is_not_cut_by_the_time_out_for_silence(make):
+    """The whole takes longer than the time-out, and each gap is much shorter."""
+    slow = Reply(pieces=[b":\n"] * 8, gap_seconds=0.3)
+    async with serve([slow]) as server:
+        transport = make(timeout_seconds=2.0)
+        answers = await asyncio.gather(collect(transport, server.origin), whole(transport, server.origin))
+    assert answers == [(200, b":\n" * 8)] * 2
+
+
+@TRANSPORTS
+@WAYS
+async def test_an_answer_without_end_is_cut_by_the_total_time_out_which_says_so(make, ask):
+    endless = Reply(pieces=(b"a" for _ in iter(int, 1)), gap_seconds=0.01)
+    async with serve([endless]) as server:
+        with pytest.raises(ProviderTimeoutError, match=r"within 0\.3 s; raise total_timeout_seconds"):
+            await ask(make(total_timeout_seconds=0.3), server.origin)
+
+
 @TRANSPORTS
 @pytest.mark.parametrize("url", ["nonsense", "http://", "ftp://x/y"])
 async def test_a_url_that_is_none_is_the_callers_mistake(make, url):
@@ -328,7 +357,7 @@ async def test_a_url_that_is_none_is_the_callers_mistake(make, url):
         await make().post(url, {}, b"")
 
 
-@pytest.mark.parametrize("name", ["timeout_seconds", "connect_timeout_seconds"])
+@pytest.mark.parametrize("name", ["timeout_seconds", "connect_timeout_seconds", "total_timeout_seconds"])
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
 def test_timeouts_are_positive(name, value):
     with pytest.raises(ConfigError, match=name):

@@ -12,14 +12,19 @@ from treadle.http.transport import HttpTransport
 HEADERS = {"authorization": "Bearer sk-very-secret", "x-mine": "yes"}
 
 
-def on_the_loop(*, timeout_seconds: float = 600.0, connect_timeout_seconds: float = 10.0) -> Transport:
+def on_the_loop(**timeouts: float) -> Transport:
     """Return a transport that speaks plain HTTP on the event loop."""
-    return HttpTransport(timeout_seconds=timeout_seconds, connect_timeout_seconds=connect_timeout_seconds)
+    return HttpTransport(**timeouts)
 
 
-def over_pyreqwest(*, timeout_seconds: float = 600.0, connect_timeout_seconds: float = 10.0) -> Transport:
+def over_pyreqwest(
+    *,
+    timeout_seconds: float = 600.0,
+    connect_timeout_seconds: float = 10.0,
+    total_timeout_seconds: float = 1800.0,
+) -> Transport:
     """Return a transport that sends everything through pyreqwest."""
-    return ReqwestTransport(Timeouts(timeout_seconds, connect_timeout_seconds))
+    return ReqwestTransport(Timeouts(timeout_seconds, connect_timeout_seconds, total_timeout_seconds))
 
 
 MakeTransport = Callable[..., Transport]

@@ -124,9 +124,13 @@ async def test_a_large_content_is_left_to_the_thread_and_keeps_its_place(
     assert witness.take()[:2] == [True, False]
     assert [event.type for event in journal.read("r")] == ["rewarded", "snapshot_taken", "rewarded"]
     assert details(journal) == ["1", "2"]
-    writer.append([note("3")])
-    await writer.sync()
-    assert witness.take()[-1]
+    for _ in range(50):  # a thread may be quicker if this process has to wait for a core
+        writer.append([note("3")])
+        await writer.sync()
+        if witness.take()[-1]:
+            break
+    else:
+        raise AssertionError("no small commit is made on the event loop any more")
 
 
 async def test_the_loop_turns_while_another_process_holds_the_file(

@@ -8,7 +8,8 @@ from pydantic import BaseModel
 
 from treadle import Agent, Policy, Run, tool
 from treadle.core import events as e
-from treadle.core.errors import ConfigError, RateLimitError
+from treadle.core.errors import AuthenticationError, ConfigError, RateLimitError
+from treadle.core.transcript import check_transcript
 from treadle.core.types import Completion, FinishReason, Message, OutputMode, Role, StopReason, Usage
 from treadle.journal.memory import MemoryJournal
 from treadle.models import RetryModel, ScriptedModel, call
@@ -239,3 +240,38 @@ def test_the_policy_refuses_no_attempts():
 def test_an_old_journal_reads_as_without_a_schema():
     body = e.decode_body(msgspec.json.encode(e.RunStarted(at=1.0, policy=Policy(), version="1.0")))
     assert body.output is None
+
+
+def takes_over(journal, answers, mode):
+    model = ScriptedModel(answers)
+    model.output_mode = OutputMode(mode)
+    return Agent(model, schema=City, journal=journal), model
+
+
+@pytest.mark.parametrize(("before", "after"), [("native", "text"), ("text", "native"), ("text", "text")])
+async def test_a_fork_tells_its_model_the_schema_once(before, after):
+    agent, _ = make([GOOD], before)
+    run = await agent.run("Tell of Oslo.")
+    second, model = takes_over(agent.journal, [GOOD], after)
+    fork = await second.fork(run.run_id, text="Again.")
+    assert fork.value == run.value
+    texts = [message.content for message in model.requests[0].messages]
+    assert sum("JSON Schema" in text for text in texts) == (1 if after == "text" else 0)
+    assert (model.requests[0].output_schema is not None) is (after == "native")
+    await replays(second, fork)
+
+
+@pytest.mark.parametrize(("before", "after"), [("native", "text"), ("text", "native"), ("text", "text")])
+async def test_a_model_that_resumes_a_run_is_told_the_schema_once(before, after):
+    agent, _ = make(
+        [[call("look_up", {"name": "Oslo"})], AuthenticationError("no key")], before, tools=[look_up]
+    )
+    run = await agent.run("Tell of Oslo.")
+    assert run.stop_reason is StopReason.ERROR
+    second, model = takes_over(agent.journal, [GOOD], after)
+    run = await second.resume(run.run_id)
+    assert run.value == City(name="Oslo", people=700000)
+    texts = [message.content for message in model.requests[0].messages]
+    assert sum("JSON Schema" in text for text in texts) == 1
+    assert check_transcript(run.messages) == []
+    await replays(second, run)

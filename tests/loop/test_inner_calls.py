@@ -5,12 +5,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.loop.test_loop import Lab, kinds, lab, results
 
-from treadle import Agent, Policy, ToolContext, tool
+from treadle import Agent, Policy, Run, ScriptedModel, ToolContext, tool
 from treadle.core import events as e
 from treadle.core.errors import ToolError
-from treadle.core.types import Effect, StopReason, ToolErrorKind
+from treadle.core.types import Effect, Message, Role, StopReason, ToolCall, ToolErrorKind
+from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.resolve import resolve_tools
 from treadle.trajectory.verify import verify_run
@@ -337,3 +340,74 @@ async def test_a_call_that_outlives_its_outer_call_is_stopped(lab: Lab, is_begun
         *(["wait"] if is_begun else []),
         "send",
     ]
+
+
+programs = st.lists(
+    st.tuples(st.sampled_from(["once", "idempotent", "pure", "nope"]), st.sampled_from(["a", "b", "hang"])),
+    max_size=4,
+)
+call_ids = st.sampled_from(["", "c", "c/1", "c/1~2", "c~2", "c-1_1_1", "call_1_0", "call_1_0/1"])
+
+
+@given(st.lists(programs, min_size=1, max_size=4), st.lists(call_ids, min_size=3, max_size=3))
+def test_a_key_stands_for_one_payload_and_a_once_call_is_made_once(
+    attempts: list[list[tuple[str, str]]], ids: list[str]
+) -> None:
+    """Code does something else each time it runs again, may be killed within a call, and ids are of any form."""
+
+    async def check() -> None:
+        made: dict[str, list[tuple[str, str]]] = {}
+        plans = iter(attempts)
+        is_last = len(attempts) == 1
+        held = asyncio.Event()
+
+        async def act(name: str, to: str, context: ToolContext) -> str:
+            made.setdefault(context.idempotency_key, []).append((name, to))
+            if to == "hang" and not is_last:
+                held.set()
+                await asyncio.sleep(60)
+            return to
+
+        def inner(name: str) -> Any:
+            async def run(to: str, context: ToolContext) -> str:
+                return await act(name, to, context)
+
+            return tool(run, name=name, effect=name)  # type: ignore[call-overload]
+
+        @tool(effect="idempotent", concurrent=False)
+        async def fickle(context: ToolContext) -> str:
+            for name, to in next(plans, []):
+                await context.call_tool(name, {"to": to})
+            if not is_last:
+                held.set()
+                await asyncio.sleep(60)
+            return "done"
+
+        names = ["once", "fickle", "once"]
+        calls = tuple(
+            [
+                ToolCall(item, name, '{"to":"a"}' if name == "once" else "{}")
+                for item, name in zip(ids, names, strict=True)
+            ]
+        )
+        answers = [Message(Role.ASSISTANT, tool_calls=calls), "ok"]
+        tools = [fickle, *[inner(name) for name in ("once", "idempotent", "pure")]]
+        agent = Agent(ScriptedModel(answers), tools=tools, journal=MemoryJournal())
+        for number in range(len(attempts)):
+            is_last = number == len(attempts) - 1
+            held.clear()
+            task = asyncio.ensure_future(agent.resume("r") if number else agent.run("go", run_id="r"))
+            waiting = asyncio.ensure_future(held.wait())
+            await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if not is_last:
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        run = Run.load("r", agent.journal)
+        assert run.output == "ok"
+        for key, payloads in made.items():
+            assert len(set(payloads)) == 1, (key, payloads)
+            assert payloads[0][0] != "once" or len(payloads) == 1, (key, payloads)
+        assert (await agent.replay("r")).is_exact
+
+    asyncio.run(check())

@@ -55,6 +55,8 @@ class Reply:
     cut_at: int | None = None
     """The number of bytes of the body that are sent. The length in the head is not changed."""
     end: End = End.KEEP
+    gap_seconds: float = 0.0
+    """The time between the chunks of a chunked body."""
     tail_seconds: float = 0.0
     """The time between the last chunk and the end of a chunked body."""
     before: asyncio.Event | None = None
@@ -172,6 +174,7 @@ async def _write(writer: asyncio.StreamWriter, reply: Reply) -> None:
     for piece in reply.pieces or ():
         writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
         await writer.drain()
+        await asyncio.sleep(reply.gap_seconds)
     if reply.pieces is None:
         writer.write(body[: reply.cut_at])
     elif reply.end is End.KEEP:

@@ -319,7 +319,6 @@ async def test_the_servers_own_tools_are_offered_beside_ours():
         ("tool_use", (USE,), FinishReason.TOOL_CALLS, None),
         ("end_turn", (USE,), FinishReason.TOOL_CALLS, None),
         ("brand_new", (USE,), FinishReason.TOOL_CALLS, {"finish_reason": "brand_new"}),
-        ("tool_use", (TEXT,), FinishReason.STOP, None),
     ],
 )
 @pytest.mark.parametrize("is_streamed", [False, True])

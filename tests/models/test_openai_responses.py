@@ -362,7 +362,7 @@ REFUSAL = {**said(), "content": [{"type": "refusal", "refusal": "I will not."}]}
         ),
         (
             answer(said(), status="incomplete", incomplete_details={"reason": "steered"}),
-            FinishReason.STOP,
+            FinishReason.LENGTH,
             {"finish_reason": "steered"},
         ),
         (answer(said(), service_tier="flex"), FinishReason.STOP, {"service_tier": "flex"}),

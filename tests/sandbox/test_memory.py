@@ -1,6 +1,8 @@
 import hashlib
+import random
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -150,11 +152,17 @@ def test_a_refused_write_leaves_no_trace() -> None:
     assert sandbox.take_delta() is None
 
 
-def test_the_snapshot_id_is_over_sorted_paths_and_hashes() -> None:
-    expected = digest(f"a\0{digest(b'1')}\nb\0{digest(b'2')}\n".encode())
-    assert MemorySandbox({"b": b"2", "a": b"1"}).snapshot_id == expected
-    assert MemorySandbox({"b": b"1", "a": b"2"}).snapshot_id != expected
-    assert MemorySandbox().snapshot_id == digest(b"")
+def test_the_snapshot_id_depends_on_the_files_alone() -> None:
+    sandbox = MemorySandbox({"b": b"2", "a": b"1"})
+    first = sandbox.snapshot_id
+    assert MemorySandbox({"a": b"1", "b": b"2"}).snapshot_id == first
+    assert MemorySandbox({"b": b"1", "a": b"2"}).snapshot_id != first
+    sandbox.write("c", b"3")
+    other = sandbox.copy()
+    assert other.snapshot_id == sandbox.snapshot_id != first
+    other.delete("c")
+    assert other.snapshot_id == first != sandbox.snapshot_id
+    assert MemorySandbox().snapshot_id == "0" * 64
 
 
 def test_the_first_delta_reports_every_file_and_later_ones_what_changed() -> None:
@@ -180,6 +188,31 @@ def test_an_empty_sandbox_has_nothing_to_report() -> None:
 def test_damaged_contents_are_not_restored() -> None:
     with pytest.raises(JournalError, match="is damaged: its hash is another"):
         MemorySandbox.restore({"a": digest(b"1")}, lambda _: b"2")
+
+
+def test_the_next_delta_can_be_prepared_and_is_the_same() -> None:
+    first = random.Random(1).randbytes(100_000)
+    changes: list[Any] = []
+    for is_prepared in (False, True):
+        sandbox = MemorySandbox({"a": first, "b": first})
+        if is_prepared:
+            sandbox.prepare_delta()
+        taken = [sandbox.take_delta()]
+        sandbox.write("a", first + b"x")
+        sandbox.write("c", first)
+        assert sandbox.unprepared_bytes == 200_001
+        if is_prepared:
+            sandbox.prepare_delta()
+            assert sandbox.unprepared_bytes == 0
+        sandbox.delete("c")
+        sandbox.write("b", first + b"y")
+        taken.append(sandbox.take_delta())
+        sandbox.write("a", first + b"xz")
+        if is_prepared:
+            sandbox.prepare_delta()
+        sandbox.write("a", first + b"xyz")
+        changes.append([*taken, sandbox.take_delta(), sandbox.snapshot_id])
+    assert changes[0] == changes[1]
 
 
 def test_restoring_reads_each_content_once() -> None:

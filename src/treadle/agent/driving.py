@@ -92,6 +92,8 @@ def begin(
     output = agent.kit.output(given.answer.schema, task)
     sandbox = make_sandbox(files)
     agent.kit.toolbox(task).check_deps(given.deps)
+    if task is not None:
+        agent.kit.check_policy(agent.policy, task)
     writer = agent.journal.create(run_id)
     spec = _spec_for(agent, task, given.answer.schema, files, given.instructions)
     driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy)
@@ -396,11 +398,15 @@ def _forked(
     output = agent.kit.output(schema, task)
     policy = agent.policy if agent.has_policy else started.spec.policy
     spec = _spec_for(agent, task, schema, started.spec.files)
+    instructions = started.system_message
+    if output is not None and output != recorded:
+        # The text of the schema, if another model needs it, is not in the recorded message.
+        instructions = _system_message(started.spec, output) or started.spec.instructions
     return replace(
         started,
         version=e.VERSION,
         agent=replace(spec, instructions=started.spec.instructions, policy=policy),
-        instructions=started.system_message,
+        instructions=instructions,
         tools=agent.kit.toolbox(task, output, given.answer).under(policy).specs,
         parent=parent,
         output=output,

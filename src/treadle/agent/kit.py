@@ -27,15 +27,17 @@ class Kit:
         self.own = make_toolbox(self.given)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
 
-    def check_policy(self, policy: Policy) -> None:
+    def check_policy(self, policy: Policy, task: Task | None = None) -> None:
         """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.
 
-        Without tools of its own, the agent uses those of its tasks, which are not known here.
+        Without tools of its own, the agent uses those of its task; `None`: they are not known yet.
         """
-        for name in policy.tool_names() if self.own.tools else ():
-            if name not in self.own.tools:
-                hint = did_you_mean(name, self.own.tools) or ";"
-                known = ", ".join(self.own.tools)
+        names = policy.tool_names()
+        tools = self.toolbox(task).tools if names else {}
+        for name in names if tools else ():
+            if name not in tools:
+                hint = did_you_mean(name, tools) or ";"
+                known = ", ".join(tools)
                 raise ConfigError(
                     f"the policy names the tool {name!r}, which the agent does not have{hint} "
                     f"its tools are {known}"

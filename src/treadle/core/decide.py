@@ -6,16 +6,18 @@ the process that ran it has ended.
 
 from typing import TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.policy import Approval, InDoubt
-from treadle.core.state import CallState, State, Status, guess_input_tokens
+from treadle.core.state import CallState, State, Status, guess_next_tokens
 from treadle.core.types import (
     Effect,
     Fault,
     FinishReason,
     Message,
+    OutputSpec,
     Role,
     StopReason,
     ToolCall,
@@ -46,7 +48,8 @@ class RequestApprovals(Struct, frozen=True, gc=False):
 
 
 class Ask(Struct, frozen=True, gc=False):
-    """The action to ask somebody whether to run the first of these calls. The run pauses if nobody answers."""
+    """The action to ask somebody about one call after another. A refused call gets its result at once; the run
+    pauses at the first call that nobody decides about."""
 
     calls: tuple[CallState, ...]
 
@@ -90,7 +93,18 @@ def decide(state: State) -> Action | None:
         stop = _on_limits(state)
         if stop is not None:
             return stop
+    elif state.is_wrap_up_lost and not can_ask_again(state):
+        return _end_turn(state, state.limit)
+    if state.is_schema_untold and state.output_spec is not None:
+        told = Message(Role.USER, ask_for_schema(state.output_spec))
+        return Append((e.MessageInjected(message=told, tells_schema=True),))
     return Infer(state.step + 1, has_tools=state.limit is None)
+
+
+def ask_for_schema(output: OutputSpec) -> str:
+    """Return the text that asks a model for answers that fit the schema."""
+    schema = msgspec.json.encode(output.schema).decode()
+    return f"Give your final answer as JSON and nothing else, in this JSON Schema:\n{schema}"
 
 
 def abandon_turn(state: State) -> tuple[e.DurableBody, ...]:
@@ -359,13 +373,12 @@ def _on_limits(state: State) -> Append | None:
     if policy.max_cost_usd is not None:
         if not spent.is_cost_known:
             return _end_turn(state, StopReason.ERROR, error=_UNKNOWN_COST, fault=Fault.USER)
-        per_token = spent.cost_usd / spent.tokens if spent.tokens else 0.0
-        next_cost = _guess_next_tokens(state) * per_token
+        next_cost = guess_cost_usd(state, guess_next_tokens(state))
         left = policy.max_cost_usd - spent.cost_usd
         limit, is_affordable = _reserve(left, next_cost, spent.steps, StopReason.MAX_COST)
     if limit is None and policy.max_tokens is not None:
         left = policy.max_tokens - spent.tokens
-        limit, is_affordable = _reserve(left, _guess_next_tokens(state), spent.steps, StopReason.MAX_TOKENS)
+        limit, is_affordable = _reserve(left, guess_next_tokens(state), spent.steps, StopReason.MAX_TOKENS)
     if limit is None and policy.max_tool_calls is not None and spent.refused_calls:
         # A cancelled turn refuses calls too, and a fork may begin in the middle of it.
         limit = StopReason.MAX_TOOL_CALLS if spent.tool_calls >= policy.max_tool_calls else None
@@ -379,14 +392,31 @@ def _on_limits(state: State) -> Append | None:
     return Append((e.MessageInjected(message=Message(Role.USER, text), limit=limit),))
 
 
+def can_ask_again(state: State, lost: int = 0) -> bool:
+    """Return whether the budgets allow the same inference again, after `lost` answers that are not counted yet.
+
+    As in every turn, there may be one step more than `max_steps`.
+    """
+    policy, spent, tokens = state.policy, state.spent, guess_next_tokens(state)
+    cost_usd = guess_cost_usd(state, tokens)
+    if state.asked is not None and state.asked.reserved_cost_usd is not None:
+        cost_usd = state.asked.reserved_cost_usd
+    return (
+        (policy.max_steps is None or spent.steps + lost <= policy.max_steps)
+        and (policy.max_tokens is None or spent.tokens + (1 + lost) * tokens <= policy.max_tokens)
+        and (policy.max_cost_usd is None or spent.cost_usd + (1 + lost) * cost_usd <= policy.max_cost_usd)
+    )
+
+
+def guess_cost_usd(state: State, tokens: int) -> float:
+    """Estimate what `tokens` cost, at the average price of the turn so far; 0 if that is not known."""
+    return state.spent.cost_usd / state.spent.tokens * tokens if state.spent.tokens else 0.0
+
+
 _UNKNOWN_COST = (
     "max_cost_usd is set and the cost of an inference is unknown: give the model a price, "
     "as model(..., price=Price(...)), or use no max_cost_usd"
 )
-
-
-def _guess_next_tokens(state: State) -> int:
-    return guess_input_tokens(state) + state.last_usage.output_tokens
 
 
 def _reserve(left: float, next_cost: float, steps: int, limit: StopReason) -> tuple[StopReason | None, bool]:

@@ -51,6 +51,15 @@ class ProviderError(TreadleError, RuntimeError):
         """How long the server asked to wait; `None` if it did not say."""
         self.model: str | None = None
         """The name of the model that failed; `None` if only one model was asked."""
+        self.was_sent = True
+        """False if the server certainly got no request, because there was no connection."""
+
+    @property
+    def may_be_billed(self) -> bool:
+        """True if the server may charge for the request: it may have answered, but the answer was lost."""
+        if isinstance(self, TransportError):
+            return self.was_sent
+        return isinstance(self, ServerError) and self.status is not None and self.status < 300
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = (str(self), self.status, self.retry_after_seconds, self.model)

@@ -31,8 +31,11 @@ from treadle.core.types import (
     Usage,
 )
 
-VERSION = "2.0"
-"""The version of the event types, `major.minor`. A reader refuses a newer major version."""
+VERSION = "2.1"
+"""The version of the event types, `major.minor`. A reader refuses a newer major version.
+
+Before 2.1, inferences that were lost did not count for budgets.
+"""
 
 
 class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_field="type"):
@@ -41,6 +44,9 @@ class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_
     at: float = 0.0
     """The time in seconds since the epoch, by the clock of the process that appended the event. A new body has no
     time; the driver sets it when it appends the event."""
+    worked_seconds: float | None = None
+    """How long the turn had been worked on, by a monotonic clock and without pauses and waits for a decision.
+    `None` if the policy has no deadline."""
 
 
 class BodyWithContents(Body, frozen=True, kw_only=True, gc=False):
@@ -109,6 +115,9 @@ class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
     """False at the wrap-up after a limit, which offers no tools except the one that takes the answer, if any."""
     model: str | None = None
     """The name of the model that is asked, as the user writes it."""
+    reserved_cost_usd: float | None = None
+    """The cost that counts for the budget of the turn if the outcome is lost; `None` if the policy has no
+    `max_cost_usd`, or the cost cannot be estimated."""
 
 
 class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference_completed"):
@@ -143,6 +152,8 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     """How long the server asked to wait; `None`: it did not say."""
     model: str | None = None
     """The name of the model that failed; `None` if only one model was asked."""
+    may_be_billed: bool = False
+    """True if the server may charge for the attempt, which then counts for the budgets as reserved."""
 
 
 class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):
@@ -206,6 +217,8 @@ class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_inje
     """The limit that the message announces to the model; one inference without tools follows. `None`: no limit."""
     output_fault: str | None = None
     """What in the model's answer does not fit the schema; `None` if the message is about something else."""
+    tells_schema: bool = False
+    """True if the message tells the schema of answers to a model that took the run over."""
 
 
 class QuestionAsked(Body, frozen=True, gc=False, tag="question_asked"):
@@ -252,7 +265,7 @@ class SnapshotTaken(BodyWithContents, frozen=True, gc=False, tag="snapshot_taken
     """A change of the sandbox's files, appended together with the result of the call that made the change."""
 
     snapshot_id: str
-    """SHA-256 of the sorted (path, content hash) pairs of all files, in hex."""
+    """The id of all files, in hex; equal files have equal ids. Older versions computed it in another way."""
     delta: FileDelta
     """The changes since the previous snapshot; the store keeps the contents by hash."""
 
@@ -549,6 +562,12 @@ def decode_line(line: bytes) -> Event:
         raise JournalError(f"not a line of a Treadle journal ({error}): {line[:80]!r}") from error
     raw = _encoder.encode({name: value for name, value in fields.items() if name not in ("run_id", "seq")})
     return Event(head.run_id, head.seq, decode_body(raw), raw)
+
+
+def is_since(version: str, major: int, minor: int) -> bool:
+    """Return whether the event version of a run is `major.minor` or later."""
+    parts = version.split(".")
+    return all(part.isdigit() for part in parts) and [int(part) for part in parts] >= [major, minor]
 
 
 def _refuse_newer(version: str | None) -> None:

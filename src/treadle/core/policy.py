@@ -96,6 +96,10 @@ class Policy(Struct, frozen=True, kw_only=True):
     """The message that asks the model for its wrap-up; `{limit}` stands for the limit's name."""
 
     def __post_init__(self) -> None:
+        try:
+            force_setattr(self, "in_doubt", InDoubt(self.in_doubt))
+        except ValueError:
+            raise ConfigError(f"Policy.in_doubt is {self.in_doubt!r}; use 'tell' or 'ask'") from None
         for name in ("max_steps", "max_tokens", "max_tool_calls", "max_cost_usd", "deadline_seconds"):
             value = getattr(self, name)
             if value is not None and not is_number(value, 0):
@@ -142,14 +146,14 @@ class Policy(Struct, frozen=True, kw_only=True):
         )
 
     def approval_of(self, name: str, effect: Effect | None) -> Approval:
-        """Return the rule for calls of the tool `name`; `effect` is `None` if the tool is unknown."""
+        """Return the rule for calls of the tool `name`; `effect` is `None` if the tool is unknown, which then
+        counts as `once`."""
         if not self.approve:
             return Approval.ALWAYS
         found = self.approve.get(name) if name not in _EFFECTS else None
         if found is None:
             patterns = [key for key in self.approve if key not in _EFFECTS and fnmatchcase(name, key)]
-            key = max(patterns, key=len) if patterns else effect
-            found = self.approve.get(key) if key is not None else None
+            found = self.approve.get(max(patterns, key=len) if patterns else effect or Effect.ONCE)
         return Approval.ALWAYS if found is None else Approval(found)
 
     def limits_of(self, name: str) -> tuple[ToolLimits, ...]:

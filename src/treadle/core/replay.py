@@ -24,6 +24,7 @@ from treadle.core.decide import (
     decide,
     judge_answer,
     recorded_fault,
+    refuse_unapproved,
     stop_calls,
 )
 from treadle.core.errors import ReplayDivergence
@@ -32,8 +33,8 @@ from treadle.core.state import CallState, State, advance
 from treadle.core.types import Message, StopReason
 
 _OF_A_CALL = (e.ToolStarted, e.ToolCompleted, e.SnapshotTaken, e.ApprovalRequested, e.ApprovalDecided)
-_OF_THE_WORLD = ("at", "model")
-"""The fields that no decision depends on: the time, and the name of the model."""
+_OF_THE_WORLD = ("at", "worked_seconds", "model", "reserved_cost_usd")
+"""The fields that replay does not compute: times, the name of the model, and what an inference may cost."""
 
 
 class Replay(Struct, frozen=True):
@@ -99,7 +100,7 @@ class _Replayer:
             # The initial files of a run are an input too.
             if not _is_input(body) and not isinstance(body, e.SnapshotTaken):
                 raise ReplayDivergence(self.state.seq + 1, _describe(body), "nothing more to do")
-            self._take(body)
+            self._take_input(body)
             while (action := decide(self.state)) is not None:
                 self._perform(action)
 
@@ -120,7 +121,7 @@ class _Replayer:
                 if not self._observe((e.ApprovalRequested, e.ToolCompleted), action):
                     return
         elif isinstance(action, Ask):
-            self._observe((e.ApprovalDecided, e.RunPaused), action)
+            self._observe_decisions(action)
         else:
             self._observe_calls(action)
 
@@ -132,6 +133,21 @@ class _Replayer:
                 return
             if isinstance(body, e.ToolCompleted) and body.parent_call_id is None:
                 open_ids.discard(body.result.call_id)
+
+    def _observe_decisions(self, action: Ask) -> None:
+        for _ in action.calls:
+            if not self._observe((e.ApprovalDecided, e.RunPaused), action):
+                return
+            decided = self._bodies[self.state.seq - 1]
+            if not isinstance(decided, e.ApprovalDecided):
+                return
+            if not decided.is_approved:
+                result = refuse_unapproved(self.state.calls[decided.call_id].call, decided)
+                refused = e.ToolCompleted(step=self.state.step, result=result)
+                if self._next is not None and _is_same(self._next, refused):
+                    self._take(self._next)
+            if not isinstance(self._next, e.ApprovalDecided | e.RunPaused):
+                return  # what follows is decided anew
 
     def _judge(self, action: CheckAnswer) -> Sequence[e.DurableBody]:
         """Return what follows from an answer. A recorded fault is kept: another validator may word it differently,
@@ -192,8 +208,10 @@ class _Replayer:
         stopped = self._stopped()
         if not stopped and not _is_input(body):
             raise ReplayDivergence(self.state.seq + 1, _describe(body), decided)
-        for item in stopped or [body]:
+        for item in stopped:
             self._take(item)
+        if not stopped:
+            self._take_input(body)
         return False
 
     def _stopped(self) -> Sequence[e.DurableBody]:
@@ -208,6 +226,12 @@ class _Replayer:
             if wanted and len(rest) == len(wanted) and all(map(_is_same, rest, wanted)):
                 return found
         return ()
+
+    def _take_input(self, body: e.DurableBody) -> None:
+        """Take an input, and the answers and decisions that came with it."""
+        self._take(body)
+        while isinstance(answer := self._next, e.QuestionAnswered | e.ApprovalDecided):
+            self._take(answer)
 
     def _take(self, body: e.DurableBody) -> None:
         if self._policy is not None:
@@ -252,7 +276,7 @@ def _describe(what: e.DurableBody | Action) -> str:
     if isinstance(what, RunCalls | RequestApprovals | Ask):
         first = "tool_started" if isinstance(what, RunCalls) else "an approval"
         return f"{first} for {', '.join(item.call.call_id for item in what.calls)}"
-    fields = {name: getattr(what, name) for name in what.__struct_fields__ if name != "at"}
+    fields = {name: getattr(what, name) for name in what.__struct_fields__ if name not in _OF_THE_WORLD}
     kind = what.__struct_config__.tag or type(what).__name__
     text = ", ".join(f"{name}={_write(value)}" for name, value in fields.items() if value is not None)
     return f"{kind}({text[:200]})"

@@ -25,6 +25,7 @@ from treadle.core.types import (
     Fault,
     FinishReason,
     Message,
+    OutputMode,
     OutputSpec,
     Role,
     StopReason,
@@ -87,7 +88,7 @@ class Spent(Struct, gc=False):
     """The part of its budgets that the current turn has used."""
 
     steps: int = 0
-    """Completed inferences."""
+    """Inferences that were completed, or may have been paid for although their answer was lost."""
     tool_calls: int = 0
     """Tool calls with a result, except calls that were not run because of a limit or a refusal."""
     refused_calls: int = 0
@@ -99,9 +100,9 @@ class Spent(Struct, gc=False):
     rejected_answers: int = 0
     """Answers that did not fit the schema."""
     tokens: int = 0
-    """Input and output tokens."""
+    """Input and output tokens; for an inference whose answer was lost, what was reserved."""
     cost_usd: float = 0.0
-    """The cost of the inferences whose cost is known."""
+    """The cost of the inferences whose cost is known; for one whose answer was lost, what was reserved."""
     is_cost_known: bool = True
     """True if the cost of every inference is known."""
 
@@ -126,6 +127,8 @@ class State(Struct, gc=False):
     """True if a message has parts, so that a request may need their contents."""
     output_spec: OutputSpec | None = None
     """How the model is asked for answers that fit a schema. `None`: answers are text."""
+    is_schema_untold: bool = False
+    """True if the model must be told the schema in the transcript, because the instructions do not hold it."""
     tools: tuple[ToolSpec, ...] = ()
     """The tools that are offered to the model, as the newest start or resume recorded them."""
     turn: int = 0
@@ -149,14 +152,16 @@ class State(Struct, gc=False):
     hold: tuple[float, float, str | None] | None = None
     """The wait that a server asked for in its newest answer, an error: its end, its length in seconds, and the name
     of the model; `None` if there is none."""
-    asked_model: str | None = None
-    """The name of the model of the newest inference."""
-    is_inferring: bool = False
-    """True if a request was sent and its outcome is not recorded."""
+    counts_lost: bool = True
+    """True if inferences that may have been paid for count for the budgets although their answers were lost."""
+    asked: e.InferenceStarted | None = None
+    """The newest inference if its outcome is not recorded; `None` if it is."""
     limit: StopReason | None = None
     """The limit that the model was told about; the rest of the turn is the wrap-up. `None` before that."""
     is_wrapped_up: bool = False
     """True if the inference of the wrap-up is completed."""
+    is_wrap_up_lost: bool = False
+    """True if an inference of the wrap-up may have been paid for, although its answer was lost."""
     questions: dict[str, str | None] = {}
     """The answer to each question, by question id; `None` while the question is open."""
     spent: Spent = field(default_factory=Spent)
@@ -166,7 +171,10 @@ class State(Struct, gc=False):
     effects: dict[str, Effect] = {}
     """The effect of each tool that is offered."""
     work_began_at: float = 0.0
-    """The time at which the turn began, moved forward by the time during which no process drove the run."""
+    """The time at which the turn began, moved forward by the time during which no process drove the run. It
+    counts only where events have no `worked_seconds`."""
+    worked_seconds: float | None = None
+    """`worked_seconds` of the newest event."""
     usage: Usage = Usage()
     """Tokens of the whole run."""
     cost_usd: float | None = 0.0
@@ -212,7 +220,14 @@ class State(Struct, gc=False):
     @property
     def work_seconds(self) -> float:
         """How long the current turn was worked on, up to the newest event."""
+        if self.worked_seconds is not None:
+            return self.worked_seconds
         return max(0.0, self.at - self.work_began_at)
+
+    @property
+    def is_inferring(self) -> bool:
+        """True if a request was sent and its outcome is not recorded."""
+        return self.asked is not None
 
 
 def apply(state: State, body: e.DurableBody) -> State:
@@ -224,6 +239,7 @@ def advance(state: State, body: e.DurableBody) -> State:
     """Change `state` in place to the state after `body`, and return it."""
     state.seq += 1
     state.at, before = body.at, state.at
+    state.worked_seconds = body.worked_seconds
     _ADVANCE[type(body)](state, body, before)
     return state
 
@@ -260,6 +276,7 @@ def _on_run_started(state: State, body: e.RunStarted, before: float) -> None:
     instructions = body.system_message
     state.status = Status.RUNNING
     state.started = body
+    state.counts_lost = e.is_since(body.version, 2, 1)
     state.agent = body.spec
     state.policy = state.agent.policy
     state.output_spec = body.output
@@ -280,7 +297,7 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.is_turn_open = True
     _say(state, body.message)
     state.answer = state.final = state.failure = state.limit = None
-    state.is_wrapped_up = False
+    state.is_wrapped_up = state.is_wrap_up_lost = False
     state.spent = Spent()
     state.work_began_at = body.at
     state.rewards = {}
@@ -293,8 +310,7 @@ def _say(state: State, message: Message) -> None:
 
 
 def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
-    state.is_inferring = True
-    state.asked_model = body.model
+    state.asked = body
 
 
 def _on_inference_completed(state: State, body: e.InferenceCompleted, before: float) -> None:
@@ -302,8 +318,7 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     message, cost = completion.message, completion.cost_usd
     usage = completion.usage or guess_usage(state, message)
     state.step = body.step
-    state.is_inferring = False
-    state.hold = None
+    state.asked = state.hold = None
     state.messages = state.messages.append(message)
     state.has_parts = state.has_parts or bool(message.parts)
     state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
@@ -323,11 +338,24 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
 
 
 def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -> None:
-    state.failure = body if body.retry_in_seconds is None else None
-    state.is_inferring = body.retry_in_seconds is not None
+    if body.may_be_billed:
+        _charge_reserved(state)
     if body.retry_after_seconds is not None:
-        model = body.model or state.asked_model
+        model = body.model or (state.asked.model if state.asked is not None else None)
         state.hold = (body.at + body.retry_after_seconds, body.retry_after_seconds, model)
+    state.failure = None
+    if body.retry_in_seconds is None:
+        state.failure, state.asked = body, None
+
+
+def _charge_reserved(state: State) -> None:
+    """Count the newest inference, whose answer was lost, as reserved."""
+    asked, spent = state.asked, state.spent
+    if asked is not None and state.counts_lost:
+        spent.steps += 1
+        spent.tokens += guess_next_tokens(state)
+        spent.cost_usd += asked.reserved_cost_usd or 0.0
+        state.is_wrap_up_lost = state.limit is not None
 
 
 def _on_tool_started(state: State, body: e.ToolStarted, before: float) -> None:
@@ -407,6 +435,7 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, before: float)
 def _on_message_injected(state: State, body: e.MessageInjected, before: float) -> None:
     _say(state, body.message)
     state.limit = body.limit or state.limit
+    state.is_schema_untold = state.is_schema_untold and not body.tells_schema
     if body.output_fault is not None:
         state.answer = None
         state.is_wrapped_up = False
@@ -446,15 +475,25 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
     is_reopened = state.stop_reason is StopReason.ERROR and not state.is_turn_open
     state.status = Status.RUNNING
     state.failure = None
-    state.is_inferring = False
+    _charge_reserved(state)
+    state.asked = None
     state.is_turn_open = state.is_turn_open or is_reopened
     state.work_began_at += max(0.0, body.at - before)
     if is_reopened:
         state.spent.is_cost_known = True
+        state.spent.rejected_answers = 0
+        if state.output_spec is not None:
+            # An answer that broke the schema is judged again, so that the model is told before it is asked again.
+            last = state.messages[-1]
+            if last.role is Role.ASSISTANT and not last.tool_calls:
+                state.answer = last
+                state.spent.rejected_answers = -1  # it counted in the attempts before
     if body.agent is not None:
         state.agent = body.agent
         state.policy = body.agent.policy
-        state.output_spec = body.output or state.output_spec
+        known, state.output_spec = state.output_spec, body.output or state.output_spec
+        if state.output_spec is not None and state.output_spec != known:
+            state.is_schema_untold = state.output_spec.mode is OutputMode.TEXT
         _offer(state, body.tools)
 
 
@@ -525,3 +564,8 @@ def guess_usage(state: State, message: Message) -> Usage:
 def guess_input_tokens(state: State) -> int:
     """Estimate the tokens of the next prompt: those of the newest inference, plus the text added since."""
     return state.last_usage.total_tokens + -(-state.unsent_chars // 4)
+
+
+def guess_next_tokens(state: State) -> int:
+    """Estimate the tokens of the next inference, its answer included: they are reserved before it is sent."""
+    return guess_input_tokens(state) + state.last_usage.output_tokens

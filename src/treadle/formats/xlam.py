@@ -2,15 +2,26 @@
 format's tags."""
 
 import json
+import re
 
 from treadle.core.types import Json, Message
 from treadle.formats.engine.base import THINK, Format
-from treadle.formats.engine.calls import NoCall, to_call, unfence
-from treadle.formats.engine.json_body import decode, name_of, raw_fields, raw_items
+from treadle.formats.engine.calls import NoCall, to_call
+from treadle.formats.engine.json_body import (
+    UNREAD,
+    BadJson,
+    after_space,
+    decode,
+    name_of,
+    raw_fields,
+    raw_items,
+)
 from treadle.formats.engine.reader import Reader, Steps, wait_for_all
 from treadle.formats.engine.rendering import join_parts, think, write_arguments
 
-_WRAPS = (("<tool_call>", "</tool_call>"), ("[TOOL_CALLS]", ""), ("<tool_calls>", "</tool_calls>"))
+_MARK = re.compile(r"```[ \t]*+(?:json|JSON)?+[ \t]*+\n|<tool_calls?>|\[TOOL_CALLS\]")
+_CLOSE = re.compile(r"[ \t\r\n]*+(?:```|</tool_calls?>)")
+_FENCE = "```"
 
 
 class Xlam(Format):
@@ -22,50 +33,100 @@ class Xlam(Format):
         """Read the whole text."""
         yield from wait_for_all(reader)
         text = reader.text
-        start = 0
+        start = after_space(text, 0)
+        if text[start : start + 1] in ("[", "{") and self._take_bare(reader, start):
+            return
+        position = self._skip_reasoning(reader)
+        start = after_space(text, position)
+        if text[start : start + 1] not in ("[", "{") or not self._take_bare(reader, start):
+            self._read_marked(reader, position)
+
+    def _skip_reasoning(self, reader: Reader) -> int:
+        """Add the reasoning, and return the position after it."""
+        text = reader.text
         opener, closer = THINK[0]
         end = text.find(closer)
-        lead = len(text) - len(text.lstrip())
-        if end != -1:
-            first = lead + len(opener) if text.startswith(opener, lead) else 0
-            reader.add_reasoning(text[first:end].removeprefix("\n").removesuffix("\n"))
-            start = end + len(closer)
-            reader.content.skip_newlines(2)
-        if not self._take(reader, start):
-            reader.content.add(text[start:])
+        lead = after_space(text, 0)
+        # A closing tag within a call that comes first is a part of its text.
+        mark = _MARK.search(text) if end != -1 and not text.startswith(opener, lead) else None
+        if mark is not None and mark.start() < end and self._end_of_call(reader, mark.start()) > end:
+            return 0
+        if end == -1:
+            return 0
+        first = lead + len(opener) if text.startswith(opener, lead) else 0
+        reader.add_reasoning(text[first:end].removeprefix("\n").removesuffix("\n"))
+        reader.content.skip_newlines(2)
+        return end + len(closer)
 
-    def _take(self, reader: Reader, start: int) -> bool:
-        """Read all text from `start` on as calls. Return True if it was calls or errors, and False if it is
+    def _end_of_call(self, reader: Reader, position: int) -> int:
+        """Return the end of the JSON behind the marks at `position`, or -1."""
+        try:
+            return reader.end_and_value(_behind_marks(reader.text, position))[0]
+        except BadJson:
+            return -1
+
+    def _take_bare(self, reader: Reader, begin: int) -> bool:
+        """Read all text from `begin` on as calls. Return True if it was calls or errors, and False if it is
         ordinary text."""
-        text = reader.text
-        whole = text[start:].strip()
-        begin = start + len(text[start:]) - len(text[start:].lstrip())
-        end = begin + len(whole)
-        body = unfence(whole).strip()
-        for opener, closer in _WRAPS:
-            if body.startswith(opener):
-                body = unfence(body.removeprefix(opener).removesuffix(closer).strip()).strip()
-        if body[:1] not in ("[", "{"):
-            return False
+        body = reader.text[begin:].strip()
         try:
             value = decode(body)
         except ValueError as error:
-            if '"name"' in body and '"arguments"' in body:
-                reader.add_error(f"not valid JSON: {error}", begin, end, name_of(body))
+            if _MARK.search(body) is None and '"name"' in body and '"arguments"' in body:
+                reader.add_error(f"not valid JSON: {error}", begin, begin + len(body), name_of(body))
                 return True
             return False
-        if isinstance(value, dict):
-            fields = raw_fields(body)
-            inner = value.get("tool_calls")
-            if not isinstance(inner, list):
-                return self._take_items(reader, [value], [body], begin, end)
-            thought = value.get("thought")
-            if isinstance(thought, str) and thought:
-                reader.content.add(thought)
-            return self._take_items(reader, inner, raw_items(fields["tool_calls"]), begin, end) or bool(
-                thought
-            )
-        return self._take_items(reader, value, raw_items(body), begin, end)
+        return self._take_value(reader, value, body, begin)
+
+    def _read_marked(self, reader: Reader, position: int) -> None:
+        """Read the calls in fences and in the tags of other formats, with the text around them."""
+        text = reader.text
+        while (mark := _MARK.search(text, position)) is not None:
+            reader.content.add(text[position : mark.start()])
+            begin = _behind_marks(text, mark.start())
+            # Marks that follow each other are read once.
+            position = begin
+            if text[begin : begin + 1] not in ("[", "{"):
+                reader.content.add(text[mark.start() : begin])
+                continue
+            try:
+                end, value = reader.end_and_value(begin)
+                body = text[begin:end]
+                is_taken = self._take_value(reader, decode(body) if value is UNREAD else value, body, begin)
+                reason = "there is no call behind the mark"
+            except (BadJson, ValueError) as error:
+                end = error.position if isinstance(error, BadJson) else end
+                following = _MARK.search(text, end)
+                end = len(text) if following is None else following.start()
+                is_taken, reason = False, f"not valid JSON: {error}"
+            closed = end
+            while (close := _CLOSE.match(text, closed)) is not None:
+                closed = close.end()
+            if not is_taken and mark[0].startswith(_FENCE) and '"arguments"' not in text[begin:end]:
+                reader.content.add(text[mark.start() : begin])
+                continue
+            if not is_taken:
+                reader.add_error(reason, mark.start(), closed, name_of(text[begin:end]))
+            position = closed
+        rest = text[position:]
+        reader.content.add(rest)
+        if '"name"' in rest and '"arguments"' in rest:
+            at = rest.find('"name"')
+            reader.note("a call with text around it", position + at, len(text), name_of(rest))
+
+    def _take_value(self, reader: Reader, value: Json, body: str, begin: int) -> bool:
+        """Add the calls in `value`, which is the decoded `body`. Return whether there are any."""
+        end = begin + len(body)
+        if isinstance(value, list):
+            return self._take_items(reader, value, raw_items(body), begin, end)
+        inner = value.get("tool_calls")
+        if not isinstance(inner, list):
+            return self._take_items(reader, [value], [body], begin, end)
+        thought = value.get("thought")
+        if isinstance(thought, str) and thought:
+            reader.content.add(thought)
+        items = raw_items(raw_fields(body)["tool_calls"])
+        return self._take_items(reader, inner, items, begin, end) or bool(thought)
 
     def _take_items(self, reader: Reader, items: list[Json], raws: list[str], begin: int, end: int) -> bool:
         if not any(isinstance(item, dict) and _is_call(item) for item in items):
@@ -95,6 +156,13 @@ class Xlam(Format):
             thought = json.dumps(message.content, ensure_ascii=False)
             return f'{think(message)}{{"thought": {thought}, "tool_calls": [{", ".join(calls)}]}}'
         return join_parts(message, f"[{', '.join(calls)}]" if calls else "")
+
+
+def _behind_marks(text: str, position: int) -> int:
+    """Return the position behind the marks at `position` and the white space around them."""
+    while (mark := _MARK.match(text, position)) is not None:
+        position = after_space(text, mark.end())
+    return position
 
 
 def _is_call(item: dict[str, Json]) -> bool:

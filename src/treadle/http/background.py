@@ -2,10 +2,11 @@
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -27,24 +28,43 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run the coroutine in the background loop and return its result.
 
-    Ctrl-C cancels the coroutine and waits until it has ended. All calls of the process share one loop, so that
-    connections are reused; the caller's thread may have a running loop of its own, as in a notebook.
+    Ctrl-C cancels the coroutine and waits until it has ended, even if it comes again meanwhile. All calls of the
+    process share one loop, so that connections are reused; the caller's thread may have a running loop of its own,
+    as in a notebook.
     """
-    done = threading.Event()
+    loop = _background_loop()
+    tasks: list[asyncio.Task[T]] = []
+    done: Future[T] = Future()
 
-    async def watched() -> T:
-        try:
-            return await coroutine
-        finally:
-            done.set()
+    def start() -> None:
+        tasks.append(loop.create_task(coroutine))
+        tasks[0].add_done_callback(lambda task: _settle(done, task))
 
-    future: Future[T] = asyncio.run_coroutine_threadsafe(watched(), _background_loop())
+    def stop() -> None:
+        if tasks:
+            tasks[0].cancel()
+        else:  # the interrupt came before the loop was told to start
+            coroutine.close()
+            done.cancel()
+
     try:
-        return future.result()
+        loop.call_soon_threadsafe(start)
+        return done.result()
     except KeyboardInterrupt:
-        future.cancel()
-        done.wait()
+        loop.call_soon_threadsafe(stop)
+        while not done.done():
+            with contextlib.suppress(KeyboardInterrupt, Exception, CancelledError):
+                done.result()
         raise
+
+
+def _settle(done: "Future[T]", task: "asyncio.Task[T]") -> None:
+    if task.cancelled():
+        done.cancel()
+    elif (error := task.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(task.result())
 
 
 def _background_loop() -> asyncio.AbstractEventLoop:

@@ -18,13 +18,19 @@ NO_TLS = "check that the base URL is right to say https, and the server's certif
 class Timeouts(Struct, frozen=True):
     """The time-outs of a request, in seconds."""
 
-    total: float = 600.0
-    """The longest time from the start of the request to the end of the answer's body."""
+    silence: float = 600.0
+    """The longest time in which no byte of the answer arrives. Each byte starts it again, whatever it means."""
     connect: float = 10.0
     """The longest time for opening a connection."""
+    total: float = 1800.0
+    """The longest time from the start of the request to the end of the answer's body."""
 
     def __post_init__(self) -> None:
-        for name, value in (("timeout_seconds", self.total), ("connect_timeout_seconds", self.connect)):
+        for name, value in (
+            ("timeout_seconds", self.silence),
+            ("connect_timeout_seconds", self.connect),
+            ("total_timeout_seconds", self.total),
+        ):
             if not 0 < value <= 1e9:
                 raise ConfigError(f"{name} is {value!r}; give a positive number of seconds")
 
@@ -62,23 +68,31 @@ def invalid_header(origin: str, name: str | None = None) -> ConfigError:
 
 def cannot_connect(origin: str, detail: str, hint: str) -> TransportError:
     """Return the error for a server that could not be reached."""
-    return TransportError(f"cannot connect to {origin} ({detail}): {hint}")
+    return _unsent(TransportError(f"cannot connect to {origin} ({detail}): {hint}"))
 
 
-def connect_timeout(origin: str, timeouts: Timeouts) -> ProviderTimeoutError:
+def connect_timeout(origin: str, timeouts: Timeouts) -> TransportError:
     """Return the error for a connection that was not made in time."""
-    return ProviderTimeoutError(
-        f"cannot connect to {origin} within {timeouts.connect:g} s; check the base URL and "
-        "the network, or raise connect_timeout_seconds"
+    return _unsent(
+        ProviderTimeoutError(
+            f"cannot connect to {origin} within {timeouts.connect:g} s; check the base URL and "
+            "the network, or raise connect_timeout_seconds"
+        )
     )
 
 
-def total_timeout(origin: str, timeouts: Timeouts) -> ProviderTimeoutError:
-    """Return the error for an answer that was not complete in time."""
-    return ProviderTimeoutError(
-        f"{origin} did not give its whole answer within {timeouts.total:g} s; raise "
-        "timeout_seconds if the model needs longer"
-    )
+def _unsent(error: TransportError) -> TransportError:
+    error.was_sent = False
+    return error
+
+
+def answer_timeout(origin: str, timeouts: Timeouts, *, is_total: bool) -> ProviderTimeoutError:
+    """Return the error for an answer that did not go on, or was not complete, in time."""
+    if is_total:
+        what = f"did not give its whole answer within {timeouts.total:g} s; raise total_"
+    else:
+        what = f"sent nothing for {timeouts.silence:g} s; raise "
+    return ProviderTimeoutError(f"{origin} {what}timeout_seconds if the model needs longer")
 
 
 def not_http(origin: str, detail: str) -> TransportError:

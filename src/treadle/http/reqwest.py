@@ -5,6 +5,7 @@ It is used for https:// URLs and proxies. Source: pyreqwest 0.15, for every stat
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -48,6 +49,8 @@ class ClientSettings(Struct, frozen=True):
 
     connect_timeout_seconds: float = 10.0
     total_timeout_seconds: float | None = None
+    silence_timeout_seconds: float | None = None
+    """The longest time in which nothing arrives."""
     idle_timeout_seconds: float = 90.0
     pinned: tuple[str, str] | None = None
     """A host name and the only address it may lead to. Such a client uses no proxy."""
@@ -68,6 +71,8 @@ def client_for(settings: ClientSettings) -> "Client":
     )
     if settings.total_timeout_seconds is not None:
         builder = builder.timeout(timedelta(seconds=settings.total_timeout_seconds))
+    if settings.silence_timeout_seconds is not None:
+        builder = builder.read_timeout(timedelta(seconds=settings.silence_timeout_seconds))
     if settings.pinned is not None:
         host, address = settings.pinned
         builder = builder.no_proxy().resolve(host, address, 0)
@@ -154,8 +159,8 @@ class ReqwestTransport:
     """
 
     def __init__(self, timeouts: failures.Timeouts | None = None) -> None:
-        self._timeouts = timeouts or failures.Timeouts()
-        self._settings = ClientSettings(self._timeouts.connect, self._timeouts.total)
+        self._timeouts = timeouts = timeouts or failures.Timeouts()
+        self._settings = ClientSettings(timeouts.connect, timeouts.total, timeouts.silence)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """See `Transport.post`."""
@@ -173,13 +178,14 @@ class ReqwestTransport:
         asked: tuple[str, ...] = ()
         cancelled = CancellationCheck()
         while True:
+            started = time.monotonic()
             # With the default limit a piece is held back until the buffer is full.
             builder = self._request("POST", url, headers, body).streamed_read_buffer_limit(0)
             request = builder.build_streamed()
             try:
                 response = await request.__aenter__()
             except Exception as error:
-                raise self._explain(url, error) from None
+                raise self._explain(url, error, started) from None
             if response.status not in redirects.STATUSES:
                 break
             await request.__aexit__(None, None, None)
@@ -199,7 +205,7 @@ class ReqwestTransport:
                     yield chunk.to_bytes()
                 cancelled.check()
             except Exception as error:
-                raise self._explain(url, error) from None
+                raise self._explain(url, error, started) from None
 
         try:
             cancelled.check()
@@ -211,13 +217,13 @@ class ReqwestTransport:
     async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
         asked: tuple[str, ...] = ()
         while True:
-            cancelled = CancellationCheck()
+            cancelled, started = CancellationCheck(), time.monotonic()
             try:
                 async with self._request(method, url, headers, body).build_streamed() as response:
                     content = await read_body(response, MAX_ANSWER_BYTES, cancelled)
                     status, header = response.status, response.get_header
             except Exception as error:
-                raise self._explain(url, error) from None
+                raise self._explain(url, error, started) from None
             cancelled.check()
             if content is None:
                 raise _too_long(url)
@@ -242,8 +248,11 @@ class ReqwestTransport:
             raise failures.invalid_header(failures.origin_of(url)) from None
         return builder if body is None else builder.body_bytes(body)
 
-    def _explain(self, url: str, error: Exception) -> Exception:
-        """Return the typed error for an error of pyreqwest, and any other error unchanged."""
+    def _explain(self, url: str, error: Exception, started: float) -> Exception:
+        """Return the typed error for an error of pyreqwest, and any other error unchanged.
+
+        `started` is the time at which the request was sent, by the monotonic clock.
+        """
         from pyreqwest import exceptions
 
         if not isinstance(error, exceptions.PyreqwestError):
@@ -253,9 +262,13 @@ class ReqwestTransport:
         stage = stage_of(error, is_https=url.startswith("https:"))
         origin = failures.origin_of(url)
         if isinstance(error, exceptions.RequestTimeoutError):
-            is_connecting = stage is not Stage.ASKING and self._timeouts.connect <= self._timeouts.total
-            make = failures.connect_timeout if is_connecting else failures.total_timeout
-            return make(origin, self._timeouts)
+            if stage is not Stage.ASKING and self._timeouts.connect <= min(
+                self._timeouts.silence, self._timeouts.total
+            ):
+                return failures.connect_timeout(origin, self._timeouts)
+            # Nothing in the error says which of the two it was.
+            is_total = time.monotonic() - started >= self._timeouts.total
+            return failures.answer_timeout(origin, self._timeouts, is_total=is_total)
         return _explain_failure(origin, stage, error)
 
     def __repr__(self) -> str:

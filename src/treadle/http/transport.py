@@ -39,13 +39,21 @@ class HttpTransport:
     request to an https:// URL, or through a proxy, goes through pyreqwest and the process's connection pool.
     """
 
-    def __init__(self, *, timeout_seconds: float = 600.0, connect_timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_seconds: float = 600.0,
+        connect_timeout_seconds: float = 10.0,
+        total_timeout_seconds: float = 1800.0,
+    ) -> None:
         """Create a transport.
 
-        `timeout_seconds` limits the time from the start of a request to the end of the answer's body. Raises:
-        `ConfigError` for a time-out that is not a positive number.
+        `timeout_seconds` limits the time in which nothing arrives: each byte of an answer starts it again, so that
+        an answer that is still being streamed is never cut by it. `total_timeout_seconds` limits the time from the
+        start of a request to the end of the answer's body. Raises: `ConfigError` for a time-out that is not a
+        positive number.
         """
-        self._timeouts = failures.Timeouts(timeout_seconds, connect_timeout_seconds)
+        self._timeouts = failures.Timeouts(timeout_seconds, connect_timeout_seconds, total_timeout_seconds)
         self._reqwest = ReqwestTransport(self._timeouts)
         self._plain = PlainClient(self._timeouts)
         self._routes: dict[str, Route | None] = {}
@@ -80,7 +88,7 @@ class HttpTransport:
         return route
 
     def __repr__(self) -> str:
-        return f"HttpTransport(timeout_seconds={self._timeouts.total!r})"
+        return f"HttpTransport(timeout_seconds={self._timeouts.silence!r})"
 
 
 def _find_route(method: str, url: str, headers: Mapping[str, str]) -> Route | None:

@@ -34,7 +34,7 @@ class Facts(Struct, kw_only=True, gc=False):
     input: str | None = None
     is_session: bool = False
     is_turn_open: bool = False
-    waiting: tuple[str, ...] = ()
+    waiting: dict[str, None] = {}
     """The questions without an answer (`question:ID`) and the calls without an approval (`call:ID`)."""
     turns: int = 0
     reward: float | None = None
@@ -190,15 +190,14 @@ def _on_message_injected(facts: Facts, body: e.MessageInjected) -> bool:
 
 
 def _begin_wait(facts: Facts, name: str) -> bool:
-    if name not in facts.waiting:
-        facts.waiting = (*facts.waiting, name)
+    facts.waiting[name] = None
     return True
 
 
 def _end_wait(facts: Facts, name: str) -> bool:
     if name not in facts.waiting:
         return False
-    facts.waiting = tuple([item for item in facts.waiting if item != name])
+    del facts.waiting[name]
     return True
 
 

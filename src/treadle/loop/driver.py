@@ -10,6 +10,7 @@ nothing before the events that led to it are durable. Only the driver appends.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -84,7 +85,8 @@ class Driver:
         self._calls = ToolCalls(self.bench)
         self.find_answer_fault: FindFault | None = None
         """The function that checks answers; `None`: only their JSON Schema is checked."""
-        self._unsent: list[e.Event] = []
+        self._worked_seconds, self._stamped_at = state.work_seconds, clock.monotonic()
+        self._unsent: deque[e.Event] = deque()
         self._is_released = False
         self._listener: Listener | None = None
         self.listen(emit)
@@ -108,7 +110,7 @@ class Driver:
         has_failed = self.state.stop_reason is StopReason.ERROR
         self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
         if not self.bench.scope.is_empty:
-            await see_through(self.bench.scope.close)
+            await see_through(self.bench.close_scope)
         if not self._is_released:
             await self._writer.release()
             self._is_released = True
@@ -130,7 +132,7 @@ class Driver:
                 # The time that somebody takes to decide does not count against the deadline.
                 await self._performer(action)(state, action, self)
             else:
-                await self._perform_until(action, deadline_seconds - state.work_seconds)
+                await self._perform_until(action, deadline_seconds)
             if self._listener is not None:
                 await self.kept()
         return state
@@ -160,12 +162,26 @@ class Driver:
         now, state = self._clock.time(), self.state
         for body in bodies:
             stamp(body, "at", now)
+        if state.policy.deadline_seconds is not None:
+            self._stamp_work(bodies)
         self._writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)
         if self._listener is not None:
             first_seq = state.seq - len(bodies) + 1
             self._unsent += [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
+
+    def _stamp_work(self, bodies: Sequence[e.DurableBody]) -> None:
+        """Set how long the turn has been worked on."""
+        now = self._clock.monotonic()
+        for body in bodies:
+            if isinstance(body, e.TurnStarted):
+                self._worked_seconds = 0.0
+            elif not isinstance(body, e.ApprovalDecided | e.RunPaused | e.RunResumed):
+                # The time in which somebody decides, or nobody works, does not count.
+                self._worked_seconds += now - self._stamped_at
+            self._stamped_at = now
+            stamp(body, "worked_seconds", self._worked_seconds)
 
     def adopt(self, events: Sequence[e.Event]) -> None:
         """Append copies of another run's events, with their times and with fields that this version does not
@@ -175,6 +191,7 @@ class Driver:
             advance(self.state, event.body)
             if self._listener is not None:
                 self._unsent.append(replace(event, run_id=self.run_id))
+        self._worked_seconds = self.state.work_seconds
 
     def kept(self) -> Awaitable[None]:
         """Wait until all appended events are durable, then pass them to the listener."""
@@ -185,7 +202,7 @@ class Driver:
         await self._writer.sync()
         # Meanwhile, another call of the step may have appended events that are not durable yet.
         while self._listener is not None and self._unsent and self._unsent[0].seq <= kept_seq:
-            self._listener.tell(self._unsent.pop(0))
+            self._listener.tell(self._unsent.popleft())
         if self._listener is not None:
             await self._listener.idle()
 
@@ -199,21 +216,23 @@ class Driver:
             return partial(check_answer, self.find_answer_fault)
         return self._calls.request_approvals if isinstance(action, RequestApprovals) else self._calls.ask
 
-    async def _perform_until(self, action: Action, left_seconds: float) -> None:
-        """Perform an action, and stop it after `left_seconds`, when the deadline passes."""
+    async def _perform_until(self, action: Action, deadline_seconds: float) -> None:
+        """Perform an action, and stop it when the deadline passes."""
         try:
-            async with asyncio.timeout(max(0.0, left_seconds)) as timer:
+            async with asyncio.timeout(max(0.0, deadline_seconds - self.state.work_seconds)) as timer:
                 await self._performer(action)(self.state, action, self)
         except TimeoutError:
             if not timer.expired():
                 raise
+            # The event loop's timers may ring a little early.
+            self._worked_seconds = max(self._worked_seconds, deadline_seconds)
             self._throw_away("the deadline passed", StopReason.DEADLINE)
             self._put_stopped(stop_calls(self.state))
 
     def _put_stopped(self, bodies: Sequence[e.DurableBody]) -> None:
         """Append the results of stopped calls, which complete the transcript, and the files that they changed."""
         snapshot, blobs = self.bench.take_snapshot() if bodies else ((), None)
-        self.put(*snapshot, *bodies, blobs=blobs)
+        self.put(*snapshot, *self.bench.mark_running(bodies), blobs=blobs)
 
     def _throw_away(self, why: str, stop_reason: StopReason) -> bool:
         """Record that the running inference was stopped. Return whether there was one."""
@@ -225,6 +244,7 @@ class Driver:
                 error_type="Cancelled",
                 fault=Fault.USER,
                 stop_reason=stop_reason,
+                may_be_billed=True,
             )
             self.put(failure)
         return is_inferring

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core import answers
 from treadle.core import events as e
-from treadle.core.decide import CheckAnswer, Infer
+from treadle.core.decide import CheckAnswer, Infer, can_ask_again, guess_cost_usd
 from treadle.core.errors import (
     AuthenticationError,
     ConfigError,
@@ -17,13 +17,24 @@ from treadle.core.errors import (
     ProviderError,
     RefusedError,
     RequestError,
+    UnsupportedPartError,
 )
-from treadle.core.parts import digests_of_parts
-from treadle.core.state import State
-from treadle.core.types import Completion, Fault, Message, StopReason, TokenRecord, ToolCall
+from treadle.core.parts import describe, digests_of_parts
+from treadle.core.state import State, guess_next_tokens
+from treadle.core.types import (
+    Artifact,
+    Completion,
+    Fault,
+    Message,
+    Role,
+    StopReason,
+    TokenRecord,
+    ToolCall,
+    Usage,
+)
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Clock
-from treadle.models.protocol import Hold, Model, Watch
+from treadle.models.protocol import Hold, Model, Watch, check_parts, estimate_cost_usd
 
 
 class Inference:
@@ -40,6 +51,8 @@ class Inference:
         """The function that gets each piece of an answer as it arrives; `None`: answers are not streamed."""
         self._is_begun = False
         """True if a request was made, so that the waits which servers asked for before are over."""
+        self._hide: _Hide | None = None
+        """What replaces the parts that the model cannot be sent; `None` until there was one."""
         self._call_ids: set[str] | None = None
         self._token_ids: tuple[int, ...] = ()
 
@@ -48,12 +61,18 @@ class Inference:
         messages, step = state.messages, action.step
         outbox.put(
             e.InferenceStarted(
-                step=step, messages=len(messages), has_tools=action.has_tools, model=self._model.name
+                step=step,
+                messages=len(messages),
+                has_tools=action.has_tools,
+                model=self._model.name,
+                reserved_cost_usd=None
+                if state.policy.max_cost_usd is None
+                else _guess_cost_usd(state, self._model),
             )
         )
         await outbox.kept()
 
-        failures = _Failures(step, outbox, is_heard=self.on_delta is not None)
+        failures = _Failures(state, step, outbox, is_heard=self.on_delta is not None)
         begin = self._clock.monotonic()
         try:
             request = answers.make_request(state, has_tools=action.has_tools)
@@ -66,7 +85,15 @@ class Inference:
             if state.hold is not None and not self._is_begun:
                 watch.held = find_hold(state.hold, self._clock.time())
             self._is_begun = True
-            completion = await self._model.infer(request, watch)
+            if self._hide is None:
+                try:
+                    completion = await self._model.infer(request, watch)
+                except UnsupportedPartError:
+                    # The model is told in words of parts of tools' results that it cannot be sent.
+                    self._hide = _Hide(self._model)
+            if self._hide is not None:
+                messages = messages.derive(self._hide)
+                completion = await self._model.infer(replace(request, messages=messages), watch)
         except Exception as error:
             outbox.put(describe_failure(error, step))
             return
@@ -88,24 +115,62 @@ class Inference:
         outbox.put(done, blobs=blobs)
 
 
+class _Hide:
+    """A function for `Log.derive` that replaces parts which a model cannot be sent by texts about them.
+
+    The parts of the user's messages stay, so that the user hears that they cannot be sent.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def __call__(self, messages: list[Message], is_first: bool) -> list[Message]:
+        return [self._hide(item) if item.parts and item.role is not Role.USER else item for item in messages]
+
+    def _hide(self, message: Message) -> Message:
+        hidden = [part for part in message.parts if not self._can_send(part)]
+        texts = [f"[{describe(part)} cannot be shown to you]" for part in hidden]
+        parts = tuple([part for part in message.parts if part not in hidden])
+        return replace(message, content="\n".join([message.content, *texts]), parts=parts)
+
+    def _can_send(self, part: Artifact) -> bool:
+        try:
+            check_parts(self._model, [part])
+        except UnsupportedPartError:
+            return False
+        return getattr(self._model, "check_part", None) is not None
+
+
+def _guess_cost_usd(state: State, model: Model) -> float | None:
+    """Estimate what the next inference costs; `None` if nothing is known about the price."""
+    tokens = guess_next_tokens(state)
+    if state.spent.cost_usd:
+        return guess_cost_usd(state, tokens)
+    output_tokens = state.last_usage.output_tokens
+    return estimate_cost_usd(model, Usage(tokens - output_tokens, output_tokens))
+
+
 class _Failures:
     """Records the failed attempts of one inference.
 
     The errors that a model keeps may refer to it for long, so it forgets the outbox when the inference ends.
     """
 
-    __slots__ = ("_is_heard", "_outbox", "_step", "_telling")
+    __slots__ = ("_is_heard", "_outbox", "_state", "_step", "_telling")
 
-    def __init__(self, step: int, outbox: Outbox, *, is_heard: bool) -> None:
+    def __init__(self, state: State, step: int, outbox: Outbox, *, is_heard: bool) -> None:
+        self._state = state
         self._step = step
         self._outbox: Outbox | None = outbox
         self._is_heard = is_heard
         self._telling: asyncio.Future[None] | None = None
 
     def __call__(self, error: ProviderError, attempt: int, delay_seconds: float) -> None:
-        """See `Watch.on_failure`."""
+        """See `Watch.on_failure`. Raises: `error` if the budgets do not allow another attempt."""
         if self._outbox is None:
             return
+        if error.may_be_billed and not can_ask_again(self._state, lost=1):
+            raise error
         failure = describe_failure(error, self._step)
         self._outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
         if self._is_heard:
@@ -171,6 +236,7 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
         stop_reason=stop_reason,
         model=error.model if isinstance(error, ProviderError) else None,
         retry_after_seconds=error.retry_after_seconds if isinstance(error, ProviderError) else None,
+        may_be_billed=isinstance(error, ProviderError) and error.may_be_billed,
     )
 
 

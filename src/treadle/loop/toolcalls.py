@@ -1,15 +1,19 @@
 """The performer of a step's tool calls, which runs them at the same time where possible and asks for approvals."""
 
 import asyncio
+import time
 from collections.abc import Coroutine, Sequence
 
 from treadle.core import events as e
-from treadle.core.decide import Ask, RequestApprovals, RunCalls
+from treadle.core.decide import Ask, RequestApprovals, RunCalls, refuse_unapproved
 from treadle.core.inner import last_once
 from treadle.core.state import CallState, State
 from treadle.core.types import FinishReason, ToolResult
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Order, Workbench, read_call, to_decided
+
+_SOON_SECONDS = 0.01
+"""A listener hears of decisions that took less time together with the next."""
 
 
 class ToolCalls:
@@ -52,12 +56,21 @@ class ToolCalls:
         outbox.put(*bodies)
 
     async def ask(self, state: State, action: Ask, outbox: Outbox) -> None:
-        """Ask the approver whether to run the first call; record a pause if nobody decides."""
-        call = action.calls[0].call
+        """Ask the approver about one call after another; record a pause at the first that nobody decides about."""
         await outbox.kept()
-        decision = await self._bench.consult(call)
-        paused = e.RunPaused(reason="approval")
-        outbox.put(paused if decision is None else to_decided(call.call_id, decision))
+        for item in action.calls:
+            begin = time.monotonic()
+            decision = await self._bench.consult(item.call)
+            if decision is None:
+                outbox.put(e.RunPaused(reason="approval"))
+                return
+            decided = to_decided(item.call.call_id, decision)
+            outbox.put(decided)
+            if not decision.is_approved:
+                outbox.put(e.ToolCompleted(step=state.step, result=refuse_unapproved(item.call, decided)))
+            if self._bench.report is not None and time.monotonic() - begin > _SOON_SECONDS:
+                # A listener need not wait for the decisions about the other calls.
+                await outbox.kept()
 
     def _is_concurrent(self, order: Order) -> bool:
         tool = self._bench.toolbox.tools.get(order.call.name)

@@ -7,10 +7,9 @@ exceptions included; only a cancellation raises.
 
 import asyncio
 import difflib
-import hashlib
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -20,25 +19,30 @@ from treadle.core import events as e
 from treadle.core.decide import refuse_unapproved, unknown_outcome
 from treadle.core.errors import RetryWithMessage, SandboxError, ToolError
 from treadle.core.inner import Run
-from treadle.core.types import UNREADABLE_CALL, Artifact, Effect, Json, ToolCall, ToolErrorKind, ToolResult
+from treadle.core.types import UNREADABLE_CALL, Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
+from treadle.loop.results import LARGE_BYTES, Blobs, failed, is_large, to_result
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
-from treadle.tools.protocol import ApprovalRequest, Approver, Attachment, Decision, Tool, ToolOutput
+from treadle.tools.protocol import ApprovalRequest, Approver, Decision, Tool
+from treadle.tools.threads import THREADS
 from treadle.tools.toolbox import Toolbox
-
-MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
-"""The largest attachment of a result; a larger one is left out."""
-MAX_STRUCTURED_BYTES = 100_000
-"""The largest structured result that an event holds; a larger one is kept as an artifact."""
 
 _decode = msgspec.json.Decoder().decode
 
-Blobs: TypeAlias = dict[str, bytes]
-"""Contents for the store, by their SHA-256 in hex."""
 MAX_INNER_CHARS = 4_000_000
 """The longest result of an inner call in characters; a longer one is cut in the middle."""
+
+
+_PATIENCE_SECONDS = 10.0
+"""How long a call without a time-out waits for an earlier attempt that could not be stopped."""
+_CLOSING_SECONDS = 2.0
+"""How long the closing of a scope waits for calls that could not be stopped."""
+_STILL_RUNNING = (
+    "Not run: an earlier attempt at this call is still running and could not be stopped. Wait before you call it "
+    "again, and check what it did."
+)
 
 
 class Clock(Protocol):
@@ -117,6 +121,8 @@ class Workbench:
         finally:
             if inner is not None:
                 inner.end()
+        if self.sandbox is not None and self.sandbox.unprepared_bytes > LARGE_BYTES:
+            await asyncio.to_thread(self.sandbox.prepare_delta)
         if inner is not None and inner.leaves_doubt(order.last_once):
             result = unknown_outcome(call)
         return self._complete(order, result, outbox, seconds, blobs, has_files=True)
@@ -145,6 +151,28 @@ class Workbench:
             said = await said
         return Decision(said) if isinstance(said, bool) else said
 
+    def mark_running(self, bodies: Sequence[e.DurableBody]) -> list[e.DurableBody]:
+        """Return `bodies`, in which the results of stopped calls say if the call goes on in a thread."""
+        left = THREADS.of_run(self.run_id) if THREADS.left else {}
+        marked: list[e.DurableBody] = []
+        for body in bodies:
+            if left and isinstance(body, e.ToolCompleted) and body.result.call_id in left:
+                text = f"{body.result.content} It runs in a thread that could not be stopped, and goes on."
+                body = replace(body, result=replace(body.result, content=text))
+            marked.append(body)
+        return marked
+
+    async def close_scope(self) -> None:
+        """Close what tools hold for the run. Calls that go on in threads have a moment to end before."""
+        left = THREADS.of_run(self.run_id)
+        if left:
+            await THREADS.wait(left.values(), _CLOSING_SECONDS)
+            running = [call_id for call_id, item in left.items() if not item.done()]
+            if running:
+                told = f"what tools hold for run {self.run_id!r} is closed, but calls go on in threads: {running}"
+                asyncio.get_running_loop().call_exception_handler({"message": told})
+        await self.scope.close()
+
     def take_snapshot(self) -> tuple[tuple[e.SnapshotTaken, ...], Blobs | None]:
         """Return an event for the sandbox's changes since the last snapshot, and the changed contents by hash.
 
@@ -171,6 +199,8 @@ class Workbench:
         Return its result, the contents of its artifacts, and the time that it took in seconds.
         """
         spec, parent = tool.spec, order.parent_call_id
+        if THREADS.left and (refused := await self._wait_for_thread(call, spec)) is not None:
+            return refused, None, 0.0
         outbox.put(
             e.ToolStarted(
                 step=order.step,
@@ -186,17 +216,7 @@ class Workbench:
             await outbox.kept()
         context: ToolContext[Any] = NO_CONTEXT
         if call.name not in self.toolbox.contextless:
-            context = ToolContext(
-                self.run_id,
-                call.call_id,
-                order.step,
-                self.sandbox,
-                self.report,
-                scope=self.scope,
-                tools=self.toolbox.specs,
-                make_caller=None if inner is None else inner.caller,
-                deps=self.deps,
-            )
+            context = self._make_context(order, inner)
         begin = self._clock.monotonic()
         timeout_seconds = spec.timeout_seconds
         timer: asyncio.Timeout | None = None
@@ -206,15 +226,20 @@ class Workbench:
             else:
                 async with asyncio.timeout(timeout_seconds) as timer:
                     outcome = await tool.call(arguments, context)
-            result, blobs = _to_result(call, outcome, max_chars)
+            if is_large(outcome):
+                result, blobs = await asyncio.to_thread(to_result, call, outcome, max_chars)
+            else:
+                result, blobs = to_result(call, outcome, max_chars)
         except TimeoutError as error:
             kind, text = ToolErrorKind.FAILED, _describe_exception(error)
             if timer is not None and timer.expired():
+                is_running = THREADS.keep(f"{self.run_id}/{call.call_id}", error.__cause__)
                 kind = ToolErrorKind.TIMEOUT
-                text = f"{call.name} did not finish within {timeout_seconds} s and was stopped."
+                text = _describe_stop(spec, is_running=is_running)
             result, blobs = failed(call, kind, text), None
         except asyncio.CancelledError as error:
             if _is_cancelled():
+                THREADS.keep(f"{self.run_id}/{call.call_id}", error)
                 raise
             # This call was not cancelled; something that the tool waited for was.
             result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
@@ -224,6 +249,29 @@ class Workbench:
         except Exception as error:
             result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
         return result, blobs, self._clock.monotonic() - begin
+
+    def _make_context(self, order: Order, inner: "InnerCalls | None") -> ToolContext[Any]:
+        return ToolContext(
+            self.run_id,
+            order.call.call_id,
+            order.step,
+            self.sandbox,
+            self.report,
+            scope=self.scope,
+            tools=self.toolbox.specs,
+            make_caller=None if inner is None else inner.caller,
+            deps=self.deps,
+        )
+
+    async def _wait_for_thread(self, call: ToolCall, spec: ToolSpec) -> ToolResult | None:
+        """Wait for an earlier attempt at a call that goes on in a thread. Return a result if it does not end."""
+        earlier = THREADS.left.get(f"{self.run_id}/{call.call_id}")
+        if earlier is None:
+            return None
+        if self.report is not None:
+            self.report(call.call_id, "waiting for an earlier attempt at this call, which is still running")
+        await THREADS.wait([earlier], spec.timeout_seconds or _PATIENCE_SECONDS)
+        return None if earlier.done() else failed(call, ToolErrorKind.TIMEOUT, _STILL_RUNNING)
 
     def _complete(
         self,
@@ -309,54 +357,16 @@ def read_call(
     return tool, arguments
 
 
-def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
-    """Return a result that is an error."""
-    return ToolResult(call.call_id, call.name, _to_unicode(text), is_error=True, error_kind=kind)
-
-
-def _to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResult, Blobs | None]:
-    """Return the tool result for a tool's return value, and the contents of its artifacts.
-
-    A text longer than `max_chars` is cut in the middle, and its full text becomes the first artifact.
-    """
-    if type(outcome) is str and len(outcome) <= max_chars:
-        return ToolResult(call.call_id, call.name, _to_unicode(outcome)), None
-    if not isinstance(outcome, str | ToolOutput):
-        text = f"{call.name} returned {type(outcome).__name__}, and not a text."
-        return failed(call, ToolErrorKind.FAILED, text), None
-    output = ToolOutput(outcome) if isinstance(outcome, str) else outcome
-    blobs: Blobs = {}
-    artifacts = []
-    text = _to_unicode(output.content)
-    kind = ToolErrorKind.FAILED if output.is_error else None
-    if len(text) > max_chars:
-        whole = Attachment("text", text.encode(), "text/plain")
-        is_kept = len(whole.content or b"") <= MAX_ARTIFACT_BYTES
-        text = _cut_middle(text, max_chars)
-        if is_kept:
-            artifacts.append(_to_artifact(whole, blobs))
-        else:
-            kind = ToolErrorKind.TOO_LONG
-    structured, attachments = output.structured, output.attachments
-    if structured is not None and len(data := msgspec.json.encode(structured)) > MAX_STRUCTURED_BYTES:
-        structured = None
-        attachments = (*attachments, Attachment("structured", data, "application/json"))
-    for item in attachments:
-        if item.content is not None and len(item.content) > MAX_ARTIFACT_BYTES:
-            text += f"\n[{item.kind} of {len(item.content):,} bytes left out: it is too large]"
-        else:
-            artifacts.append(_to_artifact(item, blobs))
-    result = ToolResult(
-        call.call_id,
-        call.name,
-        text,
-        is_error=kind is not None,
-        error_kind=kind,
-        is_simulated=output.is_simulated,
-        structured=structured,
-        artifacts=tuple(artifacts),
+def _describe_stop(spec: ToolSpec, *, is_running: bool) -> str:
+    """Return the text about a call that ran out of time, with what is known about its outcome."""
+    stopped = ". It could not be stopped and may still be running" if is_running else " and was stopped"
+    text = f"{spec.name} did not finish within {spec.timeout_seconds} s{stopped}"
+    if spec.effect is not Effect.ONCE:
+        return f"{text}."
+    so = ", so its" if is_running else ". Its"
+    return (
+        f"{text}{so} outcome is unknown: it may or may not have taken effect. Check before you call it again."
     )
-    return result, blobs
 
 
 def _is_cancelled() -> bool:
@@ -373,28 +383,8 @@ def _describe_exception(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _to_unicode(text: str) -> str:
-    """Return `text` with lone surrogates, as in file names that are not UTF-8, replaced by escape sequences."""
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
-
-
-def _to_artifact(item: Attachment, blobs: Blobs) -> Artifact:
-    if item.content is None:
-        return Artifact(item.kind, mime_type=item.mime_type, uri=item.uri, name=item.name)
-    digest = hashlib.sha256(item.content).hexdigest()
-    blobs[digest] = item.content
-    return Artifact(item.kind, digest, len(item.content), item.mime_type, item.uri, item.name)
-
-
 def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
     near = difflib.get_close_matches(name, tools, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(item) for item in near)}?" if near else ""
     known = ", ".join(tools) if tools else "none"
     return f"There is no tool {name!r}.{hint} The tools are: {known}."
-
-
-def _cut_middle(content: str, limit: int) -> str:
-    head, tail = limit * 2 // 3, limit // 3
-    left_out = len(content) - head - tail
-    note = f"[… {left_out:,} of {len(content):,} characters left out; ask for less at a time …]"
-    return f"{content[:head]}\n{note}\n{content[len(content) - tail :]}"

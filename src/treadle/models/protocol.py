@@ -8,7 +8,7 @@ from msgspec import Struct
 from treadle.core.errors import ProviderError
 from treadle.core.events import Delta
 from treadle.core.spec import PartSpec
-from treadle.core.types import Artifact, Completion, Json, OutputMode, Request
+from treadle.core.types import Artifact, Completion, Json, OutputMode, Request, Usage
 
 
 class RateLimits(Struct, frozen=True, omit_defaults=True):
@@ -53,7 +53,7 @@ class Watch:
         self.on_failure = on_failure
         """The function that a wrapper calls before it tries again, with the error, the attempt's number (from 1)
         and the delay before the next attempt in seconds. Pieces that the failed attempt streamed no longer
-        count."""
+        count. If it raises the error, the wrapper must not try again."""
         self.on_rate_limits = on_rate_limits
         """The function to call with the server's rate limits, if the headers of an answer report them."""
         self.left_seconds = left_seconds
@@ -117,6 +117,12 @@ def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> b
 def has_price(model: Model) -> bool:
     """Return whether the answers of `model` have a cost: true unless an attribute `has_price` denies it."""
     return bool(getattr(model, "has_price", True))
+
+
+def estimate_cost_usd(model: Model, usage: Usage) -> float | None:
+    """Return what `usage` would cost; `None` unless a method `estimate_cost_usd` of the model knows."""
+    estimate = getattr(model, "estimate_cost_usd", None)
+    return None if estimate is None else estimate(usage)
 
 
 def part_of(model: Model) -> PartSpec:

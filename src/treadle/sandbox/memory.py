@@ -30,6 +30,32 @@ class _Content:
         return self._digest
 
 
+class FilesId:
+    """The id of a set of files: the sum of one hash per path and content, modulo 2**256.
+
+    Equal files have equal ids, and a change of one file takes the same time for any number of files.
+    """
+
+    __slots__ = ("_sum",)
+
+    def __init__(self, total: int = 0) -> None:
+        self._sum = total
+
+    def change(self, path: str, before: str | None, after: str | None) -> None:
+        """Replace the content of `path`. `before` and `after` are hashes; `None`: there is no such file."""
+        for digest, sign in ((before, -1), (after, 1)):
+            if digest is not None:
+                line = hashlib.sha256(f"{path}\0{digest}".encode()).digest()
+                self._sum = (self._sum + sign * int.from_bytes(line)) % (1 << 256)
+
+    def copy(self) -> "FilesId":
+        """Return another object with the same id."""
+        return FilesId(self._sum)
+
+    def __str__(self) -> str:
+        return f"{self._sum:064x}"
+
+
 class MemorySandbox:
     """Files in memory. A text in `files` is stored as UTF-8."""
 
@@ -41,11 +67,18 @@ class MemorySandbox:
         """True if another sandbox uses the same two mappings, so that they must be copied before a change."""
         self.has_changes = True
         """See `Sandbox.has_changes`. It is a plain attribute because it is read after every tool call."""
+        self.unprepared_bytes = 0
+        """See `Sandbox.unprepared_bytes`."""
+        self._prepared: dict[tuple[str, str], tuple[_Content | None, _Content, Version, bytes]] = {}
+        """What is to be stored for the change from one content to another, by `file` or `state` and name."""
         self._is_reported = False
         """True if the first delta has been taken."""
         self._before: dict[str, _Content | None] = {}
         """The earlier contents of the files that changed since the last delta. `None`: the file did not exist."""
-        self._snapshot_id: str | None = None
+        self._id: FilesId | None = None
+        """The id of the files without the changes in `_unidentified`; `None` until it is first needed."""
+        self._unidentified: dict[str, _Content | None] = {}
+        """The contents, as of `_id`, of the files that changed since."""
         self._states: dict[str, _Content] = {}
         self._states_before: dict[str, _Content | None] = {}
         """The same for states."""
@@ -96,8 +129,9 @@ class MemorySandbox:
         with self._lock:
             self._is_shared = other._is_shared = True
             other._files, other._folders = self._files, self._folders
-            other._snapshot_id = self._snapshot_id
             other._states, other._states_before = dict(self._states), dict.fromkeys(self._states)
+            other._id = None if self._id is None else self._id.copy()
+            other._unidentified = dict(self._unidentified)
         return other
 
     def read(self, path: str) -> bytes:
@@ -120,6 +154,7 @@ class MemorySandbox:
                 self._check_place(name)
             self._begin_change(name, old)
             self._put(name, new)
+            self.unprepared_bytes += len(new.data)
 
     def delete(self, path: str) -> None:
         """See `Sandbox.delete`."""
@@ -155,13 +190,31 @@ class MemorySandbox:
 
     @property
     def snapshot_id(self) -> str:
-        """See `Sandbox.snapshot_id`. After a change it takes time proportional to the number of files."""
+        """See `Sandbox.snapshot_id`. It takes time proportional to the number of files that changed since the
+        last call."""
         with self._lock:
-            if self._snapshot_id is None:
-                files = self._files
-                lines = [f"{path}\0{files[path].digest}\n" for path in sorted(files)]
-                self._snapshot_id = hashlib.sha256("".join(lines).encode()).hexdigest()
-            return self._snapshot_id
+            files = self._files
+            if self._id is None:
+                self._id, self._unidentified = FilesId(), dict.fromkeys(files)
+            for path, old in self._unidentified.items():
+                new = files.get(path)
+                self._id.change(
+                    path, None if old is None else old.digest, None if new is None else new.digest
+                )
+            self._unidentified = {}
+            return str(self._id)
+
+    def prepare_delta(self) -> None:
+        """See `Sandbox.prepare_delta`."""
+        self.unprepared_bytes = 0
+        if not self._is_reported:
+            changed: dict[str, _Content | None] = dict.fromkeys(list(self._files))
+        else:
+            changed = self._before.copy()
+        for path, old in changed.items():
+            new = self._files.get(path)
+            if new is not None and (old is None or old.data != new.data):
+                self._prepared["file", path] = old, new, *self._next_version("file", path, old, new)
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
         """See `Sandbox.take_delta`. A file that was changed back to its earlier content is not reported."""
@@ -169,6 +222,7 @@ class MemorySandbox:
             return None
         with self._lock:
             self.has_changes = False
+            self.unprepared_bytes = 0
             before, self._before = self._before, {}
             states_before, self._states_before = self._states_before, {}
             if not self._is_reported:
@@ -192,6 +246,7 @@ class MemorySandbox:
                 if old is None or old.data != new.data:
                     states[name] = new.digest
                     self._store("state", name, old, new, blobs)
+            self._prepared = {}
             if not (changed or deleted or states):
                 return None
             return FileDelta(changed, tuple(deleted), states), blobs
@@ -203,12 +258,21 @@ class MemorySandbox:
         self, kind: str, name: str, old: _Content | None, new: _Content, blobs: dict[str, bytes]
     ) -> None:
         """Add to `blobs` what is to be stored for a changed content, whose earlier content is stored already."""
-        version, stored = Version(new.digest), new.data
-        if old is not None:
-            known = self._versions.get((kind, name)) or Version(old.digest)
-            version, stored = store_next(known, old.data, new.digest, new.data)
+        prepared = self._prepared.get((kind, name))
+        if prepared is not None and prepared[0] is old and prepared[1] is new:
+            version, stored = prepared[2:]
+        else:
+            version, stored = self._next_version(kind, name, old, new)
         self._versions[kind, name] = version
         blobs.setdefault(new.digest, stored)
+
+    def _next_version(
+        self, kind: str, name: str, old: _Content | None, new: _Content
+    ) -> tuple[Version, bytes]:
+        if old is None:
+            return Version(new.digest), new.data
+        known = self._versions.get((kind, name)) or Version(old.digest)
+        return store_next(known, old.data, new.digest, new.data)
 
     def _begin_change(self, name: str, old: _Content | None) -> None:
         if self._is_shared:
@@ -216,8 +280,9 @@ class MemorySandbox:
             self._is_shared = False
         if self._is_reported:
             self._before.setdefault(name, old)
+        if self._id is not None:
+            self._unidentified.setdefault(name, old)
         self.has_changes = True
-        self._snapshot_id = None
 
     def _put(self, name: str, content: _Content) -> None:
         if name not in self._files:

@@ -44,12 +44,21 @@ class Sandbox(Protocol):
 
     @property
     def snapshot_id(self) -> str:
-        """SHA-256 over the sorted (path, content hash) pairs, in hex. Equal files have equal ids."""
+        """The id of the files, in hex. Equal files have equal ids."""
         ...
 
     @property
     def has_changes(self) -> bool:
         """False if there are certainly no changes since the last `take_delta`. Reading it is cheap."""
+        ...
+
+    @property
+    def unprepared_bytes(self) -> int:
+        """How many bytes were written since the last `take_delta` or `prepare_delta`. Reading it is cheap."""
+        ...
+
+    def prepare_delta(self) -> None:
+        """Do the work of the next `take_delta` that takes time. Any thread may call it."""
         ...
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:

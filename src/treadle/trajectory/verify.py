@@ -20,6 +20,7 @@ from treadle.core.spec import PartSpec
 from treadle.core.state import State, advance
 from treadle.core.types import (
     Effect,
+    FileDelta,
     FinishReason,
     Json,
     ToolCall,
@@ -29,8 +30,9 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal
 from treadle.loop.outbox import Collected
-from treadle.loop.workbench import Order, Workbench, failed, read_call
-from treadle.sandbox.memory import MemorySandbox
+from treadle.loop.results import failed
+from treadle.loop.workbench import Order, Workbench, read_call
+from treadle.sandbox.memory import FilesId, MemorySandbox
 from treadle.tools.context import ToolContext
 from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike
@@ -186,6 +188,8 @@ class _Verifier:
         """The agent's parts and the names of the tools that `_found` was looked up for."""
         self._toolbox = Toolbox({})
         self._sandbox = MemorySandbox()
+        self._recorded_id = FilesId()
+        """The id of the recorded files. Journals of older versions have ids of another kind, so it is computed."""
         self._state = State()
         self._calls: dict[str, tuple[ToolCall, FinishReason]] = {}
         self._started: dict[str, e.ToolStarted] = {}
@@ -205,6 +209,8 @@ class _Verifier:
 
     async def verify(self) -> Verification:
         for event in self._journal.read(self._run_id):
+            if isinstance(event.body, e.SnapshotTaken):
+                self._identify(event.body.delta)
             advance(self._state, event.body)
             await self._take(event.seq, event.body)
         await self._compare_group(is_whole=False)
@@ -270,9 +276,11 @@ class _Verifier:
             self._state.files, self._journal.read_stored, self._state.tool_states
         )
 
-    @property
-    def _recorded_snapshot_id(self) -> str:
-        return self._state.snapshot_id or MemorySandbox().snapshot_id
+    def _identify(self, delta: FileDelta) -> None:
+        """Update the id of the recorded files, before the state is updated."""
+        files = self._state.files
+        for path, digest in (*delta.changed.items(), *dict.fromkeys(delta.deleted).items()):
+            self._recorded_id.change(path, files.get(path), digest)
 
     async def _compare_group(self, *, is_whole: bool) -> None:
         """Make the calls of the group again. Files are compared only if it `is_whole`: no call was interrupted."""
@@ -289,7 +297,7 @@ class _Verifier:
         self._skips += best.skips
         self._differences += best.differences
         self._sandbox = best.sandbox
-        if self._sandbox.snapshot_id != self._recorded_snapshot_id:
+        if self._sandbox.snapshot_id != str(self._recorded_id):
             self._adopt_snapshot()
 
     async def _attempt(self, recorded: Sequence[tuple[int, ToolResult]], *, is_whole: bool) -> _Attempt:
@@ -308,7 +316,7 @@ class _Verifier:
             await bench.scope.close()
         if is_whole and not attempt.skips:
             seq, last = recorded[-1]
-            expected, actual = self._recorded_snapshot_id, attempt.sandbox.snapshot_id
+            expected, actual = str(self._recorded_id), attempt.sandbox.snapshot_id
             if actual != expected:
                 name = f"files after {last.name} ({last.call_id})"
                 attempt.differences.append(Difference(seq, name, expected, actual))

@@ -164,3 +164,32 @@ def check(body):
     adapter(
         MessageCreateParamsStreaming if body.get("stream") else MessageCreateParamsNonStreaming
     ).validate_python(body)
+
+
+def unfinished(raw):
+    """Return answers that are not whole, although they are JSON, by what is wrong with them."""
+    use = {"type": "tool_use", "id": "c", "name": "look_up", "input": {"word": "a"}}
+    return {
+        "nothing, no reason": {**raw, "content": [], "stop_reason": None},
+        "nothing, an empty reason": {**raw, "content": [], "stop_reason": ""},
+        "calls are promised": {**raw, "stop_reason": "tool_use"},
+        "calls are promised, but nothing came": {**raw, "content": [], "stop_reason": "tool_use"},
+        "a call has no name": {**raw, "content": [{**use, "name": None}], "stop_reason": "tool_use"},
+        "text is a number": {**raw, "content": [{"type": "text", "text": 7}]},
+    }
+
+
+def without_reason(raw):
+    """Return `raw` as a server sends it that has not finished."""
+    return {**raw, "stop_reason": None}
+
+
+def at_once(raw):
+    """Return the events of a server that sends all of `raw` at once, without the mark that ends a stream."""
+    found = [{"type": "message_start", "message": {**raw, "content": [], "stop_reason": None}}]
+    found += [
+        {"type": "content_block_start", "index": index, "content_block": block}
+        for index, block in enumerate(raw["content"])
+    ]
+    found.append({"type": "message_delta", "delta": {"stop_reason": raw["stop_reason"]}})
+    return [b"data: %s\n\n" % json.dumps(item).encode() for item in [*found, {"type": "message_stop"}]]

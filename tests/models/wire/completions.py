@@ -48,3 +48,27 @@ def messages(body):
 
 def tools(body):
     return []
+
+
+def unfinished(raw):
+    """Return answers that are not whole, although they are JSON, by what is wrong with them."""
+    (choice,) = raw["choices"]
+    choices = {
+        "nothing, no reason": {**choice, "text": "", "finish_reason": None},
+        "nothing, an empty reason": {**choice, "text": "", "finish_reason": ""},
+        "nothing, an unknown reason": {**choice, "text": "", "finish_reason": "brand_new"},
+        "the engine failed": {**choice, "finish_reason": "error"},
+        "the engine gave up": {**choice, "finish_reason": "abort"},
+        "the text is a list": {**choice, "text": [7]},
+    }
+    return {name: {**raw, "choices": [made]} for name, made in choices.items()}
+
+
+def without_reason(raw):
+    """Return `raw` as a server sends it that has not finished."""
+    return {**raw, "choices": [{**raw["choices"][0], "finish_reason": None}]}
+
+
+def at_once(raw):
+    """Return the events of a server that sends all of `raw` at once, without the mark that ends a stream."""
+    return [b"data: %s\n\n" % json.dumps(raw).encode()]

@@ -154,3 +154,27 @@ def with_image(raw, data):
     part = {"inlineData": {"mimeType": "image/png", "data": data}, "thoughtSignature": "c2ln"}
     raw["candidates"][0]["content"]["parts"].append(part)
     return raw
+
+
+def unfinished(raw):
+    """Return answers that are not whole, although they are JSON, by what is wrong with them."""
+    (candidate,) = raw["candidates"]
+    candidates = {
+        "nothing, no reason": {**candidate, "content": {"parts": []}, "finishReason": None},
+        "nothing, an empty reason": {**candidate, "content": {"parts": []}, "finishReason": ""},
+        "nothing, thrown away": {**candidate, "content": {}, "finishReason": "MALFORMED_RESPONSE"},
+        "a call has no name": {**candidate, "content": {"parts": [{"functionCall": {"args": {}}}]}},
+        "a call is a number": {**candidate, "content": {"parts": [{"functionCall": 7}]}},
+        "parts are a number": {**candidate, "content": {"parts": 7}},
+    }
+    return {name: {**raw, "candidates": [made]} for name, made in candidates.items()}
+
+
+def without_reason(raw):
+    """Return `raw` as a server sends it that has not finished."""
+    return {**raw, "candidates": [{**raw["candidates"][0], "finishReason": None}]}
+
+
+def at_once(raw):
+    """Return the events of a server that sends all of `raw` at once, without the mark that ends a stream."""
+    return [b"data: %s\r\n\r\n" % msgspec.json.encode(raw)]

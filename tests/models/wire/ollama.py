@@ -107,3 +107,27 @@ async def ask_vendor(base_url, question, *, is_streamed):
 def check(body):
     """Check a request's body with the vendor's own types."""
     ChatRequest.model_validate(body)
+
+
+def unfinished(raw):
+    """Return answers that are not whole, although they are JSON, by what is wrong with them."""
+    message = raw["message"]
+    return {
+        "not done": {**raw, "done": False},
+        "nothing, not done": {**raw, "done": False, "message": {**message, "content": ""}},
+        "the model was loaded": {**raw, "done_reason": "load", "message": {**message, "content": ""}},
+        "the model was unloaded": {**raw, "done_reason": "unload", "message": {**message, "content": ""}},
+        "a call is null": {**raw, "message": {**message, "tool_calls": [None]}},
+        "a call has no name": {**raw, "message": {**message, "tool_calls": [{"function": {}}]}},
+        "content is a number": {**raw, "message": {**message, "content": 7}},
+    }
+
+
+def without_reason(raw):
+    """Return `raw` as a server sends it that has not finished."""
+    return {**raw, "done": False}
+
+
+def at_once(raw):
+    """Return the events of a server that sends all of `raw` at once, without the mark that ends a stream."""
+    return [msgspec.json.encode(raw) + b"\n"]

@@ -129,3 +129,40 @@ def with_image(raw, data):
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     raw["choices"][0]["message"]["images"] = [image]
     return raw
+
+
+def unfinished(raw):
+    """Return answers that are not whole, although they are JSON, by what is wrong with them."""
+    (choice,) = raw["choices"]
+    empty = {**choice, "message": {"role": "assistant", "content": None}}
+    choices = {
+        "nothing, no reason": {**empty, "finish_reason": None},
+        "nothing, an empty reason": {**empty, "finish_reason": ""},
+        "nothing, an unknown reason": {**empty, "finish_reason": "brand_new"},
+        "calls are promised": {**choice, "finish_reason": "tool_calls"},
+        "a function call is promised": {**choice, "finish_reason": "function_call"},
+        "calls are promised, but nothing came": {**empty, "finish_reason": "tool_calls"},
+        "the engine failed": {**choice, "finish_reason": "error"},
+        "the engine gave up": {**choice, "finish_reason": "abort"},
+        "the network failed": {**choice, "finish_reason": "network_error"},
+        "an error in the choice": {**choice, "error": {"message": "it broke", "code": 502}},
+        "content is a number": {**choice, "message": {"content": 7}},
+        "content is an object": {**choice, "message": {"content": {"text": "Sunny"}}},
+        "calls are a number": {**choice, "message": {"content": None, "tool_calls": 7}},
+        "a call is null": {**choice, "message": {"content": None, "tool_calls": [None]}},
+        "a call is text": {**choice, "message": {"content": None, "tool_calls": ["look_up"]}},
+    }
+    return {name: {**raw, "choices": [made]} for name, made in choices.items()}
+
+
+def without_reason(raw):
+    """Return `raw` as a server sends it that has not finished."""
+    return {**raw, "choices": [{**raw["choices"][0], "finish_reason": None}]}
+
+
+def at_once(raw):
+    """Return the events of a server that sends all of `raw` at once, without the mark that ends a stream."""
+    (choice,) = raw["choices"]
+    rest = {key: value for key, value in choice.items() if key != "message"}
+    chunk = {**raw, "choices": [{**rest, "delta": choice["message"]}]}
+    return [b"data: %s\n\n" % json.dumps(chunk).encode()]

@@ -181,3 +181,29 @@ def with_image(raw, data):
     call = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "output_format": "png"}
     raw["output"].insert(0, call | {"result": data})
     return raw
+
+
+def unfinished(raw):
+    """Return answers that are not whole, although they are JSON, by what is wrong with them."""
+    call = {"id": "fc_1", "type": "function_call", "call_id": "c", "name": "look_up", "arguments": "{}"}
+    return {
+        "nothing, no status": {**raw, "output": [], "status": None},
+        "nothing, an empty status": {**raw, "output": [], "status": ""},
+        "it goes on": {**raw, "status": "in_progress"},
+        "it waits": {**raw, "status": "queued"},
+        "it was cancelled": {**raw, "status": "cancelled"},
+        "it failed": {**raw, "status": "failed", "error": {"code": "server_error", "message": "it broke"}},
+        "a call has no name": {**raw, "output": [{**call, "name": None}]},
+        "an item is a number": {**raw, "output": [7]},
+        "output is a number": {**raw, "output": 7},
+    }
+
+
+def without_reason(raw):
+    """Return `raw` as a server sends it that has not finished."""
+    return {**raw, "status": "in_progress"}
+
+
+def at_once(raw):
+    """Return the events of a server that sends all of `raw` at once, without the mark that ends a stream."""
+    return [b"data: %s\n\n" % json.dumps({"type": "response.completed", "response": raw}).encode()]

@@ -113,6 +113,7 @@ class RunAgents:
                 tools=self._given.tools or None,
                 journal=self.journal,
             )
+            self._agents[key].kit.check_policy(self._limits.over(Policy()), task)
         return self._agents[key]
 
     def _override(self, spec: AgentSpec) -> AgentSpec:

@@ -1,5 +1,6 @@
 """`Format`, the interface of a text format, and `TaggedFormat`, the base of formats that mark calls with tags."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -9,6 +10,8 @@ from treadle.formats.engine.json_body import SPACE, after_space
 from treadle.formats.engine.reader import Found, Reader, Scanner, Steps, StepsTo, TooManyErrors, wait_for_all
 from treadle.formats.engine.types import ParsedCall, ToolLike, to_json, to_openai
 
+MAX_DEPTH = 4
+"""How deep reasoning that is never closed may be nested, for calls to be found in it."""
 THINK = (("<think>", "</think>"),)
 
 
@@ -75,7 +78,7 @@ class TaggedFormat(Format):
         self._closers = {close for _, close in self.reasoning}
         self._opens = dict(self.reasoning)
         self._calls = frozenset((*self.openers, *self.noise)) - {*self._opens, *self._closers, *self.ends}
-        self._begins = (*self._opens, *self.openers)
+        self._begins = (*self._opens, *self.openers, *self.sections)
 
     def read(self, reader: Reader) -> Steps:
         """Read the whole text."""
@@ -97,7 +100,7 @@ class TaggedFormat(Format):
         # The prompt may have opened the reasoning, so nothing is certain before the end of the text.
         yield from wait_for_all(reader)
         position = 0
-        closer = self._orphan_closer(reader.text)
+        closer = self._orphan_closer(reader)
         if closer is not None:
             first = 1 if reader.text.startswith("\n") else 0
             reader.add_reasoning(reader.text[first : closer.position].removesuffix("\n"))
@@ -115,11 +118,24 @@ class TaggedFormat(Format):
                 return (yield from self._read_reasoning(reader, Found(opener, start)))
         return 0
 
-    def _orphan_closer(self, text: str) -> Found | None:
-        """Return the first closing tag that is not quoted and has no opening tag before it, or `None`."""
+    def _orphan_closer(self, reader: Reader) -> Found | None:
+        """Return the first closing tag without an opening tag before it that is not quoted in code or in a call."""
+        text = reader.text
+        first = self._first_opener(reader, 0)
+        calls: deque[tuple[int, int]] | None = None
         for opener, closer in self.reasoning:
             position = text.find(closer)
-            while position != -1 and text[position - 1 : position] == "`":
+            while position != -1:
+                if text[position - 1 : position] != "`":
+                    if first is None or first > position:
+                        break
+                    if calls is None:
+                        inner = self._read_inner(reader, first)
+                        calls = deque(map(_span, () if inner is None else inner.calls))
+                    while calls and calls[0][1] <= position:
+                        calls.popleft()
+                    if not calls or position < calls[0][0]:
+                        break
                 position = text.find(closer, position + 1)
             begin = text.find(opener)
             if position != -1 and (begin == -1 or begin > position):
@@ -279,14 +295,8 @@ class TaggedFormat(Format):
         first = self._first_opener(reader, start)
         if first is None:
             return None
-        inner = Reader(reader.schemas)
-        inner.text, inner.is_whole = reader.text, True
-        try:
-            for _ in self._read_content(inner, first):
-                raise AssertionError("a text that is whole needs no more")
-        except TooManyErrors:
-            return None
-        if not inner.calls:
+        inner = self._read_inner(reader, first)
+        if inner is None or not inner.calls:
             return None
         # Only the calls behind the last piece that is not a call.
         begin = None
@@ -295,6 +305,23 @@ class TaggedFormat(Format):
                 break
             begin = piece.position
         return None if begin is None else (begin, inner)
+
+    def _read_inner(self, reader: Reader, start: int) -> Reader | None:
+        """Return a reader that has read the text from `start` on as content; `None` if that is not possible."""
+        if reader.depth >= MAX_DEPTH:
+            return None
+        inner = Reader(reader.schemas)
+        inner.text, inner.is_whole, inner.depth = reader.text, True, reader.depth + 1
+        try:
+            for _ in self._read_content(inner, start):
+                raise AssertionError("a text that is whole needs no more")
+        except TooManyErrors:
+            return None
+        return inner
+
+
+def _span(call: ParsedCall) -> tuple[int, int]:
+    return call.position, call.position + len(call.raw)
 
 
 def skip_space_and(reader: Reader, position: int, what: str) -> StepsTo:
@@ -315,9 +342,8 @@ def skip_space_and(reader: Reader, position: int, what: str) -> StepsTo:
 def skip_space(reader: Reader, position: int) -> StepsTo:
     """Skip white space, and return the position after it."""
     while True:
-        match = SPACE.match(reader.text, position)
-        assert match is not None
-        position = match.end()
+        # A match that is held while this waits would force a copy when the text grows.
+        position = SPACE.match(reader.text, position).end()  # type: ignore[union-attr]
         if position < len(reader.text) or reader.is_whole:
             return position
         yield

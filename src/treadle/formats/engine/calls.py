@@ -12,7 +12,6 @@ _HEAD = re.compile(
     r'[ \t\r\n]*+\{[ \t\r\n]*+"name"[ \t\r\n]*+:[ \t\r\n]*+"[^"\\]*+"[ \t\r\n]*+,[ \t\r\n]*+'
     r'"(?:arguments|parameters)"[ \t\r\n]*+:'
 )
-_FENCE = re.compile(r"```[ \t]*+(?:json|JSON)?+[ \t]*+\n")
 
 
 class Wanted(Struct, frozen=True):
@@ -97,12 +96,3 @@ def _id_of(value: dict[str, Json]) -> str | None:
 def _kind(value: Json) -> str:
     names = {type(None): "null", bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
     return names.get(type(value), "a number")
-
-
-def unfence(body: str) -> str:
-    """Return `body` without the code fence around it, if there is one."""
-    whole = body.strip()
-    head = _FENCE.match(whole)
-    if head is None or not whole.endswith("```") or len(whole) < head.end() + 3:
-        return body
-    return whole[head.end() : -3].rstrip(" \t").removesuffix("\n")

@@ -5,7 +5,8 @@ closing tag that is followed by the next parameter or by the end of the function
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -140,9 +141,10 @@ def _read(
         if plain is not None:
             value, at = plain["value"], plain.end()
         else:
-            value_end, at, is_cut = _find_end(elements, reader, parameter.end(), openers)
-            if is_cut:
-                return at, None, f"the value of {key!r} is cut off", name
+            may_follow = partial(_may_follow, elements, reader, (name, key), arguments)
+            value_end, at, fault = _find_end(elements, reader, parameter.end(), openers, may_follow)
+            if fault:
+                return at, None, f"the value of {key!r} {fault}", name
             value = text[parameter.end() : value_end]
         if key in arguments:
             return at, None, f"the parameter {key!r} occurs twice", name
@@ -155,6 +157,30 @@ def _read(
             stop = reader.find(elements.function_close, at)
             return (stop if stop != -1 else at), None, error.reason, name
     return at, Wanted(name, arguments, encode(arguments).decode(), None, is_closed), "", name
+
+
+def _may_follow(
+    elements: Elements, reader: Reader, this: tuple[str, str], given: dict[str, Json], position: int
+) -> bool:
+    """Return whether a parameter may begin at `position`.
+
+    It is not the one of `this`, the names of the function and the parameter that is read, nor one that is `given`
+    or that the tool lacks.
+    """
+    if not _is_at_line_start(reader.text, position):
+        return False
+    found = elements.parameter.match(reader.text, position)
+    if found is None:
+        return True
+    key = _unquote(found["key"])
+    known = reader.schemas.get(this[0], {}).get("properties")
+    return key != this[1] and key not in given and (not known or key in known)
+
+
+def _unquote(word: str) -> str:
+    """Return a name without the blanks and quotes around it."""
+    word = word.strip()
+    return word[1:-1] if word[:1] in _QUOTES and word[-1:] == word[:1] else word
 
 
 def _convert(
@@ -179,36 +205,46 @@ def _ends_without_closer(reader: Reader, elements: Elements, at: int) -> bool:
 
 
 def _find_end(
-    elements: Elements, reader: Reader, start: int, openers: Sequence[str]
-) -> tuple[int, int, bool]:
-    """Return where a value ends, where to continue, and whether the value is cut off.
+    elements: Elements,
+    reader: Reader,
+    start: int,
+    openers: Sequence[str],
+    is_parameter: Callable[[int], bool],
+) -> tuple[int, int, str]:
+    """Return where a value ends, where to continue, and why the end is not known, or an empty string.
 
     Tags within the value are paired, so that markup stays part of the value. A closing tag counts only if a
     parameter or the end of the function follows. A value in which another, unquoted call begins is cut off.
+    `is_parameter` says whether a parameter may begin at a position at the start of a line; other opening tags are
+    quoted. A quoted tag may have no closing tag: then the value ends at the first closing tag that counts.
     """
     text = reader.text
     opener, closer = elements.parameter_open, elements.parameter_close
     depth, at = 0, start
     first_inner: int | None = None
     outer_end: int | None = None
+    quoted: int | None = None
+    """The position of a closing tag that ends the value if the opening tags before it are quoted."""
     while True:
         reader.steps_left -= 1
         close = reader.find(closer, at)
         begin = reader.find(opener, at)
         if close == -1 or reader.steps_left < 0:
+            if quoted is not None:
+                return quoted, quoted + len(closer), ""
             if outer_end is not None:
-                return outer_end, outer_end, True
-            inner = begin if begin != -1 and _is_at_line_start(text, begin) else None
+                return outer_end, outer_end, _CUT
+            inner = begin if begin != -1 and is_parameter(begin) else None
             inner = first_inner if first_inner is not None else inner
             return _unclosed(elements, reader, start, inner, openers)
         if begin != -1 and begin < close:
-            if first_inner is None and _is_at_line_start(text, begin):
+            if first_inner is None and is_parameter(begin):
                 first_inner = begin
                 call = _next_call(reader, start, begin, openers)
-                if call is not None:
+                if call is not None and quoted is None:
                     outer_end = _end_around(elements, reader, call)
                     if outer_end is None and (call == start or _is_at_line_start(text, call)):
-                        return call, call, True
+                        return call, call, _CUT
             depth += 1
             at = begin + len(opener)
             continue
@@ -216,21 +252,44 @@ def _find_end(
         behind = after_space(text, after)
         is_last = behind == len(text) or text.startswith((opener, elements.function_close), behind)
         is_last = is_last or text.startswith(("</tool_call>", "</minimax:tool_call>", "</｜DSML｜"), behind)
-        if (
+        if depth and is_last and first_inner is None and quoted is None:
+            if not _next_call(reader, start, close, openers):
+                quoted = close
+                if not _has_closer(elements, reader, after, openers):
+                    return close, after, ""
+        elif (
             depth
             and is_last
             and outer_end is None
             and _closes_all(elements, reader, first_inner, close, behind)
         ):
+            if quoted is not None:
+                return quoted, quoted + len(closer), ""
             # There is one closing tag for two opening tags, so the first parameter was not closed.
             return _unclosed(elements, reader, start, first_inner, openers)
         if depth:
             depth -= 1
             at = after
+        elif is_last and quoted is not None:
+            return (
+                after,
+                after,
+                f"contains {opener!r}, so that its end is not certain; write it in another way",
+            )
         elif is_last:
-            return close, after, False
+            return close, after, ""
         else:
             at = after
+
+
+_CUT = "is cut off"
+
+
+def _has_closer(elements: Elements, reader: Reader, at: int, openers: Sequence[str]) -> bool:
+    """Return whether a parameter is closed between `at` and the next call."""
+    close = reader.find(elements.parameter_close, at)
+    nexts = [found for item in openers if (found := reader.find(item, at)) != -1]
+    return -1 < close < min(nexts, default=len(reader.text))
 
 
 def _closes_all(elements: Elements, reader: Reader, inner: int | None, close: int, behind: int) -> bool:
@@ -242,29 +301,31 @@ def _closes_all(elements: Elements, reader: Reader, inner: int | None, close: in
         return True
     after = after_space(reader.text, behind + len(elements.function_close))
     # The call ends here, so a later closing tag belongs to another call.
-    return reader.text.startswith(("</tool_call>", "</minimax:tool_call>", "<invoke"), after) or after == len(
-        reader.text
-    )
+    return after == len(reader.text) or reader.text.startswith(_CALL_ENDS, after)
+
+
+_CALL_ENDS = ("</tool_call>", "</minimax:tool_call>", "<invoke", "</｜DSML｜", "<｜DSML｜invoke")
+"""The strings that may follow the last function of a call."""
 
 
 def _unclosed(
     elements: Elements, reader: Reader, start: int, inner: int | None, openers: Sequence[str]
-) -> tuple[int, int, bool]:
+) -> tuple[int, int, str]:
     """Return the end of a value without a closing tag: the next parameter or the end of the function."""
     text = reader.text
     stop = reader.find(elements.function_close, start)
     ends = [position for position in (inner, stop if stop != -1 else None) if position is not None]
     if not ends:
-        return len(text), len(text), True
+        return len(text), len(text), _CUT
     end = min(ends)
     call = _next_call(reader, start, end, openers)
     outer_end = None if call is None else _end_around(elements, reader, call)
     if outer_end is not None:
         # It is impossible to tell where a value ends that quotes a call.
-        return outer_end, outer_end, True
+        return outer_end, outer_end, _CUT
     if call is not None and (call == start or _is_at_line_start(text, call)):
-        return call, call, True
-    return end, end, False
+        return call, call, _CUT
+    return end, end, ""
 
 
 def _next_call(reader: Reader, start: int, end: int, openers: Sequence[str]) -> int | None:

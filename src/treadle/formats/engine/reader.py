@@ -60,7 +60,10 @@ class Reader:
         self.content = Content(self.pieces)
         self.steps_left = 50_000
         """The number of long searches that are still allowed. At 0, quoted calls are no longer looked for."""
-        self._next: dict[str, tuple[int, int]] = {}
+        self.depth = 0
+        """The number of readers that this one reads a part of the text for."""
+        self._next: dict[str, tuple[int, int, int]] = {}
+        """For each string that was searched: from where, the position found or -1, and the length of the text."""
         self.markers: dict[Scanner, tuple[int, str, int]] = {}
         """For each scanner: where its last search began, which marker it found, and where."""
         self._scans_left = 64
@@ -68,14 +71,19 @@ class Reader:
         the text before it."""
 
     def find(self, what: str, start: int) -> int:
-        """Return the position of `what` at or after `start`, or -1. Results in a complete text are cached."""
-        if not self.is_whole:
-            return self.text.find(what, start)
+        """Return the position of `what` at or after `start`, or -1. Results are cached."""
+        first = begin = start
         known = self._next.get(what)
-        if known is not None and known[0] <= start and (known[1] == -1 or known[1] >= start):
-            return known[1]
-        found = self.text.find(what, start)
-        self._next[what] = (start, found)
+        if known is not None and known[0] <= start:
+            found = known[1]
+            if found >= start:
+                return found
+            if found == -1:
+                if known[2] == len(self.text):
+                    return -1
+                first, begin = known[0], max(start, known[2] - len(what) + 1)
+        found = self.text.find(what, begin)
+        self._next[what] = (first, found, len(self.text))
         return found
 
     def end_and_value(self, start: int) -> tuple[int, Json]:
@@ -160,7 +168,7 @@ class Content:
     def __init__(self, pieces: list[Piece]) -> None:
         self._pieces = pieces
         self._said: list[str] = []
-        self._held = ""
+        self._held: list[str] = []
         """White space at the end of the current piece, which is dropped if a call follows."""
         self._is_begun = False
         """True if the current piece contains more than white space."""
@@ -189,24 +197,24 @@ class Content:
             return
         body = text.rstrip()
         if not body:
-            self._held += text
+            self._held.append(text)
             return
-        lead = self._held
+        lead = "".join(self._held) if self._held else ""
         if not self._is_begun and not self._is_first:
             lead = "\n" + lead if self._said else lead
         self._is_begun = True
         self._skip = 0
         self._say(lead + body)
-        self._held = text[len(body) :]
+        self._held = [text[len(body) :]] if len(body) < len(text) else []
 
     def end_piece(self, gap: int = 1) -> None:
         """End the current piece, because a call follows. Remove up to `gap` newlines at its end."""
         if self._is_begun:
-            held = self._held
+            held = "".join(self._held)
             for _ in range(gap):
                 held = held.removesuffix("\n")
             self._say(held)
-        self._held = ""
+        self._held = []
         self._is_begun = False
         self._is_first = False
         self._skip = 1
@@ -214,8 +222,8 @@ class Content:
     def finish(self, *, has_calls: bool) -> str:
         """Return the whole content."""
         if self._is_begun or (not has_calls and self._held):
-            self._say(self._held)
-        self._held = ""
+            self._say("".join(self._held))
+        self._held = []
         return "".join(self._said)
 
     def _say(self, text: str) -> None:
@@ -238,7 +246,7 @@ class Scanner:
         self.markers = markers
         self._ends_open_code = ends_open_code
         words = [re.escape(item) for item in sorted(markers, key=len, reverse=True)]
-        code = [r"(?:\A|(?<=\n)) {0,3}(?P<fence>`{3,}|~{3,})", "(?P<span>`+)"] if has_code else []
+        code = [r"(?:\A|(?<=\n)) {0,3}(?P<fence>`{3,}|~{3,})", "(?<!`)(?P<span>`+)"] if has_code else []
         self._pattern = re.compile("|".join([*words, *code]))
         self._words = re.compile("|".join(words))
         self._starts = frozenset(item[:size] for item in markers for size in range(1, len(item)))
@@ -259,6 +267,10 @@ class Scanner:
                 return Found(*found)
             match = self._pattern.search(text, at)
             if match is None or (not is_whole and match.end() == len(text) and self._may_grow(match)):
+                if match is not None and match.end() - match.start() > 2 * _LONGEST_RUN:
+                    # More of a run that is too long to be code changes nothing.
+                    on_text(text[start:])
+                    start = at = len(text)
                 end = len(text) if is_whole else max(at, self._decided(text, at))
                 if end > start:
                     on_text(text[start:end])
@@ -274,6 +286,9 @@ class Scanner:
                     on_text(text[start : match.start()])
                 return Found(match[0], match.start())
             begin, kind, run = match.start(), match.lastgroup, match[match.lastgroup]
+            if len(run) > _LONGEST_RUN:
+                at = match.end()
+                continue
             if not is_whole and begin > start:
                 on_text(text[start:begin])
                 start = begin
@@ -338,7 +353,7 @@ class Scanner:
         at = size
         if at > start and text[at - 1] in "`~":
             char = text[at - 1]
-            while at > start and text[at - 1] == char:
+            while at > start and text[at - 1] == char and size - at <= 2 * _LONGEST_RUN:
                 at -= 1
             if char == "`":
                 end = min(end, at)
@@ -416,6 +431,8 @@ class Scanner:
 _OUTSIDE = re.compile(r"(?:[^`~]++|~(?!~~)|`[^`\n]++`(?!`))*+")
 """Text after which no code is open. Code within it is short and closed."""
 _RUN = re.compile("`++")
+_LONGEST_RUN = 256
+"""The longest run of backticks or tildes that begins code. A longer one is text."""
 
 
 class Found(Struct, frozen=True):

@@ -97,12 +97,12 @@ class PlainClient:
         *,
         is_streamed: bool = False,
         asked: tuple[str, ...] = (),
-        due: float | None = None,
+        end: float | None = None,
     ) -> Any:
         """Send a request and return its `Answer`. If `body` is `None`, the request has none.
 
         If `is_streamed` is true, return a `StreamedAnswer` when the head has arrived. `asked` are the URLs that led
-        here by redirects, and `due` is the end of the time for all of them.
+        here by redirects, and `end` is the end of the time for all of them.
 
         A request is sent a second time, over a new connection, if its connection had been idle for some time and
         the server closed it before any part of an answer arrived. Raises: the errors of `treadle.http.failures`.
@@ -113,12 +113,14 @@ class PlainClient:
             pool = find_pool(loop, route.host, route.port, route.origin, self._timeouts)
             route.pool = weakref.ref(pool)
         payload, unsent = _frame(route, body)
-        due = due or loop.time() + self._timeouts.total
-        connection = pool.take(due)
+        now = loop.time()
+        end = end or now + self._timeouts.total
+        connection = pool.take(now)
         while True:
             if connection is None:
-                connection = await pool.connect(due)
-            head = connection.ask(payload, unsent, due, is_streamed=is_streamed)
+                connection = await pool.connect(min(end, now + self._timeouts.silence))
+                now = loop.time()
+            head = connection.ask(payload, unsent, now, end, is_streamed=is_streamed)
             try:
                 answer = await head
                 break
@@ -134,7 +136,7 @@ class PlainClient:
             answer.chunks.close()
         asked = (*asked, route.url)
         next_route = _redirect(route, redirects.follow(route.method, asked, answer))
-        return await self.ask(next_route, body, is_streamed=is_streamed, asked=asked, due=due)
+        return await self.ask(next_route, body, is_streamed=is_streamed, asked=asked, end=end)
 
 
 def _redirect(route: Route, url: str) -> Route:

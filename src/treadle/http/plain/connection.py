@@ -19,7 +19,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from treadle.http import failures
 from treadle.http.plain.body import Body, Headers
-from treadle.http.plain.inflate import ENCODINGS, Inflater
+from treadle.http.plain.inflate import ENCODINGS, UNREADABLE, Inflater
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
 
 MAX_HEAD_BYTES = 256 * 1024
@@ -81,7 +81,8 @@ class Connection(asyncio.Protocol):
         "_status",
         "_transport",
         "_unsent",
-        "due",
+        "active_at",
+        "end",
         "is_resting",
         "may_be_stale",
         "on_header",
@@ -98,7 +99,10 @@ class Connection(asyncio.Protocol):
         """True if the server may have closed the idle connection before it read the request."""
         self.is_resting = False
         """True if the pool has seen the connection idle since its last request."""
-        self.due = 0.0
+        self.active_at = 0.0
+        """The time, by the loop's clock, at which the last request was sent, or the last part of a long answer
+        came."""
+        self.end = 0.0
         """The time, by the loop's clock, at which the request must be answered."""
         self._reset()
 
@@ -113,13 +117,14 @@ class Connection(asyncio.Protocol):
         """The error that the parser's callbacks found. They must not raise it themselves."""
         self._is_streamed = self._is_complete = self._is_keepable = False
 
-    def ask(self, payload: bytes, unsent: bytes, due: float, *, is_streamed: bool) -> Any:
+    def ask(self, payload: bytes, unsent: bytes, now: float, end: float, *, is_streamed: bool) -> Any:
         """Send a request and return a future for the whole answer, or for its head if it is streamed.
 
-        `payload` is sent at once, and `unsent`, the rest of a large request, as fast as the server reads it. The
-        future fails with an error of `treadle.http.failures`, or with `StaleConnectionError`.
+        `payload` is sent at once, and `unsent`, the rest of a large request, as fast as the server reads it. `end`
+        is the time at which the request must be answered. The future fails with an error of
+        `treadle.http.failures`, or with `StaleConnectionError`.
         """
-        self.due = due
+        self.active_at, self.end = now, end
         self.is_resting = False
         self._is_streamed = is_streamed
         head = self._pool.loop.create_future()
@@ -206,9 +211,12 @@ class Connection(asyncio.Protocol):
             self._finish()
         elif self._received_bytes - _FRAMING_RATE * self._size > MAX_HEAD_BYTES:
             self.fail(failures.not_http(self._pool.origin, f"headers of more than {MAX_HEAD_BYTES} bytes"))
-        elif self._body is not None and self._body.wake() and not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
+        else:
+            # Whatever arrives shows that the server is alive.
+            self.active_at = self._pool.loop.time()
+            if self._body is not None and self._body.wake() and not self._is_paused:
+                self._is_paused = True
+                self._transport.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -255,7 +263,11 @@ class Connection(asyncio.Protocol):
         for name in headers:
             if len(name) == 16 and name.lower() == b"content-encoding":
                 encoding = headers[name].strip().lower()
-                self._inflater = Inflater(encoding) if encoding in ENCODINGS else None
+                if encoding in ENCODINGS:
+                    self._inflater = Inflater(encoding)
+                elif encoding in UNREADABLE:
+                    said = f"it is encoded as {encoding.decode('latin-1')!r}, which was not asked for"
+                    self._fault = failures.bad_body(self._pool.origin, said)
         if self._is_streamed and self._head is not None and not self._head.done():
             self._body = Body(self, self._pool.loop)
             self._head.set_result(StreamedAnswer(status, Headers(headers), self._body))  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ import zlib
 from collections.abc import Iterator
 
 ENCODINGS = frozenset((b"gzip", b"x-gzip", b"deflate"))
+UNREADABLE = frozenset((b"br", b"zstd", b"compress"))
+"""Encodings that are not asked for, and cannot be decompressed here."""
 _PIECE_BYTES = 1024 * 1024
 
 

@@ -19,7 +19,7 @@ from treadle.http.plain.connection import Connection
 from treadle.http.plain.dial import dial
 
 _STALE_SECONDS = 2.0
-"""The age, from the start of its last request, at which the server may close a connection as idle. A connection
+"""The age, from its last activity, at which the server may close a connection as idle. A connection
 that breaks earlier is a failure of the server, which is reported to the caller."""
 _SWEEP_SECONDS = 45.0
 """The interval of sweeps. A connection is closed after being idle for one to two intervals."""
@@ -49,12 +49,12 @@ class Pool:
         with contextlib.suppress(StopIteration):
             self._guard.asend(None).send(None)
 
-    def take(self, due: float) -> Connection | None:
-        """Return an idle connection, if there is one, for a request with the deadline `due`."""
+    def take(self, now: float) -> Connection | None:
+        """Return an idle connection, if there is one."""
         if not self._idle:
             return None
         connection = self._idle.popitem()[0]
-        connection.may_be_stale = due - connection.due > _STALE_SECONDS
+        connection.may_be_stale = now - connection.active_at > _STALE_SECONDS
         return connection
 
     def send(self, connection: Connection, payload: bytes) -> None:
@@ -75,8 +75,13 @@ class Pool:
     def watch(self, connection: Connection) -> None:
         """Make the request of a connection fail at its deadline."""
         self._busy.add(connection)
-        if connection.due < self._rings_at:
-            self._set_timer(connection.due)
+        due = self._due(connection)
+        if due < self._rings_at:
+            self._set_timer(due)
+
+    def _due(self, connection: Connection) -> float:
+        """Return the time at which the request of a connection fails, unless more of the answer comes before."""
+        return min(connection.end, connection.active_at + self._timeouts.silence)
 
     def release(self, connection: Connection) -> None:
         """Take back a connection that can be used again."""
@@ -102,9 +107,9 @@ class Pool:
         for connection in [*self._idle, *self._busy]:
             connection.fail(failures.broken(self.origin, "the event loop shuts down"))
 
-    async def connect(self, due: float) -> Connection:
-        """Return a new connection. Raises: the errors of `treadle.http.failures`."""
-        connected = await self._dial(due)
+    async def connect(self, end: float) -> Connection:
+        """Return a new connection, made before `end`. Raises: the errors of `treadle.http.failures`."""
+        connected = await self._dial(end)
         try:
             _, connection = await self.loop.create_connection(lambda: Connection(self), sock=connected)
         except OSError as error:
@@ -115,17 +120,19 @@ class Pool:
             raise
         return connection
 
-    async def _dial(self, due: float) -> socket.socket:
+    async def _dial(self, end: float) -> socket.socket:
         in_time = self.loop.time() + self._timeouts.connect
         try:
-            async with asyncio.timeout_at(min(in_time, due)):
+            async with asyncio.timeout_at(min(in_time, end)):
                 return await dial(self.loop, self._host, self._port)
         except OSError as error:
             # `TimeoutError` is an `OSError`, and has a number if it is the operating system's.
             if not isinstance(error, TimeoutError) or error.errno is not None:
                 raise self._explain(error) from None
-            make = failures.connect_timeout if in_time <= due else failures.total_timeout
-            raise make(self.origin, self._timeouts) from None
+            if in_time <= end:
+                raise failures.connect_timeout(self.origin, self._timeouts) from None
+            is_total = self._timeouts.total <= self._timeouts.silence
+            raise failures.answer_timeout(self.origin, self._timeouts, is_total=is_total) from None
 
     def _explain(self, error: OSError) -> ProviderError:
         """Return the typed error for a failure to connect."""
@@ -149,11 +156,12 @@ class Pool:
         """
         now = self.loop.time()
         self._timer, self._rings_at = None, math.inf
-        for connection in [item for item in self._busy if item.due <= now]:
-            connection.fail(failures.total_timeout(self.origin, self._timeouts))
+        for connection in [item for item in self._busy if self._due(item) <= now]:
+            is_total = connection.end <= now
+            connection.fail(failures.answer_timeout(self.origin, self._timeouts, is_total=is_total))
         if self._busy:
             # uvloop's timers may fire a little early.
-            self._set_timer(max(min(item.due for item in self._busy), now + 0.001))
+            self._set_timer(max(min(map(self._due, self._busy)), now + 0.001))
 
     def sweep(self) -> None:
         """Close the connections that have been idle since the last sweep."""

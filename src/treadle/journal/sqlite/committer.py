@@ -27,6 +27,7 @@ from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.commit import FileState, commit_writes
 from treadle.journal.sqlite.failures import explain_closed
 from treadle.journal.sqlite.lease import Lease
+from treadle.journal.sqlite.pending import Pending
 from treadle.journal.sqlite.transactions import BusyError, Transactions
 from treadle.journal.sqlite.writer import Write
 
@@ -38,6 +39,10 @@ _CHECKPOINT_BYTES = 16 * 1024 * 1024
 """When the log has about this many bytes, the thread copies it into the file. A page that many commits changed is
 copied only once."""
 _PAGE_BYTES = 4096
+_LOOK_SECONDS = 0.05
+"""How often the thread looks whether an event loop is blocked, while runs append something."""
+_QUIET_LOOKS = 20
+"""After so many looks that found nothing, the thread looks no more until something is appended."""
 
 
 class _Writes(NamedTuple):
@@ -58,6 +63,7 @@ class _Order(Enum):
     """A command to the thread."""
 
     CHECKPOINT = "checkpoint"
+    WATCH = "watch"
     STOP = "stop"
 
 
@@ -65,7 +71,13 @@ class Committer:
     """The one writing connection of an open journal, its heartbeat, and its thread."""
 
     def __init__(
-        self, db: sqlite3.Connection, path: Path, lease_seconds: float, clock: Clock, changes: Changes
+        self,
+        db: sqlite3.Connection,
+        path: Path,
+        lease_seconds: float,
+        clock: Clock,
+        changes: Changes,
+        pending: Pending,
     ) -> None:
         self._path = path
         self._lease_seconds = lease_seconds
@@ -81,6 +93,9 @@ class Committer:
         self._queued = 0
         """The number of items that were queued and are not done."""
         self._is_stopped = False
+        self._pending = pending
+        self.is_watching = False
+        """True while the thread looks for event loops that are blocked."""
         self._log_bytes = 0
         self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
         self._thread.start()
@@ -139,6 +154,11 @@ class Committer:
         if threading.current_thread() is not self._thread:  # the thread itself may drop the journal last
             self._thread.join()
 
+    def watch(self) -> None:
+        """Make the thread look for event loops that are blocked, until nothing has been appended for a while."""
+        self.is_watching = True
+        self._queue.put(_Order.WATCH)
+
     def _enqueue(self, item: _Writes | _Task | _Order) -> bool:
         with self._queue_lock:
             if not self._is_stopped:
@@ -154,11 +174,20 @@ class Committer:
     # The following methods run in the thread.
 
     def _run(self) -> None:
+        quiet_looks, beat_at = 0, 0.0
         while True:
             try:
-                item = self._queue.get(timeout=self._lease_seconds / 4)
+                item = self._queue.get(timeout=_LOOK_SECONDS if self.is_watching else self._lease_seconds / 4)
             except queue.Empty:
-                self._beat_when_due()
+                quiet_looks = 0 if self._take_from_blocked() else quiet_looks + 1
+                if quiet_looks > _QUIET_LOOKS:
+                    self.is_watching = False
+                    # Something may have been appended just before.
+                    self.is_watching = bool(self._pending)
+                now = self._clock.monotonic()
+                if now - beat_at >= self._lease_seconds / 4:
+                    beat_at = now
+                    self._beat_when_due()
                 continue
             # Take all that is queued, up to the first that is not a write.
             groups: list[_Writes] = []
@@ -180,11 +209,25 @@ class Committer:
             # These references would keep a journal alive that is not used any more.
             del item, groups
 
-    def _commit_groups(self, groups: list[_Writes]) -> None:
-        writes = [write for _, group in groups for write in group]
+    def _take_from_blocked(self) -> bool:
+        """Commit what blocked event loops have not handed over. Return whether anything waits in a loop."""
+        if not self._pending:
+            return False
         with self.db_lock:
-            self._commit(writes, _size_of(writes), can_wait=True)
+            # The lock comes first, so that a loop cannot commit newer events of a run in between.
+            groups = [_Writes(*taken) for taken in self._pending.take_stuck()]
+            self._commit_and_settle(groups)
+        return True
+
+    def _commit_groups(self, groups: list[_Writes]) -> None:
+        with self.db_lock:
+            self._commit_and_settle(groups)
             self._count_done(len(groups))
+
+    def _commit_and_settle(self, groups: list[_Writes]) -> None:
+        writes = [write for _, group in groups for write in group]
+        if writes:
+            self._commit(writes, _size_of(writes), can_wait=True)
         by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
         for loop, group in groups:
             by_loop.setdefault(loop, []).extend(group)

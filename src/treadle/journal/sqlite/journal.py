@@ -34,6 +34,7 @@ from treadle.journal.sqlite.committer import Committer
 from treadle.journal.sqlite.failures import explain_closed
 from treadle.journal.sqlite.layout import LEVELS, connect, stored_level, sync_folders
 from treadle.journal.sqlite.lease import Lease, Silence, Watch, take_lease
+from treadle.journal.sqlite.pending import Pending
 from treadle.journal.sqlite.reader import Reader
 from treadle.journal.sqlite.rows import COLUMNS, facts_from, fill_facts, store_facts
 from treadle.journal.sqlite.writer import SqliteWriter
@@ -61,10 +62,10 @@ class SqliteJournal:
         if self.level == "power":
             sync_folders(self.path)
         self._reader = Reader(connect(self.path, level), self.path, self._watch)
-        self._committer = Committer(writing, self.path, lease_seconds, clock, self._changes)
-        self._dirty: dict[asyncio.AbstractEventLoop, list[SqliteWriter]] = {}
+        self._pending = Pending()
+        self._committer = Committer(writing, self.path, lease_seconds, clock, self._changes, self._pending)
         self._close = weakref.finalize(
-            self, _close, self._committer, self._reader, self._changes, self._dirty
+            self, _close, self._committer, self._reader, self._changes, self._pending
         )
         _opened.add(self)
 
@@ -73,7 +74,7 @@ class SqliteJournal:
 
     def create(self, run_id: str, *, is_imported: bool = False) -> SqliteWriter:
         """See `Journal.create`."""
-        writer = SqliteWriter(run_id, self._mark_dirty, self._committer.give_back)
+        writer = SqliteWriter(run_id, self._pending, self._mark_dirty, self._committer.give_back)
         if is_imported or not self._is_own:
             writer.seal = "" if is_imported else make_seal(self._origin[0], run_id)
         return writer
@@ -187,7 +188,7 @@ class SqliteJournal:
         import ctypes
 
         self._close.detach()
-        self._dirty.clear()
+        self._pending.clear()
         for db in (self._committer.disown(), self._reader.disown()):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
 
@@ -214,7 +215,14 @@ class SqliteJournal:
         if events != last_seq:
             raise damaged(run_id, f"its newest frame ends with event {last_seq} of {events}")
         return SqliteWriter(
-            run_id, self._mark_dirty, self._committer.give_back, lease, frame, checksum, facts
+            run_id,
+            self._pending,
+            self._mark_dirty,
+            self._committer.give_back,
+            lease,
+            frame,
+            checksum,
+            facts,
         )
 
     def _read_end(self, db: sqlite3.Connection, key: int) -> tuple[Any, ...]:
@@ -234,22 +242,18 @@ class SqliteJournal:
 
     def _mark_dirty(self, writer: SqliteWriter) -> None:
         """Hand over the open write of `writer`, with those of other runs, after the event loop's next turn."""
+        self._check_open()
         loop = asyncio.get_running_loop()
-        dirty = self._dirty.get(loop)
-        if dirty is None:
-            self._check_open()
-            self._dirty[loop] = [writer]
+        if self._pending.add(loop, writer):
             # One turn later more runs have appended something, so that there are fewer commits, each of more runs.
             loop.call_soon(loop.call_soon, self._flush, loop)
-        else:
-            dirty.append(writer)
+            if not self._committer.is_watching:
+                self._committer.watch()
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        dirty = self._dirty.pop(loop, None)
-        if dirty:
-            writes = [writer.hand_over() for writer in dirty]
-            if not self._committer.commit_now(writes):
-                self._committer.put(loop, writes)
+        writes = self._pending.take(loop)
+        if writes and not self._committer.commit_now(writes):
+            self._committer.put(loop, writes)
 
 
 _opened: "weakref.WeakSet[SqliteJournal]" = weakref.WeakSet()
@@ -261,7 +265,9 @@ _FORK_SECONDS = 1.0
 def _hold() -> None:
     """Keep other threads out of SQLite while this one forks: a lock of theirs would stay locked in the child."""
     journals = [journal for journal in _opened if journal._close.alive]
-    locks = [lock for journal in journals for lock in (journal._committer.db_lock, journal._reader.lock)]
+    locks = [
+        lock for item in journals for lock in (item._committer.db_lock, item._pending.lock, item._reader.lock)
+    ]
     _held.locks = [lock for lock in locks if lock.acquire(timeout=_FORK_SECONDS)]
 
 
@@ -305,13 +311,13 @@ def _close(
     committer: Committer,
     reader: Reader,
     changes: Changes,
-    dirty: dict[asyncio.AbstractEventLoop, list[SqliteWriter]],
+    pending: Pending,
 ) -> None:
-    for loop in list(dirty):
+    for loop in pending.loops():
         if _runs_elsewhere(loop):
             _wait_for_turn(loop)
-        elif writers := dirty.pop(loop, None):
-            committer.put(loop, [writer.hand_over() for writer in writers])
+        elif writes := pending.take(loop):
+            committer.put(loop, writes)
     committer.stop()
     changes.close()
     reader.close()

@@ -58,7 +58,7 @@ def run_values(facts: Facts) -> tuple[object, ...]:
         facts.input,
         int(facts.is_session),
         int(facts.is_turn_open),
-        _encode(facts.waiting).decode() if facts.waiting else None,
+        _encode(list(facts.waiting)).decode() if facts.waiting else None,
         facts.turns,
         None if facts.reward is None else float(facts.reward),
         int(facts.has_failed),
@@ -98,7 +98,7 @@ def facts_from(run_id: str, row: tuple[Any, ...]) -> Facts:
     values.update(_check_head(run_id, frame, head_row))
     try:
         values["labels"] = _decode_labels(values["labels"]) if values["labels"] else {}
-        values["waiting"] = _decode_waiting(values["waiting"]) if values["waiting"] else ()
+        values["waiting"] = dict.fromkeys(_decode_waiting(values["waiting"] or "[]"))
         for name in ("is_session", "is_turn_open", "has_failed"):
             values[name] = bool(values[name])
         return msgspec.convert(values, Facts)

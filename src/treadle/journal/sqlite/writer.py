@@ -16,6 +16,7 @@ from treadle.journal.facts import Facts
 from treadle.journal.protocol import DONE, Settled
 from treadle.journal.sqlite.checks import row_checksum, seed_of
 from treadle.journal.sqlite.lease import Lease
+from treadle.journal.sqlite.pending import Pending
 from treadle.journal.sqlite.rows import head_values, run_values
 
 
@@ -84,6 +85,7 @@ class SqliteWriter:
         "_next_seq",
         "_on_open",
         "_on_orphaned",
+        "_pending",
         "_sent",
         "_write",
         "checksum",
@@ -100,6 +102,7 @@ class SqliteWriter:
     def __init__(
         self,
         run_id: str,
+        pending: Pending,
         on_open: Callable[["SqliteWriter"], None],
         on_orphaned: Callable[[Lease], None],
         lease: Lease = Lease(0, 0),
@@ -123,8 +126,9 @@ class SqliteWriter:
         """The new run's entry in the table `trust`; `None` if it needs none."""
         self._facts = Facts() if facts is None else facts
         self._next_seq = self._facts.events + 1
+        self._pending = pending
         self._on_open = on_open
-        """The function to call at the first append in each turn of the event loop."""
+        """The function to call when a write is opened. It keeps the journal alive."""
         self._on_orphaned = on_orphaned
         """The function to call with a lease that no write can release, because the writer has failed."""
         self._is_released = False
@@ -133,18 +137,20 @@ class SqliteWriter:
 
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append`."""
-        write = self._write or self._open_write()
-        write.bodies += bodies
-        if blobs:
-            write.blobs = {**blobs, **(write.blobs or {})}
+        with self._pending.lock:
+            write = self._write or self._open_write()
+            write.bodies += bodies
+            if blobs:
+                write.blobs = {**blobs, **(write.blobs or {})}
 
     def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append_events`."""
-        write = self._write or self._open_write()
-        for position, event in enumerate(events, len(write.bodies)):
-            if event.raw is not None:
-                write.raws[position] = msgspec.Raw(event.raw)
-        self.append([event.body for event in events], blobs)
+        with self._pending.lock:
+            write = self._write or self._open_write()
+            for position, event in enumerate(events, len(write.bodies)):
+                if event.raw is not None:
+                    write.raws[position] = msgspec.Raw(event.raw)
+            self.append([event.body for event in events], blobs)
 
     def sync(self) -> Awaitable[None]:
         """See `RunWriter.sync`."""
@@ -166,11 +172,13 @@ class SqliteWriter:
             if self.key:
                 self._on_orphaned(Lease(self.key, self.token))
         elif self.key or self._write is not None or self._sent is not None:
-            (self._write or self._open_write()).is_release = True
+            with self._pending.lock:
+                (self._write or self._open_write()).is_release = True
             self._is_released = True
 
     def hand_over(self) -> Write:
-        """Return the open write for the committer; the next append opens another."""
+        """Return the open write for the committer; the next append opens another. The caller holds the lock of
+        `Pending`."""
         write = self._write
         assert write is not None
         self._sent, self._write = write, None

@@ -40,8 +40,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     price: Price | None = None
     headers: Mapping[str, str] | None = None
     timeout_seconds: float = 600.0
-    """The limit of one attempt, from connecting to the end of the answer."""
+    """The longest time in which the server sends nothing."""
     connect_timeout_seconds: float = 10.0
+    total_timeout_seconds: float = 1800.0
+    """The longest time for all attempts."""
     transport: Transport | None = None
     """The transport of requests. `None`: HTTP."""
     output_mode: OutputMode | None = None
@@ -91,7 +93,8 @@ def model(
     """Return a model by its name: `"anthropic:claude-sonnet-4-5"`, or without a provider, which is then `openai`.
 
     `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds`
-    limits one attempt, `total_timeout_seconds` all attempts and the waiting between them. A setting that is
+    limits the time in which the server sends nothing, `total_timeout_seconds` an answer with all attempts and the
+    waiting between them. A setting that is
     `None` is left to the server. `extra` holds further fields of the request body and overrides the settings.
     `output_mode` says how the model is made to give answers that fit a schema: `native`, `tool` or `text`.
     `format` is for models whose tool calls are text that the server does not parse: one of
@@ -179,7 +182,8 @@ def bare_model(
     config = ModelConfig(
         name=rest,
         settings=settings,
-        timeout_seconds=min(timeout_seconds, total_timeout_seconds),
+        timeout_seconds=timeout_seconds,
+        total_timeout_seconds=total_timeout_seconds,
         output_mode=None if output_mode is None else _read_mode(output_mode),
         **{key: options.pop(key) for key in _CONFIGURED & options.keys()},
         options=options,
@@ -322,7 +326,9 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
         decodes_beside_tools=preset.decodes_beside_tools or config.output_mode is not None,
         transport=config.transport
         or HttpTransport(
-            timeout_seconds=config.timeout_seconds, connect_timeout_seconds=config.connect_timeout_seconds
+            timeout_seconds=config.timeout_seconds,
+            connect_timeout_seconds=config.connect_timeout_seconds,
+            total_timeout_seconds=config.total_timeout_seconds,
         ),
         **options,
     )

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError
+from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError, TransportError
 from treadle.core.events import Delta
 from treadle.core.log import Log
 from treadle.core.masking import hide_in_url
@@ -30,7 +30,6 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.http.sse import LineReader, SseReader
 from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
 from treadle.models.protocol import Watch
 from treadle.models.wire.parts import AcceptedParts, check_part
@@ -40,12 +39,12 @@ from treadle.models.wire.price import Price, cost_of
 from treadle.models.wire.server import (
     BadCallError,
     Server,
+    UnfinishedError,
     explain_error,
     find_error,
-    nonsense,
     read_rate_limits,
 )
-from treadle.models.wire.stream import Collector, read_stream
+from treadle.models.wire.stream import BodyReader, Collector, read_stream
 
 _MAX_PREFIXES = 1024
 _MAX_BAD_CALLS = 4
@@ -73,6 +72,8 @@ class HttpModel(ABC):
     """The reader of plain answers."""
     COLLECTOR: ClassVar[type[Collector]]
     """The class that joins the pieces of a streamed answer."""
+    HAS_LINES: ClassVar[bool] = False
+    """True if a stream is lines of JSON, false if it is server-sent events."""
     PARTS: ClassVar[AcceptedParts] = {}
     """The parts of messages that the dialect can send."""
     RESERVED: ClassVar[frozenset[str]]
@@ -142,6 +143,10 @@ class HttpModel(ABC):
         """Check that the dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""
         check_part(part, self.DIALECT, self.PARTS)
 
+    def estimate_cost_usd(self, usage: Usage) -> float | None:
+        """Return what `usage` would cost; `None` if the model has no price."""
+        return cost_of(usage, self._price)
+
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the server's answer; see `Model.infer`.
 
@@ -149,14 +154,14 @@ class HttpModel(ABC):
         """
         try:
             if watch.on_delta is not None:
-                return self.read(await self._stream(request, watch, watch.on_delta))
+                return await self._stream(request, watch, watch.on_delta)
             body = self._body(request, is_stream=False)
             answer = await self._transport.post(self._endpoint, self._headers, body)
             if watch.on_rate_limits is not None:
                 _tell_rate_limits(answer, watch)
-            if answer.status == 200 and (plain := self._read_plain(answer.body)) is not None:
+            if is_success(answer.status) and (plain := self._read_plain(answer.body)) is not None:
                 return plain
-            return self.read(self._raw(answer))
+            return self.read(self._raw(answer), answer.body)
         except BadCallError as error:
             return self._read_bad_call(request, error)
 
@@ -185,28 +190,38 @@ class HttpModel(ABC):
             opaque={"is_usage_estimated": True},
         )
 
-    async def _stream(self, request: Request, watch: Watch, on_delta: OnDelta) -> Json:
-        """Return the raw object of a streamed answer."""
+    async def _stream(self, request: Request, watch: Watch, on_delta: OnDelta) -> Completion:
+        """Return the completion of a streamed answer."""
         body = self._body(request, is_stream=True)
         async with self._transport.stream(self._stream_endpoint, self._headers, body) as streamed:
             if watch.on_rate_limits is not None:
                 _tell_rate_limits(streamed, watch)
-            if streamed.status != 200:
+            if not is_success(streamed.status):
                 raise self._error(streamed.status, streamed, await _rest(streamed))
-            collector = self.COLLECTOR(on_delta, self.server)
-            return await read_stream(streamed, collector, self.server, self._reader(), self._decode_event)
+            reader = self._reader(on_delta)
+            return self.read(await read_stream(streamed, reader), reader.begin)
 
-    def read(self, raw: Json) -> Completion:
-        """Return the completion for the raw object of a whole answer.
+    def read(self, raw: Json, body: bytes | None = None) -> Completion:
+        """Return the completion for the raw object of a whole answer; `body` is how it came, for error messages.
 
         Raises: `ProviderError` if it contains an error, `ServerError` if it cannot be read.
         """
         try:
-            return self._read(raw)
+            if raw.get("error"):
+                raise self._nonsense(raw, body)
+            completion = self._read(raw)
+            _check_types(completion.message)
+            return completion
         except ProviderError:
             raise
+        except UnfinishedError as error:
+            raise ServerError(
+                f"{self.server.origin} did not give a whole answer, because {error}: "
+                f"{self.server.excerpt(body or msgspec.json.encode(raw))}",
+                status=200,
+            ) from None
         except (TypeError, LookupError, AttributeError, ValueError):
-            raise self._nonsense(raw) from None
+            raise self._nonsense(raw, body) from None
 
     async def find_context_tokens(self) -> int | None:
         """Return how many tokens the model's context holds; `None` if the server does not say.
@@ -215,7 +230,7 @@ class HttpModel(ABC):
         """
         url = self._models_url()
         answer = await self._transport.get(url, self._headers) if url is not None else None
-        if answer is None or answer.status != 200:
+        if answer is None or not is_success(answer.status):
             return None
         try:
             return find_context_tokens(_decode(answer.body), self.model)
@@ -273,46 +288,60 @@ class HttpModel(ABC):
         """Return one event of a stream. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
         return _decode(event)
 
-    def _reader(self) -> SseReader | LineReader:
-        """Return a reader that splits a stream into events."""
-        return SseReader()
+    def _reader(self, on_delta: OnDelta) -> BodyReader:
+        """Return a reader of an answer in pieces."""
+        return BodyReader(self.COLLECTOR, on_delta, self.server, self._decode_event, has_lines=self.HAS_LINES)
 
-    def _find_error(self, raw: Json) -> Json | None:
-        """Return the error in an answer or a chunk; `None` if there is none."""
-        return find_error(raw)
-
-    def _nonsense(self, raw: Json) -> ProviderError:
+    def _nonsense(self, raw: Json, body: bytes | None) -> ProviderError:
         """Return the error in an answer, or an error that says that the answer cannot be read."""
-        if (error := self._find_error(raw)) is not None:
+        if (error := find_error(raw)) is not None:
             return explain_error(self.server, 200, error)
-        return nonsense(raw, self.server)
+        excerpt = self.server.excerpt(body or msgspec.json.encode(raw))
+        return ServerError(f"the answer of {self.server.origin} makes no sense: {excerpt}", status=200)
 
     def _raw(self, answer: Answer) -> Json:
-        """Return the answer as one object.
-
-        Raises: `ProviderError` for an error status, or for what is not JSON.
-        """
-        if answer.status != 200:
+        """Return the answer as one object. Raises: `ProviderError` for an error, or for what is no answer."""
+        if not is_success(answer.status):
             raise self._error(answer.status, answer, answer.body)
         try:
-            return self._decode_answer(answer.body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ServerError(
-                f"{self.server.origin} answered with what is not JSON ({error}): "
-                f"{self.server.excerpt(answer.body)}",
-                status=200,
-            ) from None
+            raw = self._decode_answer(answer.body)
+            if not isinstance(raw, list) or not raw:
+                return raw
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+        # Some servers stream although nobody asked for it, and some have damaged JSON.
+        reader = self._reader(lambda _: None)
+        try:
+            reader.feed(answer.body)
+            return reader.close()
+        except TransportError as error:
+            # The whole body came, so the server is to blame and not the connection.
+            raise ServerError(str(error), status=answer.status) from None
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
-        """Return the typed error for an answer whose status is not 200."""
+        """Return the typed error for an answer whose status is not a success."""
         try:
-            raw = self._find_error(_decode(body))
+            raw = find_error(_decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError):
             raw = None
         return explain_error(self.server, status, raw or body, answer.header)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, base_url={self.server.origin!r})"
+
+
+def _check_types(message: Message) -> None:
+    """Check what decoding into untyped values does not. Raises: `TypeError`."""
+    texts = [message.content, message.reasoning or ""]
+    for call in message.tool_calls:
+        texts += (call.call_id, call.name, call.arguments)
+    if not all(type(text) is str for text in texts):
+        raise TypeError("a value that must be text is not")
+
+
+def is_success(status: int) -> bool:
+    """Return whether an answer has a status of success."""
+    return 200 <= status < 300
 
 
 _CONTEXT_FIELDS = (

@@ -1,10 +1,13 @@
 """Wire formats that all servers in OpenAI's style share: tools, token counts, token ids, logprobs, plain
 answers."""
 
+import re
+
 from msgspec import Struct
 
-from treadle.core.types import Json, TokenRecord, ToolSpec, Usage
+from treadle.core.types import FinishReason, Json, TokenRecord, ToolSpec, Usage
 from treadle.models.wire.preset import Preset
+from treadle.models.wire.server import UnfinishedError
 
 OPENAI = Preset(
     dialect="openai_chat",
@@ -14,6 +17,49 @@ OPENAI = Preset(
     price_provider="openai",
 )
 """The preset of OpenAI."""
+
+
+_REASONS = {
+    "stop": FinishReason.STOP,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "length": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "safety": FinishReason.CONTENT_FILTER,
+    "sensitive": FinishReason.CONTENT_FILTER,
+}
+_FAILED = re.compile(
+    r"error|abort|fail|cancel|interrupt|malformed|time.?out|insufficient|unavailable|overload"
+)
+"""A pattern for finish reasons of engines that failed, such as `abort`, `insufficient_system_resource` and
+`network_error`."""
+
+
+def read_reason(told: Json, *, has_calls: bool, is_empty: bool) -> FinishReason | None:
+    """Return the finish reason that a server told; `None` if it told none, or one that is not known.
+
+    Such an answer counts as finished if it has any content.
+
+    Raises: `UnfinishedError` for an answer that is not whole.
+    """
+    reason = _REASONS.get(told)
+    if reason is None:
+        if isinstance(told, str) and told:
+            reason = _REASONS.get(told.lower())
+            if reason is None and _FAILED.search(told.lower()):
+                raise UnfinishedError(f"the finish reason is {told!r}")
+        if reason is None and is_empty:
+            raise UnfinishedError(
+                "it is empty and has no finish reason"
+                if not told
+                else f"it is empty, and {told!r} is not a known finish reason"
+            )
+    if reason is FinishReason.TOOL_CALLS and not has_calls:
+        raise UnfinishedError(f"the finish reason is {told!r}, but there are no calls")
+    return reason
 
 
 def read_usage(raw: Json) -> Usage | None:

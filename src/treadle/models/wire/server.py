@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ProviderError, RateLimitError, RequestError, ServerError
+from treadle.core.errors import ProviderError, RateLimitError, RequestError
 from treadle.core.masking import MASK, Mask, secrets_of_url, words_of
 from treadle.core.types import Json
 from treadle.http.transport import address_of, origin_of
@@ -37,6 +37,10 @@ class BadCallError(RequestError):
         """What the model wrote; empty if the server does not say it."""
         self.said = said
         """What the server says about it."""
+
+
+class UnfinishedError(ValueError):
+    """Raised if an answer was not said to be whole, or lacks what it says it has."""
 
 
 class Server(Struct, frozen=True, repr_omit_defaults=True):
@@ -76,14 +80,20 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
         text = (body if isinstance(body, str) else body.decode(errors="replace"))[:_MAX_READ_BYTES]
         # Mask the keys before cutting the text, so that no part of a key remains.
         text = " ".join(self.mask(text).split())
-        return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "…"
+        cut = text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "…"
+        return cut if cut.isprintable() else "".join(map(_escape, cut))
+
+
+def _escape(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
 def find_error(raw: Json) -> Json | None:
     """Return the error in an answer or a chunk; `None` if there is none.
 
     Source: `{"error": {...}}` of OpenAI, `[{"error": {...}}]` of Google, `{"error": "text"}` of Ollama and xAI,
-    `{"object": "error", ...}` of vLLM up to 0.9, `{"detail": ...}` of FastAPI, `{"base_resp": {...}}` of MiniMax.
+    `{"object": "error", ...}` of vLLM up to 0.9, `{"detail": ...}` of FastAPI, `{"base_resp": {...}}` of MiniMax,
+    `{"errors": [...]}` of Cloudflare.
     """
     if isinstance(raw, list) and raw:
         raw = raw[0]
@@ -93,16 +103,12 @@ def find_error(raw: Json) -> Json | None:
         return error
     if isinstance(base := raw.get("base_resp"), dict) and base.get("status_code"):
         return {"code": base["status_code"], "message": base.get("status_msg")}
+    if isinstance(errors := raw.get("errors"), list) and errors:
+        return errors[0]
     if choices := raw.get("choices"):
         first = choices[0] if isinstance(choices, list) else None
         return (first.get("error") or None) if isinstance(first, dict) else None
     return raw.get("detail") or (raw if "message" in raw else None)
-
-
-def nonsense(raw: Json, server: Server) -> ServerError:
-    """Return the error for an answer that cannot be read."""
-    excerpt = server.excerpt(msgspec.json.encode(raw))
-    return ServerError(f"the answer of {server.origin} makes no sense: {excerpt}", status=200)
 
 
 def explain_error(

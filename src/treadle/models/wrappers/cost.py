@@ -1,5 +1,6 @@
 """A model that adds to its answers what they cost, according to the table of genai-prices."""
 
+import asyncio
 from importlib.util import find_spec
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ class CostModel(Wrapper):
         """Make a wrapper. `provider` is a name of genai-prices, `model` the server's; `None` takes it from
         `inner.name`.
 
-        The table is loaded with the first answer. Raises: `ConfigError` if genai-prices is not installed.
+        The table is loaded before the first request. Raises: `ConfigError` if genai-prices is not installed.
         """
         super().__init__(inner)
         if find_spec("genai_prices") is None:
@@ -32,6 +33,7 @@ class CostModel(Wrapper):
         self._provider = provider or stem or None
         self._model = model or rest or inner.name
         self._unknown: set[str] = set()
+        self._is_loaded = False
 
     @property
     def has_price(self) -> bool:
@@ -41,6 +43,10 @@ class CostModel(Wrapper):
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the inner model's answer with its cost; see `Model.infer`."""
+        if not self._is_loaded:
+            # An answer must not wait for the table to be loaded.
+            await asyncio.to_thread(self.cost_usd, Usage(1, 1), self._model)
+            self._is_loaded = True
         completion = await self.inner.infer(request, watch)
         if completion.cost_usd is not None or completion.usage is None:
             return completion
@@ -49,6 +55,10 @@ class CostModel(Wrapper):
         for name in dict.fromkeys((completion.model or self._model, self._model)):
             cost = cost if cost is not None else self.cost_usd(completion.usage, name)
         return completion if cost is None else replace(completion, cost_usd=cost)
+
+    def estimate_cost_usd(self, usage: Usage) -> float | None:
+        """See `Wrapper.estimate_cost_usd`."""
+        return self.cost_usd(usage, self._model)
 
     def cost_usd(self, usage: Usage, model: str) -> float | None:
         """Return what `usage` costs; `None` if the table does not know the model or its provider."""

@@ -14,11 +14,12 @@ from treadle.core.errors import (
     UnsupportedPartError,
 )
 from treadle.core.spec import PartSpec
-from treadle.core.types import Artifact, Completion, Json, OutputMode, Request
+from treadle.core.types import Artifact, Completion, Json, OutputMode, Request, Usage
 from treadle.models.protocol import (
     Model,
     Watch,
     check_parts,
+    estimate_cost_usd,
     has_price,
     identity_of,
     output_mode_of,
@@ -110,6 +111,11 @@ class FallbackModel:
         assert refusal is not None
         raise refusal
 
+    def estimate_cost_usd(self, usage: Usage) -> float | None:
+        """Return what `usage` would cost with the most expensive of the models; `None` if that is not known."""
+        costs = [estimate_cost_usd(model, usage) for model in self.models]
+        return max([cost for cost in costs if cost is not None], default=None)
+
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the first answer; see `Model.infer`.
 
@@ -158,5 +164,5 @@ def _explain(failures: list[tuple[str, ProviderError]]) -> ProviderError:
         status=last.status,
         retry_after_seconds=last.retry_after_seconds,
     )
-    told.model = name
+    told.model, told.was_sent = name, last.was_sent
     return told

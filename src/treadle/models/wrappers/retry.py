@@ -157,7 +157,7 @@ def _explain(state: "RetryCallState", limit: str | None) -> ProviderError:
         who = "the server asks to wait" if error.retry_after_seconds else "the next would be in"
         said += f": {who} {state.upcoming_sleep:.0f} s, past {limit}"
     told = type(error)(said + ")", status=error.status, retry_after_seconds=error.retry_after_seconds)
-    told.model = error.model
+    told.model, told.was_sent = error.model, error.was_sent
     return told
 
 

@@ -3,10 +3,11 @@
 from typing import ClassVar
 
 from treadle.core.spec import PartSpec
-from treadle.core.types import Artifact, Json, OutputMode
+from treadle.core.types import Artifact, Json, OutputMode, Usage
 from treadle.models.protocol import (
     Model,
     check_parts,
+    estimate_cost_usd,
     has_price,
     identity_of,
     output_mode_of,
@@ -53,6 +54,10 @@ class Wrapper:
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Return whether the inner model's server decodes within `schema`."""
         return takes_schema(self.inner, schema, has_tools=has_tools)
+
+    def estimate_cost_usd(self, usage: Usage) -> float | None:
+        """Return what `usage` would cost with the inner model; `None` if that is not known."""
+        return estimate_cost_usd(self.inner, usage)
 
     def check_part(self, part: Artifact) -> None:
         """Check that the inner model can be sent `part`. Raises: `UnsupportedPartError` if it cannot."""

@@ -5,15 +5,12 @@ still be called like the function.
 """
 
 import asyncio
-import contextvars
 import functools
 import inspect
-import os
 import re
 import sys
 import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -29,12 +26,14 @@ from treadle.tools.function.signature import read_signature
 from treadle.tools.parts import reference_of
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.threads import THREADS
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
-MAX_THREADS = 64
 _MAX_PLAIN = 1 << 63
+_PIECE_ITEMS = 1000
+"""Longer lists are written as JSON in a thread, in pieces of so many items."""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -68,7 +67,7 @@ class FunctionTool(Generic[P, R_co]):
     """A function that a model can call, as returned by `tool`.
 
     A coroutine function runs on the event loop. Any other function runs in a thread, with the caller's context
-    variables; a process has at most 64 such threads.
+    variables; see `treadle.tools.threads`.
     """
 
     spec: ToolSpec
@@ -127,12 +126,16 @@ class FunctionTool(Generic[P, R_co]):
             if self._start is not None:
                 value = await self._start(**arguments)
             else:
-                value = await _run_in_thread(self._function, arguments)
+                value = await THREADS.run(self._function, arguments)
         except SystemExit as error:
             # Without this, the exception would end the process and all of its runs.
             raise ToolError(f"{self.spec.name} tried to exit the process (code {error.code!r})") from error
         kind = type(value)
-        return value if kind is str or kind is ToolOutput else _to_text(self.spec.name, value)
+        if kind is str or kind is ToolOutput:
+            return cast("str | ToolOutput", value)
+        if kind is list and len(value) > _PIECE_ITEMS:
+            return await asyncio.to_thread(_to_text, self.spec.name, value)
+        return _to_text(self.spec.name, value)
 
     @property
     def part(self) -> PartSpec:
@@ -299,29 +302,6 @@ def _locals_for(function: Any, frame: types.FrameType) -> dict[str, Any]:
     return dict(frame.f_locals) if is_local and is_here else {}
 
 
-@functools.cache
-def _pool() -> ThreadPoolExecutor:
-    # The threads do not survive a fork, so a child makes its own.
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_pool.cache_clear)
-    return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="treadle-tool")
-
-
-async def _run_in_thread(function: Callable[..., object], arguments: dict[str, Any]) -> object:
-    context = contextvars.copy_context()
-    loop = asyncio.get_running_loop()
-    value = await loop.run_in_executor(_pool(), lambda: context.run(_call, function, arguments))
-    return await value if inspect.isawaitable(value) else value
-
-
-def _call(function: Callable[..., object], arguments: dict[str, Any]) -> object:
-    try:
-        return function(**arguments)
-    except StopIteration as error:
-        # A future cannot hold this exception, so the caller would wait forever.
-        raise RuntimeError("StopIteration was raised") from error
-
-
 def _to_text(name: str, value: object) -> str:
     """Return the text of a function's result. Raises: `ToolError` if it has none."""
     # Plain values skip pydantic. The texts are the same as pydantic's.
@@ -343,13 +323,21 @@ def _to_text(name: str, value: object) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         raise ToolError(f"{name} returned {kind_name}, which has no text form; decode it, or {advice}")
     try:
-        text = pydantic_core.to_json(value, inf_nan_mode="strings", fallback=_from_struct).decode()
+        text = _to_json(value).decode()
     except (pydantic_core.PydanticSerializationError, RecursionError) as error:
         raise ToolError(
             f"{name} returned {kind_name}, which cannot be written as JSON ({error}); {advice}"
         ) from error
     # A date or an enum member becomes a JSON string; the model reads it without quotes.
     return cast("str", msgspec.json.decode(text)) if text.startswith('"') else text
+
+
+def _to_json(value: object) -> bytes:
+    if type(value) is not list or len(value) <= _PIECE_ITEMS:
+        return pydantic_core.to_json(value, inf_nan_mode="strings", fallback=_from_struct)
+    # In pieces, so that other threads run in between.
+    pieces = [value[start : start + _PIECE_ITEMS] for start in range(0, len(value), _PIECE_ITEMS)]
+    return b"[%b]" % b",".join([_to_json(piece)[1:-1] for piece in pieces])
 
 
 def _from_struct(value: object) -> object:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from treadle.core.answers import FindFault
+from treadle.core.decide import ask_for_schema
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, OutputMode, OutputSpec, ToolSpec
 from treadle.tools.context import ToolContext
@@ -135,6 +136,5 @@ def instruct(instructions: str | None, output: OutputSpec) -> str | None:
     """Return the instructions, with the schema added if the model learns of it in no other way."""
     if output.mode is not OutputMode.TEXT:
         return instructions
-    schema = msgspec.json.encode(output.schema).decode()
-    asked = f"Give your final answer as JSON and nothing else, in this JSON Schema:\n{schema}"
+    asked = ask_for_schema(output)
     return f"{instructions}\n\n{asked}" if instructions else asked

@@ -24,6 +24,7 @@ from treadle.core.types import (
 from treadle.models.wire.arguments import text_of, text_of_value
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
+from treadle.models.wire.server import UnfinishedError
 
 KEY = "anthropic"
 """The key under which a message keeps data that Treadle has no field for."""
@@ -79,9 +80,13 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         raise ValueError("an error")
     content = raw["content"]
     message = message_of([{"type": "text", "text": content}] if isinstance(content, str) else content)
-    told = raw.get("stop_reason")
+    told = raw.get("stop_reason") or None
+    if not told and not message.content and not message.tool_calls:
+        raise UnfinishedError("it is empty and has no stop_reason")
+    if told == "tool_use" and not message.tool_calls:
+        raise UnfinishedError("the stop_reason is 'tool_use', but there are no calls")
     plain = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
-    reason = _REASONS.get(told, plain)
+    reason = plain if told is None else _REASONS.get(told, plain)
     if reason in (FinishReason.STOP, FinishReason.TOOL_CALLS):
         reason = plain
     opaque = {key: value for key, value in raw.items() if key not in _KNOWN and value is not None}

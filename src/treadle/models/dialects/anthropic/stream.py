@@ -8,7 +8,7 @@ import msgspec
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
 from treadle.models.wire.arguments import INVALID_KEY
-from treadle.models.wire.server import Server, explain_error
+from treadle.models.wire.server import Server
 from treadle.models.wire.stream import Collector
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
@@ -30,7 +30,7 @@ class MessageCollector(Collector):
 
     @property
     def is_complete(self) -> bool:
-        return self._head.get("stop_reason") is not None
+        return bool(self._head.get("stop_reason"))
 
     def add(self, event: Json) -> None:
         kind = event["type"]
@@ -51,16 +51,11 @@ class MessageCollector(Collector):
             }
         elif kind == "message_stop":
             self.is_done = True
-        elif kind == "error":
-            raise explain_error(self._server, 200, event.get("error") or event)
 
     def add_whole(self, raw: Json) -> None:
-        if raw.get("type") == "error" or "error" in raw:
-            raise explain_error(self._server, 200, raw.get("error") or raw)
         self.add({"type": "message_start", "message": raw})
         for index, block in enumerate(raw["content"]):
             self._start(index, dict(block))
-        self._head["stop_reason"] = raw.get("stop_reason") or "end_turn"
 
     def _start(self, index: int, block: dict[str, Json]) -> None:
         kind = block["type"]

@@ -5,11 +5,10 @@ from typing import Literal
 from msgspec import Struct
 
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord
-from treadle.models.wire.openai import PlainAnswer, read_ids, read_usage
+from treadle.models.wire.openai import PlainAnswer, read_ids, read_reason, read_usage
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
 
-_FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 _RESPONSE_FIELDS = frozenset(("id", "object", "created", "model", "choices", "usage", "error"))
 _CHOICE_FIELDS = frozenset(
     ("index", "text", "finish_reason", "logprobs", "token_ids", "prompt_token_ids", "error")
@@ -24,16 +23,16 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     choice = raw["choices"][0]
     text = choice["text"]
     finish = choice.get("finish_reason")
-    if raw.get("error") or choice.get("error") or not isinstance(text, str) or finish in ("error", "abort"):
+    if raw.get("error") or choice.get("error") or not isinstance(text, str):
         raise ValueError("an error")
-    reason = _FINISH_REASONS.get(finish)
+    reason = read_reason(finish, has_calls=False, is_empty=not text)
     opaque = {key: value for key, value in raw.items() if key not in _RESPONSE_FIELDS and value is not None}
     rest = {key: value for key, value in choice.items() if key not in _CHOICE_FIELDS and value is not None}
     if rest:
         opaque["choices"] = [rest]
     if reason is None:
-        reason = FinishReason.CONTENT_FILTER if finish == "content_filter" else FinishReason.STOP
-        if finish not in (None, "content_filter"):
+        reason = FinishReason.STOP
+        if finish:
             opaque["finish_reason"] = finish
     usage = read_usage(raw["usage"]) if raw.get("usage") else None
     return Completion(

@@ -15,16 +15,23 @@ class TextCollector(Collector):
         super().__init__(on_delta, server)
         self._head: dict[str, Json] = {}
         self._choice: dict[str, Json] = {}
+        self._is_odd = False
+        """True if an object came that is not a chunk."""
         self._texts: list[str] = []
         self._lists: dict[str, list[Json]] = {}
 
     @property
     def is_complete(self) -> bool:
-        return self._choice.get("finish_reason") is not None
+        return bool(self._choice.get("finish_reason"))
+
+    def end(self) -> None:
+        # Without a finish reason, an object that is not a chunk may have said what went wrong.
+        self.is_done = self.is_complete or not self._is_odd
 
     def add(self, event: Json) -> None:
         if (error := find_error(event)) is not None:
             raise explain_error(self._server, 200, error)
+        self._is_odd = self._is_odd or not ("choices" in event or "usage" in event)
         for name, value in event.items():
             if name != "choices" and value is not None:
                 self._head[name] = value
@@ -36,6 +43,8 @@ class TextCollector(Collector):
         for name, value in choice.items():
             if name == "text":
                 if value:
+                    if type(value) is not str:
+                        raise TypeError("the text is not text")
                     self._texts.append(value)
                     self._on_delta(TextDelta(value))
             elif name == "token_ids" and value is not None:
@@ -43,7 +52,7 @@ class TextCollector(Collector):
             elif name == "logprobs" and isinstance(value, dict):
                 for key in ("tokens", "token_logprobs"):
                     self._lists.setdefault(key, []).extend(value.get(key) or ())
-            elif value is not None:
+            elif value is not None and value != "":
                 self._choice[name] = value
 
     def raw(self) -> Json:

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import RefusedError, ServerError
+from treadle.core.errors import RefusedError
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -27,7 +27,7 @@ from treadle.models.wire.arguments import text_of, text_of_value
 from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.server import BadCallError, Server
+from treadle.models.wire.server import BadCallError, Server, UnfinishedError
 
 KEY = "gemini"
 """The key under which a message keeps data that Treadle has no field for."""
@@ -96,15 +96,16 @@ def keep_arguments(raw: Json, body: bytes) -> Json:
     return raw
 
 
-_BAD_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
+_BAD_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
 """The finish reasons of answers that were thrown away because of a call in them."""
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
-    Raises: `RefusedError` for a prompt that was blocked, `BadCallError` for a call that came out damaged, and
-    `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it makes no sense.
+    Raises: `RefusedError` for a prompt that was blocked, `BadCallError` for a call that came out damaged,
+    `UnfinishedError` for an answer that was thrown away, and `TypeError`, `LookupError`, `AttributeError` or
+    `ValueError` if it makes no sense.
     """
     if not raw.get("candidates"):
         if (blocked := (raw.get("promptFeedback") or {}).get("blockReason")) is not None:
@@ -116,17 +117,19 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
     candidate = raw["candidates"][0]
     contents: dict[str, bytes] = {}
     message = _message_of((candidate.get("content") or {}).get("parts") or [], contents)
-    told = candidate.get("finishReason")
+    told = candidate.get("finishReason") or None
     plain = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
-    reason = _REASONS.get(told, plain)
+    reason = plain if told is None else _REASONS.get(told, plain)
     if reason in (FinishReason.STOP, FinishReason.TOOL_CALLS):
         is_empty = not message.tool_calls and not message.content and not message.parts
-        if told not in ("STOP", None) and is_empty:
+        if told is None and is_empty:
+            raise UnfinishedError("it is empty and has no finishReason")
+        if told not in ("STOP", None) and (is_empty or (told in _BAD_CALLS and not message.tool_calls)):
             more = server.excerpt(candidate.get("finishMessage") or "")
-            fault = f"{server.origin} threw the model's answer away ({told}){more and ': ' + more}"
+            fault = f"threw the model's answer away ({told}){more and ': ' + more}"
             if told in _BAD_CALLS:
-                raise BadCallError(fault, status=200, written=more, said=told)
-            raise ServerError(fault, status=200)
+                raise BadCallError(f"{server.origin} {fault}", status=200, written=more, said=told)
+            raise UnfinishedError(f"it {fault}")
         reason = plain
     opaque = {key: value for key, value in raw.items() if key not in _RESPONSE_FIELDS and value}
     opaque |= {key: value for key, value in candidate.items() if key not in _CANDIDATE_FIELDS and value}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
 from treadle.models.dialects.gemini.answer import read_call
-from treadle.models.wire.server import Server, explain_error, find_error
+from treadle.models.wire.server import Server
 from treadle.models.wire.stream import Collector
 
 
@@ -24,15 +24,11 @@ class GeminiCollector(Collector):
 
     @property
     def is_complete(self) -> bool:
-        return self._candidate.get("finishReason") is not None or bool(
-            (self._head.get("promptFeedback") or {}).get("blockReason")
+        return bool(
+            self._candidate.get("finishReason") or (self._head.get("promptFeedback") or {}).get("blockReason")
         )
 
     def add(self, event: Json) -> None:
-        if isinstance(event, list):
-            (event,) = event
-        if "error" in event:
-            raise explain_error(self._server, 200, find_error(event) or event)
         for key, value in event.items():
             if key != "candidates" and value is not None:
                 self._head[key] = value
@@ -40,7 +36,7 @@ class GeminiCollector(Collector):
             for key, value in candidate.items():
                 if key == "logprobsResult":
                     self._logprobs += value.get("chosenCandidates") or ()
-                elif key != "content" and value is not None:
+                elif key != "content" and value is not None and value != "":
                     self._candidate[key] = value
             for part in (candidate.get("content") or {}).get("parts") or ():
                 self._add_part(part)

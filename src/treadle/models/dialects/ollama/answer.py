@@ -13,6 +13,7 @@ from treadle.models.wire.arguments import text_of, text_of_value
 from treadle.models.wire.openai import read_logprobs
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
+from treadle.models.wire.server import UnfinishedError
 
 KEY = "ollama"
 """The key under which a message keeps data that Treadle has no field for."""
@@ -61,8 +62,8 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
 
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
-    if "error" in raw or not raw.get("done", True):
-        raise ValueError("not an answer")
+    if not raw.get("done", True):
+        raise UnfinishedError("it is not done")
     said = raw["message"]
     rest = {key: value for key, value in said.items() if key not in MESSAGE_FIELDS and value}
     calls = tuple([read_call(call) for call in said.get("tool_calls") or ()])
@@ -75,6 +76,8 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     )
     told = raw.get("done_reason")
     opaque = {key: value for key, value in raw.items() if key not in _KNOWN and value is not None}
+    if told in ("load", "unload") and not message.content and not calls:
+        raise UnfinishedError(f"it is empty, and its done_reason is {told!r}")
     if told not in ("stop", "length", None):
         opaque["finish_reason"] = told
     reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from treadle.core.errors import ProviderError
 from treadle.core.parts import base64_of
 from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall
-from treadle.http.sse import LineReader
 from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.dialects.ollama.answer import KEY, OllamaReader, keep_arguments, read_completion
 from treadle.models.dialects.ollama.stream import OllamaCollector
@@ -59,6 +58,7 @@ class OllamaModel(HttpModel):
     PATH = "/api/chat"
     READER = OllamaReader
     COLLECTOR = OllamaCollector
+    HAS_LINES = True
     PARTS: ClassVar[AcceptedParts] = {"image": None}
     RESERVED = frozenset(("model", "messages", "stream", "tools"))
     OPTIONS = ("num_ctx", "think", "keep_alive")
@@ -129,9 +129,6 @@ class OllamaModel(HttpModel):
         if self._num_ctx is None or usage is None or usage.total_tokens < self._num_ctx:
             return completion
         return replace(completion, opaque={**(completion.opaque or {}), "prompt_may_be_cut": True})
-
-    def _reader(self) -> LineReader:
-        return LineReader()
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
         error = super()._error(status, answer, body)

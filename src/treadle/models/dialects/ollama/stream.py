@@ -5,7 +5,7 @@ from collections.abc import Callable
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
 from treadle.models.dialects.ollama.answer import MESSAGE_FIELDS, read_call
-from treadle.models.wire.server import Server, explain_error
+from treadle.models.wire.server import Server
 from treadle.models.wire.stream import Collector
 
 
@@ -25,13 +25,7 @@ class OllamaCollector(Collector):
     def is_complete(self) -> bool:
         return self.is_done
 
-    def end(self) -> None:
-        # The end mark is not part of this wire format.
-        return
-
     def add(self, event: Json) -> None:
-        if "error" in event:
-            raise explain_error(self._server, 200, event["error"])
         message = event["message"]
         if text := message.get("thinking"):
             self._thoughts.append(text)

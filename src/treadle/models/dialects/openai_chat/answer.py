@@ -21,7 +21,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.arguments import text_of_value
-from treadle.models.wire.openai import PlainAnswer, read_ids, read_usage
+from treadle.models.wire.openai import PlainAnswer, read_ids, read_reason, read_usage
 from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
@@ -46,19 +46,8 @@ _MESSAGE_FIELDS = frozenset(
 _CALL_FIELDS = frozenset(("id", "type", "function", "index"))
 _FUNCTION_FIELDS = frozenset(("name", "arguments"))
 
-_FINISH_REASONS = {
-    "stop": FinishReason.STOP,
-    "tool_calls": FinishReason.TOOL_CALLS,
-    "length": FinishReason.LENGTH,
-    "content_filter": FinishReason.CONTENT_FILTER,
-    "max_tokens": FinishReason.LENGTH,
-    "model_length": FinishReason.LENGTH,
-    "safety": FinishReason.CONTENT_FILTER,
-}
 _CUT_SHORT = frozenset((FinishReason.LENGTH, FinishReason.CONTENT_FILTER))
 """Finish reasons that count even if the message contains calls."""
-_FAILED_REASONS = frozenset(("error", "abort", "insufficient_system_resource"))
-"""Finish reasons of engines that failed; the same request may succeed later."""
 _AUDIO_TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 """The MIME types of audio formats, if they are not `audio/` and the format's name."""
 
@@ -74,18 +63,18 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     contents: dict[str, bytes] = {}
     message, is_refused = _read_message(choice["message"], settings, contents)
     finish = choice.get("finish_reason")
-    reason = _FINISH_REASONS.get(finish)
+    calls = message.tool_calls
+    is_empty = not calls and not message.content and not message.parts
+    reason = read_reason(finish, has_calls=bool(calls), is_empty=is_empty)
     opaque = _rest_of(raw, _RESPONSE_FIELDS)
     if rest := _rest_of(choice, _CHOICE_FIELDS):
         opaque = {**(opaque or {}), "choices": [rest]}
-    plain = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
+    plain = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
     if is_refused:
         reason = FinishReason.CONTENT_FILTER
     elif reason is None or (reason is not plain and reason not in _CUT_SHORT):
-        if finish in _FAILED_REASONS:
-            raise ValueError("the engine gave up")
         reason = plain
-        if finish is not None:
+        if finish:
             opaque = {**(opaque or {}), "finish_reason": finish}
     raw_usage = raw.get("usage")
     usage = read_usage(raw_usage) if raw_usage else None

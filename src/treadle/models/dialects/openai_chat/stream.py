@@ -21,6 +21,8 @@ class ChatCollector(Collector):
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
         self.finish_reason: Json = None
+        self._is_odd = False
+        """True if an object came that is not a chunk."""
         self._head: dict[str, Json] = {}
         self._choice: dict[str, Json] = {}
         self._message: dict[str, Json] = {}
@@ -33,9 +35,17 @@ class ChatCollector(Collector):
         self._token_ids: list[Json] | None = None
         self._logprobs: list[Json] = []
 
+    def listen(self, on_delta: Callable[[Delta], None]) -> None:
+        super().listen(on_delta)
+        self._calls.on_delta = on_delta
+
     @property
     def is_complete(self) -> bool:
-        return self.finish_reason is not None
+        return bool(self.finish_reason)
+
+    def end(self) -> None:
+        # Without a finish reason, an object that is not a chunk may have said what went wrong.
+        self.is_done = self.is_complete or not self._is_odd
 
     def add(self, event: Json) -> None:
         choices = event.get("choices")
@@ -43,6 +53,7 @@ class ChatCollector(Collector):
             if (error := find_error(event)) is not None:
                 raise explain_error(self._server, 200, error)
             choices = choices or ()
+            self._is_odd = self._is_odd or not ("choices" in event or "usage" in event)
         for name, value in event.items():
             if name != "choices" and value is not None:
                 self._head[name] = value
@@ -59,7 +70,7 @@ class ChatCollector(Collector):
                 self._token_ids = (self._token_ids or []) + value
             elif name == "logprobs":
                 self._logprobs += value.get("content") or ()
-            else:
+            elif value != "":
                 self._choice[name] = value
         self.finish_reason = self._choice.get("finish_reason")
 
@@ -92,6 +103,8 @@ class ChatCollector(Collector):
             value, thought, _ = read_parts(value)
             if thought:
                 self._add_reasoning("reasoning_content", thought)
+        if type(value) is not str:
+            raise TypeError("content is neither text nor parts")
         if value:
             self._texts.setdefault("content", []).append(value)
             self._on_delta(TextDelta(value))
@@ -135,7 +148,7 @@ class _Calls:
         self.raw: list[dict[str, Json]] = []
         self._arguments: list[list[str]] = []
         self._position_of_index: dict[int, int] = {}
-        self._on_delta = on_delta
+        self.on_delta = on_delta
 
     def add(self, piece: dict[str, Json]) -> None:
         """Add a piece of a call, or a whole call."""
@@ -157,7 +170,7 @@ class _Calls:
         if arguments:
             self._arguments[position].append(arguments)
         if arguments or name:
-            self._on_delta(ToolCallDelta(position, call.get("id"), known.get("name"), arguments))
+            self.on_delta(ToolCallDelta(position, call.get("id"), known.get("name"), arguments))
 
     def _position(self, index: Json, call_id: str | None, name: str | None) -> int:
         """Return the position of the call that a piece belongs to, and begin a new call if there is none."""

@@ -27,7 +27,7 @@ from treadle.models.wire.openai import read_logprobs
 from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.server import Server
+from treadle.models.wire.server import Server, UnfinishedError
 
 KEY = "openai_responses"
 """The key under which a message keeps data that Treadle has no field for."""
@@ -44,8 +44,9 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be
     read; `RequestError` if the server waits for an approval.
     """
-    if raw.get("error") or raw.get("status") in ("failed", "cancelled", "queued", "in_progress"):
-        raise ValueError("not an answer")
+    status = raw.get("status")
+    if raw.get("error") or status in ("failed", "cancelled", "queued", "in_progress"):
+        raise UnfinishedError(f"the status is {status!r}")
     output = raw["output"]
     contents: dict[str, bytes] = {}
     message, is_refused = _read_message(output, server, contents)
@@ -53,11 +54,13 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
     reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
     if is_refused:
         reason = FinishReason.CONTENT_FILTER
-    elif raw.get("status") == "incomplete":
+    elif status == "incomplete":
         told = str((raw.get("incomplete_details") or {}).get("reason") or "incomplete")
-        reason = _REASONS.get(told, reason)
+        reason = _REASONS.get(told, FinishReason.LENGTH)
         if told not in _REASONS:
             opaque["finish_reason"] = told
+    elif status != "completed" and not message.content and not message.tool_calls and not message.parts:
+        raise UnfinishedError(f"it is empty, and its status is {status!r}")
     usage = _read_usage(raw.get("usage"))
     return Completion(
         message,

@@ -53,8 +53,6 @@ class ResponseCollector(Collector):
                 self._on_delta(ToolCallDelta(*self._calls[index], item["arguments"]))
         elif kind in _ENDS:
             self._end(event["response"])
-        elif kind == "error":
-            raise explain_error(self._server, 200, event.get("error") or event)
 
     def add_whole(self, raw: Json) -> None:
         if isinstance(raw.get("output"), list):

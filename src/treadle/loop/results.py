@@ -1,0 +1,119 @@
+"""Results: how the value that a tool returned becomes the result that the model reads, with its contents."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from treadle.core.types import Artifact, ToolCall, ToolErrorKind, ToolResult
+from treadle.tools.protocol import Attachment, ToolOutput
+
+MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
+"""The largest attachment of a result; a larger one is left out."""
+MAX_STRUCTURED_BYTES = 100_000
+"""The largest structured result that an event holds; a larger one is kept as an artifact."""
+LARGE_BYTES = 1 << 20
+"""Texts of more characters, and contents of more bytes, are worked on in a thread, in pieces of this length."""
+
+_MANY_ITEMS = 1000
+"""A structured result of more items counts as large."""
+
+Blobs: TypeAlias = dict[str, bytes]
+"""Contents for the store, by their SHA-256 in hex."""
+
+
+def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
+    """Return a result that is an error."""
+    return ToolResult(call.call_id, call.name, _to_unicode(text), is_error=True, error_kind=kind)
+
+
+def is_large(outcome: object) -> bool:
+    """Return whether a tool's return value is so large that `to_result` should run in a thread."""
+    return (len(outcome) if type(outcome) is str else _size_of(outcome)) > LARGE_BYTES
+
+
+def _size_of(outcome: object) -> int:
+    if isinstance(outcome, str):
+        return len(outcome)
+    if not isinstance(outcome, ToolOutput):
+        return 0
+    if isinstance(outcome.structured, list | dict) and len(outcome.structured) > _MANY_ITEMS:
+        return LARGE_BYTES + 1
+    return len(outcome.content) + sum([len(item.content or b"") for item in outcome.attachments])
+
+
+def to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResult, Blobs | None]:
+    """Return the tool result for a tool's return value, and the contents of its artifacts.
+
+    A text longer than `max_chars` is cut in the middle, and its full text becomes the first artifact.
+    """
+    if type(outcome) is str and len(outcome) <= max_chars:
+        return ToolResult(call.call_id, call.name, _to_unicode(outcome)), None
+    if not isinstance(outcome, str | ToolOutput):
+        text = f"{call.name} returned {type(outcome).__name__}, and not a text."
+        return failed(call, ToolErrorKind.FAILED, text), None
+    output = ToolOutput(outcome) if isinstance(outcome, str) else outcome
+    blobs: Blobs = {}
+    artifacts = []
+    text = _to_unicode(output.content)
+    kind = ToolErrorKind.FAILED if output.is_error else None
+    if len(text) > max_chars:
+        whole = Attachment("text", b"".join(map(str.encode, _pieces(text))), "text/plain")
+        is_kept = len(whole.content or b"") <= MAX_ARTIFACT_BYTES
+        text = _cut_middle(text, max_chars)
+        if is_kept:
+            artifacts.append(_to_artifact(whole, blobs))
+        else:
+            kind = ToolErrorKind.TOO_LONG
+    structured, attachments = output.structured, output.attachments
+    if structured is not None and len(data := msgspec.json.encode(structured)) > MAX_STRUCTURED_BYTES:
+        structured = None
+        attachments = (*attachments, Attachment("structured", data, "application/json"))
+    for item in attachments:
+        if item.content is not None and len(item.content) > MAX_ARTIFACT_BYTES:
+            text += f"\n[{item.kind} of {len(item.content):,} bytes left out: it is too large]"
+        else:
+            artifacts.append(_to_artifact(item, blobs))
+    result = ToolResult(
+        call.call_id,
+        call.name,
+        text,
+        is_error=kind is not None,
+        error_kind=kind,
+        is_simulated=output.is_simulated,
+        structured=structured,
+        artifacts=tuple(artifacts),
+    )
+    return result, blobs
+
+
+def _to_unicode(text: str) -> str:
+    """Return `text` with lone surrogates, as in file names that are not UTF-8, replaced by escape sequences."""
+    if text.isascii():
+        return text
+    return "".join([piece.encode(errors="backslashreplace").decode() for piece in _pieces(text)])
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces, so that a thread which encodes it lets other threads run in between."""
+    if len(text) <= LARGE_BYTES:
+        yield text
+        return
+    for start in range(0, len(text), LARGE_BYTES):
+        yield text[start : start + LARGE_BYTES]
+
+
+def _to_artifact(item: Attachment, blobs: Blobs) -> Artifact:
+    if item.content is None:
+        return Artifact(item.kind, mime_type=item.mime_type, uri=item.uri, name=item.name)
+    digest = hashlib.sha256(item.content).hexdigest()
+    blobs[digest] = item.content
+    return Artifact(item.kind, digest, len(item.content), item.mime_type, item.uri, item.name)
+
+
+def _cut_middle(content: str, limit: int) -> str:
+    head, tail = limit * 2 // 3, limit // 3
+    left_out = len(content) - head - tail
+    note = f"[… {left_out:,} of {len(content):,} characters left out; ask for less at a time …]"
+    return f"{content[:head]}\n{note}\n{content[len(content) - tail :]}"
