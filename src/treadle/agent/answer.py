@@ -100,7 +100,9 @@ def _unusable(schema: object, error: Exception) -> ConfigError:
     kind = type(schema)
     if hasattr(kind, "model_json_schema") or isinstance(schema, msgspec.Struct):
         advice = f"give the class {kind.__name__} and not an object of it"
-    return ConfigError(f"no JSON Schema can be made of schema={schema!r} ({error}); {advice}")
+    # The rest of what pydantic says is advice on other ways to declare a type.
+    reason = str(error).partition(". ")[0].partition("\n")[0]
+    return ConfigError(f"schema is {schema!r}, from which no JSON Schema can be made ({reason}); {advice}")
 
 
 def _explain(error: ValueError) -> str:

@@ -30,7 +30,8 @@ def import_(
         found = import_file(opened, file)
     print_lines([clean(run_id).encode() for run_id in (*found.added, *found.known)])
     if found.known:
-        print_note(f"{write_count(len(found.known), 'run')} of the file had been imported before")
+        verb = "is" if len(found.known) == 1 else "are"
+        print_note(f"{write_count(len(found.known), 'run')} of the file {verb} in the journal already")
     if found.added:
         print_note("these runs are not trusted: pass --trust to let a command start or send what they name")
     return ExitCode.DONE

@@ -10,10 +10,19 @@ import typer
 from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.terminal.bar import bar, spinner
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import import_file
 from treadle.cli.terminal.journals import Apart, find_runs, open_existing
-from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
+from treadle.cli.terminal.output import (
+    clean,
+    print_error,
+    print_labelled,
+    print_lines,
+    print_note,
+    stdout,
+    write_count,
+)
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
@@ -74,15 +83,20 @@ def _verify(
     apart = Apart()
 
     async def verify_all() -> None:
-        for run_id in run_ids:
-            with apart.guard(run_id):
-                try:
-                    found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
-                except UntrustedError as error:
-                    print_error(str(UntrustedError(error.run, error.demands, "pass --trust")))
-                    refused.append(run_id)
-                    continue
-                _print(found[-1], is_json=is_json)
+        with bar("verifying", len(run_ids), is_json=is_json) as advance:
+            for run_id in run_ids:
+                with apart.guard(run_id):
+                    await verify_one(run_id)
+                advance(run_id)
+
+    async def verify_one(run_id: str) -> None:
+        try:
+            found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
+        except UntrustedError as error:
+            print_error(str(UntrustedError(error.run, error.demands, "pass --trust")))
+            refused.append(run_id)
+        else:
+            _print(found[-1], is_json=is_json)
 
     execute(verify_all())
     if not is_json and len(found) > 1:
@@ -110,7 +124,8 @@ def _refuse_strange_tools(journal: Journal, run_ids: Sequence[str], tools: Seque
     """Raise an error if no run has any of the given tools. Raises: `ConfigError`."""
     from treadle.tools.resolve import resolve_tools
 
-    given = {tool.spec.name for tool in resolve_tools(tools)}
+    with spinner("starting the tools"):
+        given = {tool.spec.name for tool in resolve_tools(tools)}
     known = (
         {spec.name for run_id in run_ids for spec in Run.load(run_id, journal).state.tools}
         if given
@@ -136,13 +151,8 @@ def _print(verification: "Verification", *, is_json: bool) -> None:
     elif verification.skipped:
         found, style = "partly  ", "yellow"
     skipped = f", {verification.skipped:,} skipped" if verification.skipped else ""
-    console.print(found, style=style, end="")
-    console.print(
-        f"{clean(verification.run_id)}  {verification.matched:,} of "
-        f"{write_count(verification.calls, 'call')}{skipped}",
-        style="dim",
-        soft_wrap=True,
-    )
+    counts = f"{verification.matched:,} of {write_count(verification.calls, 'call')}{skipped}"
+    print_labelled(console, found, style, f"{verification.run_id}  {counts}", "dim")
     for skip in verification.skips:
         console.print(f"  skipped: {clean(skip)}", style="yellow", soft_wrap=True)
     for difference in verification.differences:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from treadle.agent.run import Run
 from treadle.cli.options.shared import MountOptions
+from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.drive import FollowUp
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.output import clean, print_note, stdout, write_count
@@ -53,7 +54,7 @@ def import_file(journal: Journal, path: str) -> Imported:
     try:
         if path == "-":
             return execute(import_lines(journal, sys.stdin.buffer))
-        with Path(path).open("rb") as file:
+        with Path(path).open("rb") as file, spinner(f"importing {path}"):
             return execute(import_lines(journal, file))
     except BrokenPipeError:
         raise

@@ -17,9 +17,9 @@ _BEYOND = 2**32
 """A number that no event reaches, used to ask for a run without reading its events."""
 
 
-def open_existing(address: str | None) -> Journal:
+def open_existing(address: str | None, level: str = "process") -> Journal:
     """Open a journal that must exist. Raises: `JournalError`."""
-    return open_journal(address, must_exist=True)
+    return open_journal(address, level, must_exist=True)
 
 
 def open_or_make(address: str | None, level: str) -> Journal:
