@@ -1,8 +1,8 @@
-# `make demo` and `make test` do all the set-up themselves; they need Python >= 3.11 and make.
+# `make demo` and `make test` install what they need. They require Python 3.11 or newer and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# What is installed: for the demo Treadle alone, for everything else also its extras and what the tests need.
+# The demo installs only Treadle. Everything else also installs the extras and the packages for the tests.
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 # Options for pytest: make test PYTEST_ARGS="-k shell"
@@ -14,19 +14,19 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: docs demo test test-full fuzz lint types pytest bubblewrap bench clean help
 
 help:
-	@echo "make demo       watch a few hundred runs be killed, resumed, checked and exported"
-	@echo "make test       lint, types and tests, side by side"
-	@echo "make lint       ruff alone; make types: mypy alone; make pytest: the tests alone"
-	@echo "make test-full  the long forms too: every crash point, soak, fuzzing"
-	@echo "make fuzz       the text formats, coverage-guided, SECONDS=600 each"
+	@echo "make demo       watch a few hundred runs being killed, resumed, verified and exported"
+	@echo "make test       lint, type checks and tests, in parallel"
+	@echo "make lint       only ruff; make types: only mypy; make pytest: only the tests"
+	@echo "make test-full  also the long tests: every crash point, every task, fuzzing"
+	@echo "make fuzz       fuzz the text formats, SECONDS=600 each"
 	@echo "make docs       build the documentation as a site, in site/"
-	@echo "make bench      all benchmarks, each against its baseline"
-	@echo "make clean      remove what the others made"
+	@echo "make bench      all benchmarks, each with its baseline"
+	@echo "make clean      remove what the other targets made"
 
-# The names of the packages are shown as pip finds them, and its whole output if it fails. An environment whose
-# making was interrupted has no pip, and is made anew.
+# The names of the packages are shown as pip finds them; if pip fails, its whole output is shown. An environment
+# without pip was not completed, and is made again.
 define INSTALL
-@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "Treadle needs Python 3.11 or newer; %s is %d.%d. Say PYTHON=/path/to/python3.11" % (sys.executable, v[0], v[1]))'
+@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "Treadle needs Python 3.11 or newer; %s is %d.%d. Pass PYTHON=/path/to/python3.11" % (sys.executable, v[0], v[1]))'
 @$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 	echo "making a virtual environment in $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
 @echo "installing treadle$(EXTRAS) into $(VENV):"
@@ -53,11 +53,11 @@ LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check .
 TYPES = $(BIN)/mypy
 PYTEST = $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
-# All three run to their ends, whatever the others say. What ruff and mypy wrote follows what pytest writes.
+# All three run to the end, even if one fails. The output of ruff and mypy is printed after that of pytest.
 test test-full: bubblewrap
 	@{ $(LINT); } >$(VENV)/lint.log 2>&1 & lint=$$!; \
 	{ $(TYPES); } >$(VENV)/types.log 2>&1 & types=$$!; \
-	echo "ruff, mypy and pytest run side by side"; \
+	echo "ruff, mypy and pytest run in parallel"; \
 	$(if $(filter test-full,$@),TREADLE_FULL=1) $(PYTEST) && tests=passed || tests=FAILED; \
 	wait $$lint && lint=passed || lint=FAILED; cat $(VENV)/lint.log; \
 	wait $$types && types=passed || types=FAILED; cat $(VENV)/types.log; \
@@ -73,7 +73,7 @@ types: $(STAMP)
 pytest: bubblewrap
 	$(PYTEST)
 
-# Coverage-guided, so it needs a package of its own, which has wheels for Linux and macOS.
+# This needs the package atheris, which has wheels for Linux and macOS.
 SECONDS ?= 600
 fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
@@ -84,8 +84,8 @@ fuzz: $(STAMP)
 		{ tail -40 .fuzz/$$format.log; exit 1; }; \
 	done
 
-# The tests run commands in sandboxes of bubblewrap. Where it is missing it is put beside Python, with lists of
-# packages of its own, so that it needs no root and leaves the system as it is.
+# The tests run commands in bubblewrap. If it is not installed, it is put into the environment, with separate lists
+# of packages, so that this needs no root and does not change the system.
 APT := $(VENV)/apt
 APT_GET = apt-get -qq -o Dir::State::lists="$$PWD/lists" -o Dir::Cache="$$PWD/cache" -o APT::Sandbox::User=root
 

@@ -133,6 +133,7 @@ async def test_a_resumed_run_asks_the_validators_of_its_type_again() -> None:
     ("schema", "advice"),
     [
         (Even(number=2), "give the class Even"),
+        (3, r"schema is 3, from which no JSON Schema can be made \(Unable to generate [^.\n]+\); give"),
         (Part("a", []), "give the class Part"),
         (7, "give a pydantic model"),
         ("Even", "give a pydantic model"),

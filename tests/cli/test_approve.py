@@ -52,6 +52,8 @@ def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: 
     assert cli("runs", "--status", "waiting").out.count("r ") >= 1
     listed = cli("approve", "r")
     assert (listed.code, listed.out.strip()) == (0, 'call_1  send(to="a")')
+    for words, command in ((("yes",), "call_1 yes"), (("NO",), "call_1 NO"), (("call_1",), "call_1 yes")):
+        assert f": treadle approve r {command}\n" in cli("approve", "r", *words).err
     done = cli("approve", "r", "call_1", "yes", "--api-key", "k", "-q")
     assert (done.code, done.out.strip(), sent(cli)) == (0, "done: sent to a", ["a"]), done
     shown = cli("show", "r").out

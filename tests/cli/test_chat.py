@@ -167,7 +167,7 @@ def test_a_decision_is_asked_for_again(cli: Cli) -> None:
             first.type(text + ENTER)
         first.wait_for("[l]ater")
         first.type("later" + ENTER)
-        first.wait_for("decide with: treadle approve")
+        first.wait_for("asks for the decision again")
     first.wait_for("was not sent")
     first.wait_for("›")
     first.type(CTRL_D)
@@ -181,8 +181,22 @@ def test_a_decision_is_asked_for_again(cli: Cli) -> None:
     assert again.process.wait(60) == 0
 
 
+def test_a_misspelt_command_is_not_sent_to_the_model(cli: Cli) -> None:
+    cli.write("notes.txt", "notes")
+    done = cli("chat", "-m", "mock:echo", text="/atach notes.txt\n/hlp\n/etc/hosts is long\n/tmp is long\n")
+    assert "there is no command '/atach'; did you mean '/attach'? /help lists the commands" in done.err
+    assert "there is no command '/hlp'; did you mean '/help'?" in done.err
+    assert [line for line in done.out.splitlines() if line.startswith("You said")] == [
+        "You said: /etc/hosts is long",
+        "You said: /tmp is long",
+    ]
+
+
 def test_the_newest_session_is_continued(cli: Cli) -> None:
     assert "there is no session" in cli("chat", "--continue", "--journal", "memory:", text="").err
+    for option in (["--continue"], ["--session", "mine"]):
+        assert "there is no journal at" in cli("chat", *option, text="").err
+    assert not (cli.folder / ".treadle").exists()
     cli("chat", "-m", "mock:echo", text="one\n")
     cli("run", "two", "-m", "mock:echo", "-q")
     done = cli("chat", "-c", text="three\n")

@@ -201,7 +201,7 @@ def test_fork_goes_another_way(cli: Cli, script: Script) -> None:
     assert other.out == "answer 1 of two\n", other
     for arguments, message in (
         (("--at", "999"), "--at 999: run 'mine' has the events 1 to "),
-        (("--at", "0"), "'--at': Input should be greater than or equal to 1"),
+        (("--at", "0"), "'--at': '0' should be greater than or equal to 1"),
         (("--at", "2", "--text", "x"), "--text opens a new turn, and the turn is still open at event 2"),
         ((), "give --text TEXT for the next turn, or an earlier --at SEQ"),
     ):
@@ -246,7 +246,7 @@ def test_journal_format_comes_back_as_it_went(two_runs: Cli) -> None:
     assert "not trusted" in shown
     twice = two_runs("import", "all.jsonl")
     assert (twice.code, twice.out) == (0, imported.out)
-    assert "2 runs of the file had been imported before" in twice.err
+    assert "2 runs of the file are in the journal already" in twice.err
     (two_runs.folder / "other.jsonl").write_bytes(
         re.sub(rb',"export":\{[^}]*\}', b"", exported).replace(b'"at":1', b'"at":2')
     )

@@ -6,6 +6,19 @@ from tests.cli.command import Cli
 from tests.cli.conftest import Script
 
 
+def test_init_leaves_no_file_that_is_cut_off(cli: Cli) -> None:
+    (cli.folder / "treadle.schema.json").mkdir()
+    done = cli("init")
+    assert (done.code, "cannot write" in done.err) == (1, True), done
+    assert [path.name for path in cli.folder.iterdir()] == ["treadle.schema.json"]
+
+
+def test_providers_of_treadle_are_not_called_foreign(cli: Cli) -> None:
+    listed = cli("models", "list").out
+    assert "  mock " in listed
+    assert "from another package" not in listed
+
+
 def test_init_list_and_run_with_a_named_model(cli: Cli, script: Script) -> None:
     done = cli("init")
     assert (done.code, sorted(path.name for path in cli.folder.iterdir())) == (

@@ -139,6 +139,7 @@ def test_misuse_that_names_a_command(cli: Cli) -> None:
     for words in commands_in(cli("run")):
         done = cli(*words, env={"TREADLE_MODEL": "mock:echo"})
         assert (words[0], done.code) == ("run", 0), done
+    assert cli("run", "hi", "-m", "mock:echo", "--journal", "j.db").code == 0
     run_printed(cli, cli("chat", "--continue", "--journal", "j.db"), {}, "chat")
 
 

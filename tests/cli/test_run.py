@@ -159,7 +159,11 @@ MISUSES = [
     (["run", "--task", TASK, "-m", "oracle:often"], "'often' is not a rate of mistakes"),
     (
         ["run", "--task", TASK, "-m", "oracle", "--max-steps", "-1"],
-        "'--max-steps': Input should be greater than or equal to 0",
+        "'--max-steps': '-1' should be greater than or equal to 0",
+    ),
+    (
+        ["run", "hi", "-m", "mock:echo", "--max-steps", "few"],
+        "'--max-steps': 'few' should be a valid integer. See",
     ),
     (["run", "--task", TASK, "-m", "oracle", "--mount", "."], "brings its own files"),
     (["run", "hi", "-m", "m", "--base-url", "ftp://x"], "--base-url 'ftp://x' is not a URL"),

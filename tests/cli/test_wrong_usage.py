@@ -41,9 +41,9 @@ tools serve --spin --mcp http              | leave out both to serve both       
 demo --tools once.py                       | --tools needs --prompts file                       | 2
 demo --base-url $URL                       | --base-url needs --model                           | 2
 # Wrong types and values out of range
-run hi --max-steps x                       | '--max-steps': input should be a valid integer     | 2
+run hi --max-steps x                       | '--max-steps': 'x' should be a valid integer       | 2
 run hi --max-steps -1                      | greater than or equal to 0                         | 2
-run hi --temperature hot                   | '--temperature': input should be a valid number    | 2
+run hi --temperature hot                   | '--temperature': 'hot' should be a valid number    | 2
 run hi --in-doubt perhaps                  | 'perhaps' is not one of 'tell', 'ask'              | 2
 run hi $M --extra [                        | --extra '['                                        | 2
 run hi $M --extra 3                        | --extra '3'                                        | 2

@@ -95,7 +95,7 @@ async def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path) -> None:
         [sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=120
     )
     first, second = done.stdout.splitlines()
-    assert "is the disk full? What was kept before is safe" in first, done.stderr
+    assert "is the disk full? What was stored before is safe" in first, done.stderr
     assert second == "still"
     kept = int(first.split()[0])
     assert kept > 10

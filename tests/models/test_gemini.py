@@ -242,7 +242,7 @@ async def test_finish_reasons(finish, parts, reason, opaque, is_streamed):
 async def test_an_answer_that_the_server_threw_away_is_an_error_and_no_answer(is_streamed):
     for reason, kind in (("OTHER", ServerError), ("MALFORMED_FUNCTION_CALL", RequestError)):
         raw = answer(finish=reason, candidate={"finishMessage": "Malformed: print(look_up("})
-        with pytest.raises(kind, match=r"threw the model's answer away .*print\(look_up\("):
+        with pytest.raises(kind, match=r"discarded the model's answer .*print\(look_up\("):
             await ask([stream(raw) if is_streamed else Reply(raw)], is_streamed=is_streamed)
 
 

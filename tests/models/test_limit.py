@@ -156,7 +156,7 @@ async def test_a_wait_that_is_too_long_for_its_caller_is_an_error_and_harms_no_o
     patient = asyncio.ensure_future(limiter.admit(max_wait_seconds=1000.0))
     await asyncio.sleep(0)
     with pytest.raises(
-        RateLimitError, match=r"the limits of requests and tokens allow the next one in \d+ s"
+        RateLimitError, match=r"the limits of requests and tokens allow the next request only in \d+ s"
     ):
         await limiter.admit(max_wait_seconds=5.0)
     assert not patient.done()

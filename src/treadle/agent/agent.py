@@ -163,7 +163,7 @@ class Agent(Generic[T_co]):
     def spec(self) -> AgentSpec:
         """The description of the agent, as it is now, from which another process can build it again.
 
-        It has no instructions if they come from a function; the spec of a run has what the function said.
+        It has no instructions if they come from a function; the spec of a run has what the function returned.
         """
         text = self.instructions if isinstance(self.instructions, str) else None
         parts = (self.model, text, self.policy, self.answer, self.files)
@@ -203,8 +203,8 @@ class Agent(Generic[T_co]):
         `RunOptions` describes the options. A `Task` has its own files and tools, and its check grades the run.
         `schema` replaces the agent's.
 
-        A run that fails does not raise: `Run.stop_reason` and `Run.fault` tell why it ended. A cancelled run can be
-        resumed.
+        A run that fails does not raise an exception: `Run.stop_reason` and `Run.fault` say why it ended. A
+        cancelled run can be resumed.
 
         Raises: `RunExistsError` if the journal already has a run `run_id`; `JournalError` if the store fails;
         `ConfigError` for an option of a wrong name or type, an attachment that cannot be read, or if a tool needs
@@ -289,13 +289,13 @@ class Agent(Generic[T_co]):
     ) -> Batch[Any]:
         """Return an async iterator that runs tasks, `window` at a time, and yields each run when it has ended.
 
-        `BatchOptions` describes the options. Any number of tasks takes the memory of a window. The n-th task has
-        the number n in `Run.metadata`. With a `batch_id`, the same call goes on with a batch that was interrupted:
-        runs that are over are read from the journal, and others are resumed; a run that an infrastructure fault
-        ended is tried again. A run that fails is yielded like any other.
+        `BatchOptions` describes the options. Any number of tasks needs only the memory for `window` runs.
+        `Run.metadata["number"]` is the number of the task, from 1. With a `batch_id`, the same call continues a
+        batch that was interrupted: finished runs are read from the journal, others are resumed, and runs that
+        ended with an infrastructure fault are tried again. A run that fails is yielded like any other.
 
-        Raises, from the iterator: `ConfigError` if the batch had another task at that place, and what `run` raises;
-        all other runs of the window are cancelled then, and can be resumed.
+        The iterator raises `ConfigError` if the batch had another task with the same number, and what `run`
+        raises. All other runs are then cancelled, and can be resumed.
         """
         check_options(options, BatchOptions.__optional_keys__, "run_many")
         check_batch_id(options.get("batch_id"))
@@ -314,10 +314,10 @@ class Agent(Generic[T_co]):
     async def resume(self, run_id: str, *, schema: Any = None, **options: Unpack[ResumeOptions]) -> Run[Any]:
         """Continue a run that was interrupted, waits for an answer or an approval, or ended with an error.
 
-        `ResumeOptions` describes the options. A run that is over is returned unchanged. Calls whose outcome was
-        lost run again or not, depending on their effect. From here on the run uses this agent's model and tools,
-        and its policy if one was given. What the answer must fit is recorded in the run; `schema` is the type of
-        `Run.value`, by default the agent's.
+        `ResumeOptions` describes the options. A finished run is returned unchanged. Calls whose outcome was lost
+        run again or not, depending on their effect. From here on the run uses this agent's model and tools, and
+        its policy if one was given. The run's own schema, which is recorded, still checks the answer; `schema` is
+        the type of `Run.value`, by default the agent's.
 
         Raises: `RunNotFoundError`; `LeaseHeldError` if another process drives the run; `ConfigError` for an
         answer or an approval that the run does not wait for, or if a tool needs `deps` that were not given;

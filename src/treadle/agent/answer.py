@@ -38,9 +38,10 @@ class AnswerType(Generic[T_co]):
         return find_output_fault(schema, value) or self.find_type_fault(schema, value)
 
     def find_type_fault(self, schema: dict[str, Json], value: Json) -> str | None:
-        """Return what in `value`, which fits `schema`, the type's own validators refuse, or `None`.
+        """Return what the type's own validators refuse in `value`, which fits `schema`; `None` if they refuse
+        nothing.
 
-        They are not asked if `schema` is not the type's: another agent wrote it.
+        They are not asked if `schema` is not that of the type, because another agent recorded it.
         """
         if schema != self.schema:
             return None
@@ -55,9 +56,9 @@ TEXT: AnswerType[str] = AnswerType("str", None, str)
 
 
 def answer_type(schema: Any) -> AnswerType[Any]:
-    """Return the type of answers for what a caller gives as `schema`.
+    """Return the type of answers for the `schema` that a caller gives.
 
-    Raises: `ConfigError` if it is neither a type that has a JSON Schema nor a JSON Schema.
+    Raises: `ConfigError` if `schema` is neither a JSON Schema nor a type that has one.
     """
     if schema is None or schema is str:
         return TEXT
@@ -99,7 +100,9 @@ def _unusable(schema: object, error: Exception) -> ConfigError:
     kind = type(schema)
     if hasattr(kind, "model_json_schema") or isinstance(schema, msgspec.Struct):
         advice = f"give the class {kind.__name__} and not an object of it"
-    return ConfigError(f"schema is {schema!r}, of which no JSON Schema can be made ({error}); {advice}")
+    # The rest of what pydantic says is advice on other ways to declare a type.
+    reason = str(error).partition(". ")[0].partition("\n")[0]
+    return ConfigError(f"schema is {schema!r}, from which no JSON Schema can be made ({reason}); {advice}")
 
 
 def _explain(error: ValueError) -> str:

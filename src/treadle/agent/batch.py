@@ -1,4 +1,4 @@
-"""The runs of a batch: each task of it becomes a run, or continues the run that an earlier batch made of it."""
+"""The runs of a batch. Each task becomes a run, or continues the run that an earlier batch began for it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -34,10 +34,10 @@ class Runner(Protocol):
 
 
 class BatchWork(Generic[T]):
-    """A function that returns the run of a task of a batch.
+    """The function that returns the run for each task of a batch.
 
-    A run that is over is read from the journal, unless an infrastructure fault ended it; any other is continued. A
-    run that another process drives is returned as the journal has it.
+    A finished run is read from the journal, unless it ended with an infrastructure fault. Other runs are
+    continued. A run that another process drives is returned in its current state.
     """
 
     def __init__(

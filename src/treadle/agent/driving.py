@@ -207,8 +207,8 @@ async def drive(driver: Driver, journal: Journal, task: Task | None, answer: Ans
 async def leave(driver: Driver, reason: str | None) -> None:
     """Close the tools of a run and release its lease, even if cancelled. With a `reason`, also record a pause.
 
-    An asynchronous listener is not told about the pause. If the store fails here, only its record is lost: the run
-    can be resumed as after a crash.
+    An asynchronous listener is not told about the pause. If the store fails here, only the record of the pause is
+    lost: the run can be resumed as after a crash.
     """
     driver.give_up_listener()
 
@@ -308,7 +308,7 @@ def make_run_id() -> str:
 def resume_turn(
     agent: AgentParts, driver: Driver, answers: Mapping[str, str], approvals: Mapping[str, Decision | bool]
 ) -> None:
-    """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
+    """Append the events that continue a waiting turn, with the answers and decisions. Raises: `ConfigError`."""
     state = driver.state
     check_answers(state, answers)
     decisions = read_approvals(state, approvals, driver.bench.toolbox.tools)

@@ -30,7 +30,7 @@ class Kit:
     def check_policy(self, policy: Policy, task: Task | None = None) -> None:
         """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.
 
-        Without tools of its own, the agent uses those of its task; `None`: they are not known yet.
+        An agent without tools uses those of its `task`; `None` means that they are not known yet.
         """
         names = policy.tool_names()
         tools = self.toolbox(task).tools if names else {}
@@ -50,7 +50,7 @@ class Kit:
     def toolbox(
         self, task: Task | None, output: OutputSpec | None = None, answer: AnswerType[Any] = TEXT
     ) -> Toolbox:
-        """Return the tools for a run of `task`, with the tool that takes an `answer` if `output` has one."""
+        """Return the tools for a run of `task`, with the tool for the `answer` if `output` has one."""
         names = self.names_for(task)
         if output is None or output.tool is None:
             return self._keep(names, lambda: make_toolbox(names)) if names else self.own

@@ -25,7 +25,7 @@ class RunContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
 
     run_id: str
     deps: DepsT
-    """The `deps` of the run, or of the agent; `None` if none were given."""
+    """The `deps` of the run or of the agent; `None` if none were given."""
     input: str | None
     """The user's message; `None` in a session, where it is not known yet."""
     metadata: Mapping[str, Json]
@@ -34,7 +34,7 @@ class RunContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
 Instructions: TypeAlias = (
     str | Callable[[], str | Awaitable[str]] | Callable[[RunContext[Any]], str | Awaitable[str]]
 )
-"""The system message, or a function that returns it for each new run. The run's journal holds what it returned."""
+"""The system message, or a function that returns it for each new run. The journal keeps what it returned."""
 
 
 class AgentOptions(TypedDict, total=False):
@@ -49,25 +49,25 @@ class AgentOptions(TypedDict, total=False):
     files: Files | None
     """The initial files of every run's sandbox."""
     deps: object
-    """What tools get as `ToolContext.deps`. It is in no journal."""
+    """What tools get as `ToolContext.deps`. It is never stored."""
     approver: Approver | None
-    """The function that is asked about the calls that the policy says to ask about. Without one, or if it returns
+    """The function that decides about calls for which the policy has the rule `ask`. Without one, or if it returns
     `None`, the run pauses until `resume(run_id, approvals=...)`."""
     clock: Clock
-    """Gives the times and durations of events."""
+    """The source of the times and durations of events."""
 
 
 class StreamOptions(TypedDict, total=False):
     """Options of `Agent.stream`."""
 
     run_id: str | None
-    """The id of the new run; by default one is made."""
+    """The id of the new run. Default: a generated one."""
     files: Files | None
     """The initial files of the sandbox, in place of the agent's."""
     attach: Sequence[Attachable]
     """Images, audio or documents for the message: paths of files, or `Artifact`s."""
     metadata: Mapping[str, Json] | None
-    """Data that is kept with the run. Entries whose values are strings are its labels."""
+    """Data that is stored with the run. Entries whose values are strings are its labels."""
     deps: object
     """What tools get as `ToolContext.deps`, in place of the agent's."""
 
@@ -77,7 +77,8 @@ class RunOptions(StreamOptions, total=False):
 
     on_event: Emit | None
     """A function or coroutine function that is called with every event once it is durable, and with the deltas in
-    between. It is awaited before the next item; what it raises ends the drive of the run, and is raised."""
+    between. It is awaited before the next item. If it raises an exception, the run stops, and the exception is
+    raised."""
 
 
 class BatchOptions(TypedDict, total=False):
@@ -97,13 +98,13 @@ class ResumeOptions(TypedDict, total=False):
     """Options of `Agent.resume` and `resume_sync`."""
 
     answers: Mapping[str, str] | None
-    """Texts by question id."""
+    """The answers to questions, by question id."""
     approvals: Mapping[str, Decision | bool] | None
-    """Decisions by call id."""
+    """The decisions about calls, by call id."""
     deps: object
     on_event: Emit | None
     trust: bool
-    """True to record that a run which comes from elsewhere is trusted."""
+    """True to use a run that comes from elsewhere, and to record that it is trusted."""
 
 
 class ForkOptions(TypedDict, total=False):
@@ -127,22 +128,22 @@ class SendOptions(TypedDict, total=False):
 
 
 class Given(Struct, frozen=True):
-    """What a caller gives for one drive of a run, and no journal holds."""
+    """The values that a caller gives for driving a run and that are not stored."""
 
     answer: AnswerType[Any] = TEXT
     """The type of the run's answers."""
     deps: object = NO_DEPS
     emit: Emit | None = None
     trust: bool = False
-    """True if a run that comes from elsewhere is to be trusted."""
+    """True if the caller trusts a run that comes from elsewhere."""
     instructions: str | None = None
     """What the agent's function returned for the new run; `None` if the agent has no such function."""
 
 
 async def read_instructions(given: Instructions | None, context: RunContext[Any]) -> str | None:
-    """Return what a function says for a new run; `None` if the instructions are not a function.
+    """Return the instructions that a function makes for a new run; `None` if `given` is not a function.
 
-    Raises: `ConfigError` if it returns anything but a text, and what the function raises.
+    Raises: `ConfigError` if the function does not return a text, and what the function raises.
     """
     if given is None or isinstance(given, str):
         return None

@@ -59,7 +59,7 @@ class Run(Generic[T_co]):
     def load(
         cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: Any = None
     ) -> "Run[Any]":
-        """Return a run read from a journal, whether it is over or not, as of event `until_seq`.
+        """Return a run read from a journal, finished or not, up to event `until_seq`.
 
         `schema` is the type of `value`; without it, `value` is decoded JSON if the run has a schema, else a text.
         Raises: `RunNotFoundError`; `JournalError` if the run is damaged; `ConfigError` for a `schema` that is not
@@ -76,7 +76,7 @@ class Run(Generic[T_co]):
     def spec(self) -> AgentSpec:
         """The description of the agent that last drove the run; `Agent.from_spec` builds the agent from it.
 
-        It blocks, because it asks the journal whether the run is trusted.
+        Reading it blocks, because the journal is asked whether the run is trusted.
         """
         if self.state.agent is None:
             raise ValueError(f"run {self.run_id!r} has not begun")

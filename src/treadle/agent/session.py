@@ -69,7 +69,7 @@ class Session(Generic[T_co]):
 
     @property
     def messages(self) -> list[Message]:
-        """The transcript so far, the system message included."""
+        """The transcript so far, including the system message."""
         return list(self._open_driver().state.messages)
 
     async def send(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:

@@ -14,8 +14,8 @@ T = TypeVar("T")
 def block(start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
     """Run the coroutine that `start` returns, and block until it has ended.
 
-    Raises: `ConfigError`, which advises `instead`, within a running event loop, which would stand still. In a
-    notebook, whose cells always run in a loop, blocking is allowed.
+    Raises: `ConfigError`, which advises `instead`, if an event loop is running here, because it would be blocked.
+    In a notebook, whose cells always run in a loop, blocking is allowed.
     """
     try:
         asyncio.get_running_loop()

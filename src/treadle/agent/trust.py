@@ -1,4 +1,4 @@
-"""Trust in runs that come from elsewhere: what using one would do here, and who says that it may."""
+"""Trust in runs that come from elsewhere: what using such a run would do here, and whether the user allows it."""
 
 import asyncio
 
@@ -8,13 +8,13 @@ from treadle.core.state import State
 from treadle.journal.protocol import Journal
 
 _MAX_CHARS = 200
-"""How many characters of the arguments of a recorded call are quoted."""
+"""How many characters of a recorded call's arguments are quoted."""
 
 
 def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
-    """Return what building the agent of `spec`, and going on with its run in `state`, would do here.
+    """Return what happens here if the agent of `spec` is built and continues its run in `state`.
 
-    Each item is a phrase such as "start the program 'npx some-server'". Nothing is done to find it out.
+    Each item is a phrase such as "start the program 'npx some-server'". Finding it out starts and sends nothing.
     """
     from treadle.models.config.demands import demands_of_model
     from treadle.tools.demands import demands_of_tools
@@ -39,7 +39,7 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
 
 
 async def require_trust(journal: Journal, run_id: str, spec: AgentSpec, *, trust: bool) -> None:
-    """Check that the user trusts a run before the agent of `spec` goes on with it; record it if `trust` is true.
+    """Check that the user trusts a run before the agent of `spec` continues it. If `trust` is true, record it.
 
     Raises: `UntrustedError`, `RunNotFoundError`.
     """

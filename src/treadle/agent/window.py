@@ -1,6 +1,6 @@
-"""Many runs at the same time: a window over tasks, which yields what comes out as it comes.
+"""Many runs at the same time: a window over tasks, which yields each result when it is there.
 
-It knows nothing of agents; its caller gives it the function that makes one run.
+This module does not depend on agents; the caller gives the function that works on one task.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ class _Failure(Struct):
 
 
 class Progress(Struct):
-    """How far a batch is."""
+    """The progress of a batch."""
 
     total: int | None
     """The number of tasks; `None` if they come from an iterator."""
     begun: int = 0
-    """Tasks that were taken up."""
+    """How many tasks were begun."""
     done: int = 0
-    """Tasks whose results were yielded."""
+    """How many results were yielded."""
 
     def __str__(self) -> str:
         return f"{self.done} of {self.begun if self.total is None else self.total} done"
@@ -39,9 +39,10 @@ class Batch(Generic[R_co]):
     """An asynchronous iterator that works on tasks, at most `window` at a time, and yields each result when it is
     there.
 
-    Tasks are taken from their iterable only when there is room, and results wait to be read, so that a batch of any
-    length takes the memory of a window. The first exception cancels all other work and is raised. `aclose`, a
-    cancellation, and leaving `async for` early cancel all work; the first two wait until it has ended.
+    A task is taken from the iterable only when there is room in the window, and a result waits there until it is
+    read, so a batch of any length needs only the memory of a window. The first exception cancels all other work
+    and is raised. `aclose`, a cancellation, and leaving `async for` early cancel all work; the first two wait
+    until it has ended.
     """
 
     def __init__(

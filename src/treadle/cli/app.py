@@ -165,7 +165,7 @@ def _report(error: BaseException) -> ExitCode:
     if os.environ.get("TREADLE_DEBUG"):
         traceback.print_exception(error)
     elif write_usage_error is not None:
-        text = str(write_usage_error()).strip().replace("Value error, ", "")
+        text = _name_value(str(write_usage_error()).strip().replace("Value error, ", ""), error)
         more = f" See: {context.command_path} --help" if context is not None else ""
         print_error(f"{text[:1].lower()}{text[1:]}{'' if text.endswith(('.', '?', ')')) else '.'}{more}")
         return ExitCode.MISUSE
@@ -178,6 +178,14 @@ def _report(error: BaseException) -> ExitCode:
     else:
         traceback.print_exception(error)
     return ExitCode.MISUSE if isinstance(error, ConfigError | RunNotFoundError) else ExitCode.FAILED
+
+
+def _name_value(text: str, error: BaseException) -> str:
+    """Return the text of an error of typer, with the value that pydantic calls the input."""
+    find_faults = getattr(error.__cause__, "errors", None)
+    if find_faults is None:
+        return text
+    return text.replace("Input should", f"{find_faults()[0]['input']!r} should").partition(", unable to")[0]
 
 
 def _leave(code: ExitCode) -> NoReturn:

@@ -24,6 +24,7 @@ EXAMPLES = (
     "treadle approve last call_1 yes",
     'treadle approve last call_1 edit \'{"to": "b@example.org"}\'',
 )
+_DECISIONS = ("yes", "no", "edit")
 
 
 def approve(
@@ -39,7 +40,7 @@ def approve(
     ] = None,
     arguments: Annotated[
         str | None,
-        typer.Argument(metavar="JSON", help="With edit: the arguments to run it with.", show_default=False),
+        typer.Argument(metavar="JSON", help="With edit: the new arguments of the call.", show_default=False),
     ] = None,
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="With no: the reason, for the model.")
@@ -64,8 +65,7 @@ def approve(
         if call is None:
             return _list(run_id, waiting, is_json=shown.is_json)
         if decision is None:
-            command = follow_up.write("approve", run, call, "yes")
-            raise ConfigError(f"say yes, no or edit: {command}")
+            raise ConfigError(_explain_missing(run, call, waiting, follow_up))
         said = _read_decision(decision, arguments, reason)
         calls = _find_calls(run_id, waiting, call, follow_up)
         if said.arguments is not None and len(calls) > 1:
@@ -82,10 +82,18 @@ def approve(
         )
 
 
+def _explain_missing(run: str, call: str, waiting: dict[str, ToolCall], follow_up: FollowUp) -> str:
+    """Return what to write instead of a command line with the words `run` and `call` alone."""
+    if call.lower() not in _DECISIONS:
+        return f"say yes, no or edit: {follow_up.write('approve', run, call, 'yes')}"
+    command = follow_up.write("approve", run, next(iter(waiting)) if len(waiting) == 1 else "all", call)
+    return f"say which call: {command}"
+
+
 def _read_decision(text: str, arguments: str | None, reason: str | None) -> Decision:
     """Return the decision that the arguments describe. Raises: `ConfigError`."""
     word = text.lower()
-    if word not in ("yes", "no", "edit"):
+    if word not in _DECISIONS:
         raise ConfigError(f"{text!r} is not a decision; say yes, no or edit")
     if (word == "edit") is (arguments is None):
         raise ConfigError(

@@ -22,8 +22,7 @@ def backup(
 ) -> int:
     """Copy a journal to a new file, also while it is in use.
 
-    The copy has everything that was kept when the command began. Its runs can be resumed like those of a journal
-    whose processes have ended.
+    The copy has everything that was stored when the command began. It holds no leases, so its runs can be resumed.
     """
     with closing(open_existing(journal)) as opened:
         runs = opened.backup(file)

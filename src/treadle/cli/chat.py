@@ -24,12 +24,13 @@ from treadle.cli.terminal.drive import FollowUp, print_follow_up
 from treadle.cli.terminal.execute import Work
 from treadle.cli.terminal.files import read_mount
 from treadle.cli.terminal.format import exit_code
-from treadle.cli.terminal.journals import find_run, open_or_make
+from treadle.cli.terminal.journals import find_run, open_existing, open_or_make
 from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
 from treadle.cli.terminal.prompt import Prompt
 from treadle.core.errors import ConfigError, RunNotFoundError
 from treadle.core.policy import Policy
+from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.loop.listener import Emit
@@ -38,8 +39,8 @@ EXAMPLES = (
     "treadle chat --model openai:gpt-5-mini --mount ./notes",
     "treadle chat --continue",
 )
-HELP = """Type a message and press Enter. Alt-Enter, Ctrl-J, or Enter after a backslash begins a new line; text that
-is pasted keeps its lines. The arrow keys bring earlier messages back, and Tab completes. These words are commands:
+HELP = """Type a message and press Enter. Alt-Enter, Ctrl-J, or Enter after a backslash begins a new line; pasted
+text keeps its lines. The arrow keys bring earlier messages back, and Tab completes. These words are commands:
 /help         show this text
 /files        list the files of the session
 /attach FILE  send an image, audio, text or document with the next message
@@ -79,8 +80,9 @@ def chat(
     if is_continued and session is not None:
         raise ConfigError("give --session or --continue, not both")
     follow_up = FollowUp(journal, agent.api_key is not None)
-    with closing(open_or_make(journal, level)) as opened:
-        if session is None and not is_continued:
+    is_new = session is None and not is_continued
+    with closing(open_or_make(journal, level) if is_new else open_existing(journal, level)) as opened:
+        if is_new:
             runner = make_agent(
                 agent.with_files(mount.path is not None),
                 opened,
@@ -106,6 +108,13 @@ def _find_newest(journal: Journal) -> str:
             "there is no session in this journal; begin one with: treadle chat --model NAME"
         )
     return found[0].run_id
+
+
+def _is_misspelt(text: str) -> bool:
+    """Return whether a message begins with a command that does not exist, and not with the path of a file."""
+    command, _, rest = text.partition(" ")
+    is_near = bool(did_you_mean(command, _COMMANDS)) and not Path(command).exists()
+    return command.startswith("/") and command[1:].isalpha() and (not rest or is_near)
 
 
 class Chat:
@@ -157,13 +166,15 @@ class Chat:
                 self._print_files(session)
             elif text.partition(" ")[0] == "/attach":
                 self._attach(text.partition(" ")[2].strip())
-            elif text.startswith("/") and text[1:].isalpha():
-                print_error(f"there is no command {text!r}; /help lists them")
+            elif _is_misspelt(text):
+                command = text.partition(" ")[0]
+                hint = did_you_mean(command, _COMMANDS) or ";"
+                print_error(f"there is no command {command!r}{hint} /help lists the commands")
             elif text and self._finish_turn(work, session):
                 attached, self._attached = self._attached, []
                 self._take_turn(work, partial(self._send, session, text, attached))
             elif text:
-                print_note("the message was not sent, because the turn before it is not finished")
+                print_note("the message was not sent, because the previous turn is not finished")
 
     def _finish_turn(self, work: Work, session: Session) -> bool:
         """Continue a turn that was interrupted or waits for a decision, and return True if no turn is open."""
@@ -225,7 +236,8 @@ class Chat:
         view.finish(run, time.monotonic() - begin)
         if run.approvals and self._prompt.is_person:
             print_note("your next message asks for the decision again")
-        print_follow_up(run, self._follow_up)
+        else:
+            print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))
 
     @staticmethod

@@ -1,27 +1,23 @@
 """`treadle check`: reads a whole journal and says what is damaged."""
 
-import sys
-from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 import typer
 
 from treadle.cli.options import shared as o
+from treadle.cli.terminal.bar import bar, spinner
 from treadle.cli.terminal.journals import find_runs, open_existing
 from treadle.cli.terminal.output import (
     print_error,
     print_lines,
     print_note,
-    stderr,
     stdout,
     write_command,
     write_count,
 )
 from treadle.journal.check import Check, Checked
-
-T = TypeVar("T")
 
 EXAMPLES = (
     "treadle check",
@@ -33,7 +29,7 @@ def check(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN...", help="Check only these runs, and not the store itself.", show_default=False
+            metavar="RUN...", help="Check only these runs, and not the rest of the store.", show_default=False
         ),
     ] = None,
     journal: o.Journal = None,
@@ -41,21 +37,24 @@ def check(
 ) -> int:
     """Read a whole journal and say what is damaged.
 
-    Every event, content and listed fact is read and compared with its checksum or hash. The exit code is 0 if all
-    of it is whole, 1 otherwise.
+    It reads every event, every content and the facts that `treadle runs` shows, and compares them with their
+    checksums and hashes. The exit code is 0 if nothing is damaged, 1 otherwise.
     """
     with closing(open_existing(journal)) as opened:
         checks = Check(opened)
         run_ids = find_runs(opened, runs, is_all=not runs)
-        problems = [] if runs else list(with_bar(checks.check_store(), "the store", None))
+        with spinner("checking the store"):
+            problems = [] if runs else list(checks.check_store())
         found: list[Checked] = []
         totals = [0, 0]
-        for checked in with_bar(map(checks.check_run, run_ids), "runs", len(run_ids)):
-            totals = [totals[0] + checked.events, totals[1] + checked.contents]
-            if is_json:
-                print_lines([msgspec.json.encode(checked)])
-            if checked.problems:
-                found.append(checked)
+        with bar("checking", len(run_ids), is_json=is_json) as advance:
+            for checked in map(checks.check_run, run_ids):
+                totals = [totals[0] + checked.events, totals[1] + checked.contents]
+                if is_json:
+                    print_lines([msgspec.json.encode(checked)])
+                if checked.problems:
+                    found.append(checked)
+                advance(checked.run_id)
     for problem in problems:
         print_error(problem)
     for checked in found:
@@ -77,18 +76,3 @@ def _print(checked: Checked, journal: str | None) -> None:
         fork = write_command("fork", checked.run_id, at=str(checked.events), journal=journal)
         advice += f", or continue from before the damage: {fork}"
     print_note(f"run {checked.run_id}: {write_count(checked.events, 'event')} can be read; {advice}")
-
-
-def with_bar(items: Iterable[T], noun: str, total: int | None) -> Iterator[T]:
-    """Yield `items`, and show on a terminal how many of `total` there were."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("checking {task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=stderr(), transient=True) as progress:
-        bar = progress.add_task(noun, total=total)
-        for item in items:
-            progress.advance(bar)
-            yield item

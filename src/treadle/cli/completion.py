@@ -1,4 +1,4 @@
-"""`treadle completion`: the script by which a shell completes commands, options, runs and models."""
+"""`treadle completion`: the script with which a shell completes commands, options, runs and models."""
 
 import os
 from enum import StrEnum
@@ -38,12 +38,12 @@ _PLACES = {
 def completion(
     shell: Annotated[
         Shell | None,
-        typer.Argument(metavar="SHELL", help="Default: the shell of $SHELL.", show_default=False),
+        typer.Argument(metavar="SHELL", help="The shell. Default: that of $SHELL.", show_default=False),
     ] = None,
 ) -> int:
     """Print the script that makes a shell complete the commands of treadle.
 
-    Put the command of the first example into the file that the shell reads at its start.
+    Put the command of the first example into the startup file of the shell.
     """
     from typer._completion_shared import get_completion_script
 

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the exit code of a command says. A command about several runs returns the gravest code of any."""
+    """The exit codes of commands. A command for several runs returns the gravest of their codes."""
 
     DONE = 0
     FAILED = 1

@@ -10,6 +10,7 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.options.complete import complete_format
+from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.files import write_whole
 from treadle.cli.terminal.journals import Apart, find_runs, open_existing
 from treadle.cli.terminal.output import print_lines, print_note, write_count
@@ -62,13 +63,16 @@ def export(
         run_ids = find_runs(opened, runs, is_all=is_all)
         if is_all and format_ != JOURNAL_FORMAT:
             run_ids = _keep_finished(opened, run_ids)
-        lines = write_lines(
-            opened, run_ids, format_, lambda run_id, why: skips.append(f"{run_id} left out: {why}"), apart
-        )
-        if out is None:
-            print_lines(lines)
-        else:
-            count = write_whole(lines, out)
+
+        def on_skip(run_id: str, why: str) -> None:
+            skips.append(f"{run_id} left out: {why}")
+
+        with bar("exporting", len(run_ids), is_json=out is None) as advance:
+            lines = write_lines(opened, run_ids, format_, on_skip, apart, advance)
+            if out is None:
+                print_lines(lines)
+            else:
+                count = write_whole(lines, out)
     for skip in skips[:_MAX_LISTED]:
         print_note(skip)
     if len(skips) > _MAX_LISTED:
@@ -95,10 +99,11 @@ def write_lines(
     format_: str,
     on_skip: Callable[[str, str], None],
     apart: Apart,
+    on_done: Callable[[str], None] = lambda run_id: None,
 ) -> Iterator[bytes]:
-    """Yield the lines of an export; `on_skip` gets each run that is left out, and the reason.
+    """Yield the lines of an export. `on_skip` is called with each run that is left out, and the reason.
 
-    A run that is damaged is left out whole.
+    A damaged run is left out completely. `on_done` is called with each run after its lines.
     """
     for run_id in run_ids:
         with SpooledTemporaryFile(_IN_MEMORY_BYTES) as file, apart.guard(run_id):
@@ -108,3 +113,4 @@ def write_lines(
                 file.writelines(export_rows(journal, [run_id], format_, on_skip=on_skip))
             file.seek(0)
             yield from (line.rstrip(b"\n") for line in file)
+        on_done(run_id)

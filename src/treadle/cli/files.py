@@ -43,7 +43,7 @@ def files(
 ) -> ExitCode:
     """List the files of a run, or write them to a folder.
 
-    They are the files that its tools worked on: those it began with, and what it made of them.
+    These are the files in the run's sandbox: those that it began with, and those that its tools wrote.
     """
     with closing(open_existing(journal)) as opened:
         run_id = find_run(opened, run)

@@ -24,13 +24,14 @@ def import_(
 ) -> int:
     """Import the runs of an exported journal.
 
-    Prints the ids of the runs, which they keep. An import that was interrupted goes on when it is started again.
+    The runs keep their ids, which are printed. If an import is interrupted, start it again.
     """
     with closing(open_or_make(journal, level)) as opened:
         found = import_file(opened, file)
     print_lines([clean(run_id).encode() for run_id in (*found.added, *found.known)])
     if found.known:
-        print_note(f"{write_count(len(found.known), 'run')} of the file had been imported before")
+        verb = "is" if len(found.known) == 1 else "are"
+        print_note(f"{write_count(len(found.known), 'run')} of the file {verb} in the journal already")
     if found.added:
-        print_note("nothing that these runs name is started, asked or sent before you pass --trust")
+        print_note("these runs are not trusted: pass --trust to let a command start or send what they name")
     return ExitCode.DONE

@@ -10,6 +10,7 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.terminal.files import write_whole
 from treadle.cli.terminal.output import print_note
 from treadle.core.errors import ConfigError
 
@@ -76,11 +77,11 @@ def init(
         raise ConfigError(f"{str(path)!r} exists; --force replaces it")
     if path.suffix != ".toml":
         raise ConfigError(f"the name of the file must end with .toml, and {str(path)!r} does not")
-    schema = msgspec.json.format(msgspec.json.encode(config_schema()), indent=2) + b"\n"
+    schema = msgspec.json.format(msgspec.json.encode(config_schema()), indent=2)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(TEMPLATE)
-        (path.parent / SCHEMA_NAME).write_bytes(schema)
+        write_whole([schema], path.parent / SCHEMA_NAME)
+        write_whole([TEMPLATE.rstrip().encode()], path)
     except OSError as error:
         raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from error
     print_note(f"{path} is written, and {SCHEMA_NAME} beside it, which editors use to check it")

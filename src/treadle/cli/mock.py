@@ -60,11 +60,11 @@ def mock(
 ) -> int:
     """Serve models that need no key, to try tools, agents and clients with.
 
-    The model 'oracle' solves the tasks of the task set 'files'. Every other name is a model that repeats what it is
-    told, and calls a tool for each line of a message that reads 'call NAME {json}'. A line 'then' begins the next
-    step; 'say TEXT' gives the final answer. The server speaks OpenAI's chat completions. Ctrl-C stops it.
+    The model 'oracle' solves the tasks of the task set 'files'. Every other name is a model that makes a tool call
+    for each line 'call NAME {json}' of a message, and repeats a message without such a line. A line 'then' begins
+    the next step; 'say TEXT' gives the final answer. The server speaks OpenAI's chat completions. Ctrl-C stops it.
 
-    The same model is there without a server: --model mock:echo.
+    Without a server, use this model as --model mock:echo.
     """
     settings = ServerSettings(
         mistake_rate=mistake_rate,

@@ -11,8 +11,9 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import PolicyOptions
+from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.journals import Apart, find_runs, open_existing, read_started
-from treadle.cli.terminal.output import clean, print_lines, stdout, write_count, write_seconds
+from treadle.cli.terminal.output import clean, print_labelled, print_lines, stdout, write_count, write_seconds
 from treadle.core.replay import Replay
 from treadle.core.replay import replay as replay_events
 from treadle.journal.protocol import Journal
@@ -65,14 +66,16 @@ def replay_runs(
 
     found: list[Replay] = []
     apart = Apart()
-    for run_id in run_ids:
-        with apart.guard(run_id):
-            recorded = read_started(journal, run_id).spec.policy
-            policy = limits.over(recorded)
-            given = policy if policy != recorded else None
-            found.append(replay_events(journal.read(run_id), find_output_fault, given))
-            if not is_quiet:
-                _print(found[-1], is_json=is_json)
+    with bar("replaying", len(run_ids), is_json=is_json) as advance:
+        for run_id in run_ids:
+            with apart.guard(run_id):
+                recorded = read_started(journal, run_id).spec.policy
+                policy = limits.over(recorded)
+                given = policy if policy != recorded else None
+                found.append(replay_events(journal.read(run_id), find_output_fault, given))
+                if not is_quiet:
+                    _print(found[-1], is_json=is_json)
+            advance(run_id)
     return found
 
 
@@ -89,8 +92,7 @@ def _print(replay: Replay, *, is_json: bool) -> None:
         print_lines([msgspec.json.encode(line)])
         return
     console = stdout()
-    console.print("exact   " if divergence is None else "differs ", end="")
-    events = write_count(replay.events, "event")
-    console.print(f"{clean(replay.run_id)}  {events}", style="dim", soft_wrap=True)
+    found = "exact   " if divergence is None else "differs "
+    print_labelled(console, found, "", f"{replay.run_id}  {write_count(replay.events, 'event')}", "dim")
     if divergence is not None:
         console.print(f"  {clean(str(divergence))}", style="red", soft_wrap=True)

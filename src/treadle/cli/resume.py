@@ -14,6 +14,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.options.complete import complete_run
 from treadle.cli.terminal.agents import RunAgents
+from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.drive import FollowUp, drive, print_follow_up
 from treadle.cli.terminal.execute import execute, run_limited
 from treadle.cli.terminal.format import exit_code, summarize
@@ -137,7 +138,7 @@ def _show(run: Run, shown: o.ViewOptions) -> int:
 def _resume_all(
     agents: RunAgents, run_ids: list[str], parallel_runs: int, follow_up: FollowUp, *, is_json: bool
 ) -> int:
-    """Resume runs, and return the gravest exit code of any."""
+    """Resume runs, and return the gravest of their exit codes."""
     begin = time.monotonic()
     codes: list[int] = []
 
@@ -147,12 +148,14 @@ def _resume_all(
         except TreadleError as error:
             print_error(f"run {run_id}: {error}")
             codes.append(ExitCode.FAILED)
-            return
-        codes.append(exit_code(run))
-        _print(run, follow_up, is_json=is_json)
+        else:
+            codes.append(exit_code(run))
+            _print(run, follow_up, is_json=is_json)
+        advance(run_id)
 
     try:
-        execute(run_limited([partial(resume_run, run_id) for run_id in run_ids], parallel_runs))
+        with bar("resuming", len(run_ids), is_json=is_json) as advance:
+            execute(run_limited([partial(resume_run, run_id) for run_id in run_ids], parallel_runs))
     except KeyboardInterrupt:
         left = write_count(len(run_ids) - len(codes), "run")
         print_interrupted(f" with {left} unfinished; continue with: " + follow_up.write("resume", all=True))

@@ -40,12 +40,13 @@ Text: TypeAlias = Annotated[
     str | None,
     typer.Argument(
         metavar="TEXT",
-        help="What to do; - reads it from standard input. Otherwise what is piped in follows the text.",
+        help="The user's message, or - to read it from standard input. What is piped in follows a message.",
         show_default=False,
     ),
 ]
 TaskName: TypeAlias = Annotated[
-    str | None, typer.Option("--task", metavar="SET:ID", help="A task, whose outcome is graded.")
+    str | None,
+    typer.Option("--task", metavar="SET:ID", help="A task of a task set; its check grades the run."),
 ]
 Attach: TypeAlias = Annotated[
     list[Path] | None,
@@ -57,7 +58,9 @@ Attach: TypeAlias = Annotated[
 ]
 Out: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--out", "-o", metavar="DIR", help="A new folder for the files that the run changed."),
+    typer.Option(
+        "--out", "-o", metavar="DIR", help="A new folder to which the files that the run changed are written."
+    ),
 ]
 Schema: TypeAlias = Annotated[
     Path | None,

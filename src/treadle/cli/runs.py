@@ -161,7 +161,7 @@ def _print_table(found: list[RunInfo]) -> None:
     console = stdout()
     columns = _COLUMNS if console.width >= _WIDE else _COLUMNS[:-1]
     rows = [_write_row(info)[: len(columns)] for info in found]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     taken = 0
     for index, name in enumerate(columns):
         width = max(len(name), *(len(row[index]) for row in rows))

@@ -1,8 +1,8 @@
 """The entry point of the command `treadle`, which prepares the process before anything else is imported.
 
-The standard streams are made usable: one that was closed is opened, so that no file gets its number, and one that
-is not UTF-8 gets replacements for characters that it does not have. Ctrl-C ends the process at once until the
-command's function begins, because an import that is interrupted may fail in any way.
+It makes the standard streams usable: a closed stream is opened, so that no other file gets its number, and a
+stream that is not UTF-8 gets replacements for the characters that it lacks. Until the command's function begins,
+Ctrl-C ends the process at once, because an interrupted import may fail in any way.
 """
 
 import codecs
@@ -26,7 +26,7 @@ def main() -> NoReturn:
 
 
 def allow_interrupts() -> None:
-    """Let Ctrl-C raise `KeyboardInterrupt` from now on, if it ended the process at once until now."""
+    """Let Ctrl-C raise `KeyboardInterrupt` from now on, instead of ending the process at once."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -58,7 +58,7 @@ def _prepare_streams() -> None:
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that an encoding does not have; see `codecs.register_error`."""
+    """Replace characters that an encoding lacks; see `codecs.register_error`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_PLAIN)

@@ -10,10 +10,19 @@ import typer
 from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.terminal.bar import bar, spinner
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import import_file
 from treadle.cli.terminal.journals import Apart, find_runs, open_existing
-from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
+from treadle.cli.terminal.output import (
+    clean,
+    print_error,
+    print_labelled,
+    print_lines,
+    print_note,
+    stdout,
+    write_count,
+)
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
@@ -42,10 +51,9 @@ def verify(
 ) -> int:
     """Make the tool calls of runs again in a fresh sandbox and compare the results.
 
-    The tools are those of --tools, then those that the run's journal names and the built-in ones. A call of effect
-    'once' is never made again.
-    The exit code is 0 if every result that was compared is the same, and 1 if one differs, if a call's tool is
-    missing, or if none of a run's calls could be compared.
+    The tools are those of --tools, then those that the journal names, then Treadle's own. A call with the effect
+    'once' is never made again. The exit code is 0 if all compared results are the same. It is 1 if a result
+    differs, if the tool of a call is missing, or if no call of a run could be compared.
     """
     if runs and len(runs) == 1 and runs[0].endswith(".jsonl"):
         memory = MemoryJournal()
@@ -75,15 +83,20 @@ def _verify(
     apart = Apart()
 
     async def verify_all() -> None:
-        for run_id in run_ids:
-            with apart.guard(run_id):
-                try:
-                    found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
-                except UntrustedError as error:
-                    print_error(str(UntrustedError(error.run, error.demands, "pass --trust")))
-                    refused.append(run_id)
-                    continue
-                _print(found[-1], is_json=is_json)
+        with bar("verifying", len(run_ids), is_json=is_json) as advance:
+            for run_id in run_ids:
+                with apart.guard(run_id):
+                    await verify_one(run_id)
+                advance(run_id)
+
+    async def verify_one(run_id: str) -> None:
+        try:
+            found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
+        except UntrustedError as error:
+            print_error(str(UntrustedError(error.run, error.demands, "pass --trust")))
+            refused.append(run_id)
+        else:
+            _print(found[-1], is_json=is_json)
 
     execute(verify_all())
     if not is_json and len(found) > 1:
@@ -96,7 +109,7 @@ def _verify(
     missing = sum(len(item.unavailable) for item in found)
     if missing and not is_json:
         print_note(
-            f"{write_count(missing, 'call')} not made again, because the tool is missing; give it with --tools"
+            f"{write_count(missing, 'call')} not made again, because the tool is missing; name it with --tools"
         )
     is_good = not refused and not apart.count and all(_is_good(item) for item in found)
     return ExitCode.DONE if is_good else ExitCode.FAILED
@@ -111,7 +124,8 @@ def _refuse_strange_tools(journal: Journal, run_ids: Sequence[str], tools: Seque
     """Raise an error if no run has any of the given tools. Raises: `ConfigError`."""
     from treadle.tools.resolve import resolve_tools
 
-    given = {tool.spec.name for tool in resolve_tools(tools)}
+    with spinner("starting the tools"):
+        given = {tool.spec.name for tool in resolve_tools(tools)}
     known = (
         {spec.name for run_id in run_ids for spec in Run.load(run_id, journal).state.tools}
         if given
@@ -137,13 +151,8 @@ def _print(verification: "Verification", *, is_json: bool) -> None:
     elif verification.skipped:
         found, style = "partly  ", "yellow"
     skipped = f", {verification.skipped:,} skipped" if verification.skipped else ""
-    console.print(found, style=style, end="")
-    console.print(
-        f"{clean(verification.run_id)}  {verification.matched:,} of "
-        f"{write_count(verification.calls, 'call')}{skipped}",
-        style="dim",
-        soft_wrap=True,
-    )
+    counts = f"{verification.matched:,} of {write_count(verification.calls, 'call')}{skipped}"
+    print_labelled(console, found, style, f"{verification.run_id}  {counts}", "dim")
     for skip in verification.skips:
         console.print(f"  skipped: {clean(skip)}", style="yellow", soft_wrap=True)
     for difference in verification.differences:

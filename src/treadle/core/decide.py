@@ -197,7 +197,7 @@ def judge_answer(state: State, output: str, fault: str | None) -> Append:
 
 
 def recorded_fault(state: State, body: e.DurableBody | None) -> str | None:
-    """Return the fault of an answer that `body`, the event after it, tells; `None` if the answer was taken."""
+    """Return the fault of an answer, read from `body`, the event after the answer; `None` if there was none."""
     if isinstance(body, e.MessageInjected):
         return body.output_fault
     if isinstance(body, e.TurnCompleted) and body.error is not None:

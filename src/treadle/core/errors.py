@@ -127,7 +127,7 @@ class ToolError(TreadleError, RuntimeError):
 class RetryWithMessage(ToolError):  # noqa: N818
     """Raised by a tool if the model should call it again, in the way that the message says.
 
-    `tool(max_retries=...)` bounds how often that may happen in a row.
+    `tool(max_retries=...)` limits how often that may happen in a row.
     """
 
 
@@ -157,17 +157,18 @@ class UntrustedError(JournalError):
     def __init__(self, run: str, demands: tuple[str, ...], remedy: str = "pass trust=True") -> None:
         super().__init__(run, demands, remedy)
         self.run = run
-        """The run, or what was made of it, as the message names it."""
+        """The name of the run, or of an agent spec of it, for the message."""
         self.demands = demands
-        """What using the run would start, import, open, ask and send: phrases that begin with a verb."""
+        """The things that using the run would start, import, open, ask and send: phrases that begin with a
+        verb."""
         self.remedy = remedy
-        """What to do if the run is trusted."""
+        """What to do to trust the run."""
 
     def __str__(self) -> str:
-        listed = "; ".join(dict.fromkeys(self.demands)) or "nothing that its journal names"
+        listed = "; ".join(dict.fromkeys(self.demands)) or "nothing"
         return (
             f"{self.run} was imported, or its file was written by another user, machine or version of Treadle, and "
-            f"nobody here has said that it is trusted. Using it would: {listed}. If you trust it, {self.remedy}"
+            f"is not trusted. Using it would: {listed}. If you trust it, {self.remedy}"
         )
 
 

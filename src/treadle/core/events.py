@@ -385,7 +385,8 @@ Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
 
 
 class _Forwarding:
-    """The attributes that events and deltas share. Those of the body can be read directly, without `.body`."""
+    """The attributes that events and deltas share. The attributes of the body can be read directly, without
+    `.body`."""
 
     __slots__ = ()
 
@@ -525,7 +526,7 @@ _probe = msgspec.json.Decoder(_Probe)
 _line = msgspec.json.Decoder(_Line)
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What a decoder raises for JSON that is malformed, is not UTF-8, or is nested too deeply."""
+"""The exceptions of a decoder for JSON that is malformed, is not UTF-8, or is nested too deeply."""
 
 encode_body = _encoder.encode
 """Return a body as JSON: an object whose first key is `type`."""

@@ -142,7 +142,7 @@ class _Joined(Generic[S]):
         """The states before the first item and after each item."""
         self.blocks: list[bytes] = []
         self._ends: list[list[int]] = []
-        """For each block, where each of its results ends."""
+        """The end of each result within its block, for each block."""
         self.rest: list[bytes] = []
         """The results of the last block."""
 

@@ -25,7 +25,7 @@ _CODES = (
     "&#x{:X};",
     "&#{:03};",
 )
-"""How texts write a character that is neither a letter nor a digit, by its number."""
+"""The ways to escape a character that is neither a letter nor a digit, by its number."""
 
 
 class Mask:
@@ -37,13 +37,13 @@ class Mask:
         self._forms = sorted(forms, key=len, reverse=True)
 
     def hide(self, text: str) -> str:
-        """Return `text` without the secrets that it holds whole."""
+        """Return `text` without the secrets that it contains completely."""
         for form in self._forms:
             text = text.replace(form, MASK)
         return text
 
     def hide_bytes(self, data: bytes) -> bytes:
-        """Return `data`, which may be any file, without the secrets that it holds whole."""
+        """Return `data`, which may be any file, without the secrets that it contains completely."""
         for form in self._forms:
             data = data.replace(form.encode(errors="surrogatepass"), MASK.encode())
         return data
@@ -51,7 +51,8 @@ class Mask:
     def hide_pieces(self, text: str) -> str:
         """Return `text` without the secrets and without their beginnings and ends, which somebody may have cut off.
 
-        This is for errors. A piece has at least half of a secret, or 8 characters; ordinary text can have them too.
+        This is for errors. A piece is at least half of a secret, or 8 characters; ordinary text may contain such
+        pieces too.
         """
         text = self.hide(text)
         backwards, size = text[::-1], len(text)
@@ -68,7 +69,7 @@ class Mask:
 
 
 def forms_of(secret: str) -> set[str]:
-    """Return the forms that `secret` may have: as it is, and escaped for JSON, HTML, URLs, Python and base64."""
+    """Return the forms of `secret`: unchanged, and escaped for JSON, HTML, URLs, Python and base64."""
     if len(secret) < MIN_SECRET_CHARS:
         return set()
     quoted = json.dumps(secret, ensure_ascii=False)[1:-1]
@@ -114,7 +115,7 @@ def hide_in_url(url: str) -> str:
 
 
 def secrets_of_url(url: str) -> list[str]:
-    """Return the user, the password and the values of the query of a URL, as they are and decoded."""
+    """Return the user, the password and the values of the query of a URL, both unchanged and decoded."""
     try:
         parts = urlsplit(url)
     except ValueError:

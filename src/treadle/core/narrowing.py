@@ -114,4 +114,4 @@ else:
     from treadle.core.events import Ephemeral, Event
 
 Item: TypeAlias = Event | Ephemeral
-"""What a listener and a stream get: an event, or a delta."""
+"""The type of the items of a listener and a stream: an event or a delta."""

@@ -1,12 +1,14 @@
-"""Contents that are stored as changes to other contents, so that an edit of a file does not keep it whole again.
+"""Contents that are stored as changes to other contents, so that an edit of a file does not store the whole file
+again.
 
 Under the SHA-256 of a content a store has the content, or a patch that makes it from another stored content, its
-base. The hash tells them apart: a patch has another one. What was patched is checked by its hash when it is read.
+base. The hash distinguishes them, because a patch has a different hash. A content that is made from patches is
+checked against its hash when it is read.
 
 The versions of a file are numbered since the newest one that is stored whole, number 0. The base of version n is
-version n with the lowest bit that is set cleared. So reading version n takes as many patches as n has bits that are
-set, and all patches together hold each change log2(n) times at most. If a patch would take more than half of the
-content's size, the content is stored whole and is number 0 again.
+the version whose number is n without its lowest set bit. So reading version n takes as many patches as n has set
+bits, and all patches together contain each change at most log2(n) times. If a patch would take more than half of
+the content's size, the content is stored whole and is number 0 again.
 """
 
 import hashlib
@@ -28,15 +30,15 @@ Piece: TypeAlias = bytes | tuple[int, int]
 
 _MAGIC = b"\x00treadle patch 1\n"
 _MIN_BYTES = 512
-"""Smaller contents are stored whole."""
+"""The size below which a content is stored whole."""
 _MAX_BYTES = 1024**3
-"""Larger contents are stored whole, and no patch makes a larger one."""
+"""The size above which a content is stored whole. No patch makes a larger content."""
 _MIN_CHUNK = 64
 _MAX_CHUNKS = 16_384
 
 
 class Patch(Struct, frozen=True, array_like=True):
-    """How a content is made from its base."""
+    """The instructions to make a content from its base."""
 
     number: int
     """The number of the version."""
@@ -85,7 +87,7 @@ def load(read: ReadStored, digest: str) -> tuple[Version, bytes]:
     for patch in patches:
         content = _apply(patch.pieces, content)
     if hashlib.sha256(content).hexdigest() != digest:
-        raise JournalError(f"the content {digest!r} is damaged: its hash is another")
+        raise JournalError(f"the content {digest!r} is damaged: it has another hash")
     return Version(digest, _number_of(patches), tuple(patches)), content
 
 
@@ -233,7 +235,7 @@ def _find_chunks(old: bytes, new: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _cutter(size: int) -> re.Pattern[bytes]:
-    """Return a pattern that cuts bytes into chunks at ends of lines and the like, wherever the chunks begin."""
+    """Return a pattern that cuts bytes into chunks, depending only on the bytes around a cut."""
     low = _MIN_CHUNK
     while size > low * _MAX_CHUNKS:
         low *= 2

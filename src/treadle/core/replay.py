@@ -150,8 +150,8 @@ class _Replayer:
                 return  # what follows is decided anew
 
     def _judge(self, action: CheckAnswer) -> Sequence[e.DurableBody]:
-        """Return what follows from an answer. A recorded fault is kept: another validator may word it differently,
-        and the validators of the caller's type are not in the journal."""
+        """Return the action that follows an answer. A recorded fault is used again, because another validator may
+        word it differently, and the journal does not have the validators of the caller's type."""
         fault = recorded_fault(self.state, self._next)
         if fault is not None:
             return judge_answer(self.state, action.text, fault).bodies

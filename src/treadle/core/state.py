@@ -96,7 +96,7 @@ class Spent(Struct, gc=False):
     calls_by_tool: dict[str, int] = {}
     """Calls of each tool that has a limit of calls in a turn."""
     retries_by_tool: dict[str, int] = {}
-    """How often in a row each tool asked for another call. Tools whose last call succeeded are left out."""
+    """How often in a row each tool asked for another call; without the tools whose last call succeeded."""
     rejected_answers: int = 0
     """Answers that did not fit the schema."""
     tokens: int = 0
@@ -150,10 +150,10 @@ class State(Struct, gc=False):
     failure: e.InferenceFailed | None = None
     """The failure of the newest inference, if its last attempt failed."""
     hold: tuple[float, float, str | None] | None = None
-    """The wait that a server asked for in its newest answer, an error: its end, its length in seconds, and the name
-    of the model; `None` if there is none."""
+    """The wait that a server asked for in its newest answer, which was an error: the end of the wait, its length
+    in seconds, and the name of the model; `None` if there is none."""
     counts_lost: bool = True
-    """True if inferences that may have been paid for count for the budgets although their answers were lost."""
+    """True if inferences whose answers were lost count for the budgets, because they may have been paid for."""
     asked: e.InferenceStarted | None = None
     """The newest inference if its outcome is not recorded; `None` if it is."""
     limit: StopReason | None = None

@@ -118,8 +118,8 @@ class ToolErrorKind(StrEnum):
 
 
 UNREADABLE_CALL = "unreadable_call"
-"""The name of a call whose own name cannot be read. Its arguments are the text that the model wrote, and what is
-wrong with it, if somebody said so, is in `ToolCall.opaque` under the same name."""
+"""The name of a call whose own name cannot be read. Its arguments are the text that the model wrote. If the server
+said what is wrong with it, `ToolCall.opaque` has that under the same name."""
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -318,7 +318,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     max_concurrent: int | None = None
     """How many calls of this tool may run at the same time in one run. `None`: only the policy's limit applies."""
     max_retries: int = 3
-    """How often in a row the tool may ask the model for another call; its calls are then not run in that turn."""
+    """How often in a row the tool may ask the model for another call. After one more, its calls are not run in
+    that turn."""
     output_schema: dict[str, Json] | None = None
     """The JSON Schema of `ToolResult.structured`; `None` if the tool declares none."""
     may_differ: tuple[str, ...] = ()

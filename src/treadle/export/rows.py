@@ -43,7 +43,7 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
     simulated: tuple[str, ...] = ()
     """The ids of the calls whose result was simulated and not returned by a real tool."""
     models: tuple[str, ...] = ()
-    """The names of the models of the assistant messages, in order. Empty if `model` said all of them."""
+    """The names of the models that wrote the assistant messages, in order. Empty if `model` wrote all of them."""
     event_version: str = ""
     treadle_version: str = ""
 

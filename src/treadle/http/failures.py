@@ -19,7 +19,7 @@ class Timeouts(Struct, frozen=True):
     """The time-outs of a request, in seconds."""
 
     silence: float = 600.0
-    """The longest time in which no byte of the answer arrives. Each byte starts it again, whatever it means."""
+    """The longest time in which no byte of the answer arrives. Every byte starts it again."""
     connect: float = 10.0
     """The longest time for opening a connection."""
     total: float = 1800.0
@@ -87,7 +87,7 @@ def _unsent(error: TransportError) -> TransportError:
 
 
 def answer_timeout(origin: str, timeouts: Timeouts, *, is_total: bool) -> ProviderTimeoutError:
-    """Return the error for an answer that did not go on, or was not complete, in time."""
+    """Return the error for an answer that stopped for too long, or was not complete in time."""
     if is_total:
         what = f"did not give its whole answer within {timeouts.total:g} s; raise total_"
     else:

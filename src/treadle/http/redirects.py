@@ -57,7 +57,7 @@ def refuse(origin: str, other: str, status: int) -> str:
 
 
 def join(url: str, location: str) -> "Url | None":
-    """Return the URL that `location` means in an answer of `url`; `None` if it is not a valid URL."""
+    """Return the URL of a `location` header in an answer of `url`; `None` if it is not a valid URL."""
     try:
         return _parse(url).join(location)
     except ValueError:

@@ -53,7 +53,7 @@ class ClientSettings(Struct, frozen=True):
     """The longest time in which nothing arrives."""
     idle_timeout_seconds: float = 90.0
     pinned: tuple[str, str] | None = None
-    """A host name and the only address it may lead to. Such a client uses no proxy."""
+    """A host name, and the only address that it may have. Such a client uses no proxy."""
 
 
 @lru_cache(maxsize=256)

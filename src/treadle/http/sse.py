@@ -1,7 +1,7 @@
 """Readers of streams: lines, and the data of server-sent events. They do no I/O.
 
-A line ends with a line feed, a carriage return, or both. Source: WHATWG HTML, section "Server-sent events". Event
-names, ids, retry times and comments are skipped, because model servers put everything into the data.
+A line ends with a line feed, a carriage return, or both. Event names, ids, retry times and comments are skipped,
+because model servers put everything into the data. Source: WHATWG HTML, section "Server-sent events".
 """
 
 BOM = b"\xef\xbb\xbf"

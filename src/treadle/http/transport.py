@@ -48,10 +48,10 @@ class HttpTransport:
     ) -> None:
         """Create a transport.
 
-        `timeout_seconds` limits the time in which nothing arrives: each byte of an answer starts it again, so that
-        an answer that is still being streamed is never cut by it. `total_timeout_seconds` limits the time from the
-        start of a request to the end of the answer's body. Raises: `ConfigError` for a time-out that is not a
-        positive number.
+        `timeout_seconds` limits the time in which nothing arrives. Each byte of an answer starts it again, so it
+        never ends an answer that is still being streamed. `total_timeout_seconds` limits the time from the start
+        of a request to the end of the answer's body. Raises: `ConfigError` for a time-out that is not a positive
+        number.
         """
         self._timeouts = failures.Timeouts(timeout_seconds, connect_timeout_seconds, total_timeout_seconds)
         self._reqwest = ReqwestTransport(self._timeouts)

@@ -1,4 +1,4 @@
-"""The check of a whole journal: whether everything in it can be read and is what was written."""
+"""The check of a whole journal: whether everything in it can be read and is unchanged."""
 
 from collections.abc import Iterator
 
@@ -11,13 +11,13 @@ from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
 
 
 class Checked(Struct, frozen=True):
-    """What the check of one run found."""
+    """The result of checking one run."""
 
     run_id: str
     events: int
-    """How many events are whole, from the first one on. A new run can be forked from them."""
+    """The number of events before the first damaged one. A new run can be forked from them."""
     contents: int
-    """How many contents of files and artifacts were read for this run and for no other one before."""
+    """The number of contents of files and artifacts that were read for this run and not for one before it."""
     problems: tuple[str, ...] = ()
     """What is damaged; empty if the run is whole."""
 
@@ -61,7 +61,7 @@ class Check:
         return self._contents[digest]
 
     def _compare(self, run_id: str, facts: Facts) -> str | None:
-        """Return what a listing says wrongly about a run with these facts."""
+        """Return what a listing has wrong about a run with these facts."""
         found = [info for info in self._list(run_id) if info.run_id == run_id]
         if not found:
             return f"run {run_id!r} is missing in the listing"

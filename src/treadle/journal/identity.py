@@ -1,8 +1,8 @@
 """The proof that this user wrote a journal file, or trusts a run in it.
 
 A proof in the file is a seal: a code that only the user's secret makes. The secret is TREADLE_SECRET, or a file in
-the user's state folder. A file also carries an extended attribute where the system has them. Copying a file to
-another machine drops the attribute, and a container keeps it when its home folder is new.
+the user's state folder. If the system has extended attributes, a file also has one. It is lost when the file is
+copied to another machine, and it remains when a container gets a new home folder.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _SECRET_BYTES = 32
 
 
 def make_seal(*texts: str) -> str:
-    """Return a seal over `texts`, which `is_sealed` accepts; "" if this user can keep no secret."""
+    """Return a seal over `texts`, which `is_sealed` accepts; "" if this user has no place for a secret."""
     return _seal(_read_secret() or _make_secret(), texts)
 
 
@@ -52,7 +52,7 @@ def _seal(secret: bytes | None, texts: tuple[str, ...]) -> str:
 
 
 def _secret_path() -> Path | None:
-    """Return the path of the file that holds the secret; `None` if the user has no home."""
+    """Return the path of the file with the secret; `None` if the user has no home folder."""
     try:
         return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "treadle" / "secret"
     except RuntimeError:
@@ -70,7 +70,7 @@ def _read_secret() -> bytes | None:
 
 
 def _make_secret() -> bytes | None:
-    """Write a new secret, unless another process does so first, and return the one that is kept."""
+    """Write a new secret, unless another process does so first, and return the secret in the file."""
     path = _secret_path()
     if path is not None:
         with contextlib.suppress(OSError):

@@ -32,7 +32,7 @@ class _Run(Struct):
     blobs: dict[str, bytes]
     checksum: int
     total: int | None = None
-    """How many events the run has; `None` if the file does not tell."""
+    """How many events the run has; `None` if the file does not say it."""
 
 
 class _Export(Struct, omit_defaults=True):
@@ -103,11 +103,11 @@ class Imported(Struct, frozen=True):
 
 
 async def import_lines(journal: Journal, lines: Iterable[bytes]) -> Imported:
-    """Import the runs in `lines`, which are not trusted until somebody says so.
+    """Import the runs in `lines`. They are not trusted until the user says so.
 
     The lines of several runs may be mixed; empty lines are skipped. `lines` is read in a thread, so it may be an
-    open file. Nothing is imported unless all lines are valid. Each run is imported whole or not at all, and an
-    import that was interrupted goes on when it is called again.
+    open file. Nothing is imported unless all lines are valid. Each run is imported whole or not at all. If an
+    import was interrupted, another call continues it.
 
     Raises: `JournalError` that names the line if it is not an event, if an event is out of order, or if a content
     is missing or damaged; `RunExistsError` if the journal has a run with the same id and other events.
@@ -185,7 +185,7 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
 
 
 def _check_line(line: bytes, event: e.Event, run: _Run) -> None:
-    """Compare a line with its checksum. Raises: `JournalError` if it is another one."""
+    """Compare a line with its checksum. Raises: `JournalError` if they differ."""
     try:
         export = _line.decode(line).export
     except e.UNREADABLE as error:

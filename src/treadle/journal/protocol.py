@@ -36,7 +36,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     run_id: str
     status: str
     """`running`, `paused` or `finished`. A run whose process died stays `running` until it is resumed. `damaged`
-    if the store cannot read these facts; `error` then says why, and nothing else is known."""
+    if the store cannot read these facts; then `error` says why, and the other fields are empty."""
     stop_reason: str | None = None
     """Why the run is finished (a `StopReason`), or why it is paused (`RunPaused.reason`)."""
     fault: str | None = None
@@ -135,11 +135,11 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     """The options that `open_journal` passes to a store. A store refuses an option that it cannot fulfil."""
 
     level: str = "process"
-    """What a kept event survives at least: `memory`, `process` or `power`."""
+    """The level, which says what a stored event survives: `memory`, `process` or `power`."""
     must_exist: bool = False
     """True to refuse to create a store."""
     lease_seconds: float = 10.0
-    """If this process sends no heartbeat for so long, others may take its runs over."""
+    """If this process sends no heartbeat for this time, other processes may take its runs over."""
     clock: Clock = time
 
 
@@ -214,7 +214,7 @@ class Journal(Protocol):
         ...
 
     def is_trusted(self, run_id: str) -> bool:
-        """Return whether what the run names may be used: the user began the run here, or trusts it. Blocks.
+        """Return whether the run is trusted: the user began it here, or trusts it. Blocks.
 
         Raises: `RunNotFoundError`.
         """
@@ -227,20 +227,20 @@ class Journal(Protocol):
     async def acquire(self, run_id: str) -> RunWriter:
         """Take the lease of a run that exists, and return its writer.
 
-        If the owner of the lease seems to be dead without that being certain, this waits as long as its leases
-        last. Raises: `RunNotFoundError`, or `LeaseHeldError` if another live process or task drives the run.
+        If the owner of the lease seems to be dead, but this is not certain, wait as long as its leases last.
+        Raises: `RunNotFoundError`, or `LeaseHeldError` if another live process or task drives the run.
         """
         ...
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[Event]:
         """Return the kept events of a run in order, from `after_seq` + 1 up to and including `until_seq`. Blocks.
 
-        Raises: `RunNotFoundError`; `JournalError` if the run is damaged. Damage after `until_seq` is not looked at.
+        Raises: `RunNotFoundError`; `JournalError` if the run is damaged. Damage after `until_seq` is ignored.
         """
         ...
 
     def scan(self, run_id: str) -> Iterator[Event]:
-        """Yield what `read` returns, with few events in memory at a time. Blocks."""
+        """Yield the events that `read` returns, with few of them in memory at a time. Blocks."""
         ...
 
     def find_faults(self) -> Iterator[str]:

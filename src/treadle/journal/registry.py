@@ -33,9 +33,9 @@ def open_journal(
     """Open the journal at `path`, and create it if it does not exist.
 
     `path` is a file's path, `"memory:"` for a journal in memory, or the address of another registered store, such
-    as `scheme://host/name`. `None` stands for the default file. `level` says what a kept event survives: `process`
-    survives kill -9, `power` a loss of power. A file keeps the strongest level that it was opened with. If this
-    process sends no heartbeat for `lease_seconds`, others may take its runs over.
+    as `scheme://host/name`. `None` stands for the default file. `level` says what a stored event survives: at
+    `process` kill -9, at `power` also a power loss. A file keeps the strongest level that it was opened with. If
+    this process sends no heartbeat for `lease_seconds`, other processes may take its runs over.
 
     Raises: `ConfigError` for an unknown store or level; `JournalError` for a file that does not exist although it
     must, that belongs to another program or a newer Treadle, or that cannot be opened.
@@ -52,7 +52,7 @@ def open_journal(
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of a journal. The folder `.treadle` is for its owner alone, and git ignores it.
+    """Make the folder of a journal. Only its owner can read a folder `.treadle`, and git ignores it.
 
     Raises: `JournalError`.
     """

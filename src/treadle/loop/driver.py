@@ -100,7 +100,7 @@ class Driver:
         self.bench.report = None if listener is None else _Progress(listener, asyncio.get_running_loop())
 
     def give_up_listener(self) -> None:
-        """Do not wait for a listener that may not return; see `Listener.give_up`."""
+        """Stop waiting for the listener; see `Listener.give_up`."""
         if self._listener is not None:
             self._listener.give_up()
 

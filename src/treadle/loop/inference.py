@@ -50,9 +50,9 @@ class Inference:
         self.on_delta: Callable[[e.Delta], None] | None = None
         """The function that gets each piece of an answer as it arrives; `None`: answers are not streamed."""
         self._is_begun = False
-        """True if a request was made, so that the waits which servers asked for before are over."""
+        """True if a request was sent, so that an earlier wait that a server asked for is over."""
         self._hide: _Hide | None = None
-        """What replaces the parts that the model cannot be sent; `None` until there was one."""
+        """The replacement of parts that the model does not accept; `None` until there was one."""
         self._call_ids: set[str] | None = None
         self._token_ids: tuple[int, ...] = ()
 
@@ -209,7 +209,7 @@ class _Contents(Mapping[str, bytes]):
 
 
 def find_hold(hold: tuple[float, float, str | None], now: float) -> Hold | None:
-    """Return what is left of a wait that the journal tells of; `None` if it is over."""
+    """Return the rest of a wait that the journal records; `None` if it is over."""
     until, seconds, model = hold
     # A clock that was set back must not prolong the wait.
     left = min(seconds, until - now)
@@ -295,7 +295,7 @@ def whole_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> tuple[int, .
 async def check_answer(
     find_fault: answers.FindFault | None, state: State, action: CheckAnswer, outbox: Outbox
 ) -> None:
-    """Check an answer by `find_fault`, or only against the run's schema."""
+    """Check an answer with `find_fault`; without one, only against the run's schema."""
     # Imported here because only runs with a schema need the validator.
     from treadle.tools.schema.output import find_output_fault
 

@@ -15,8 +15,8 @@ Emit: TypeAlias = Callable[[Item], Awaitable[None] | None]
 class Listener:
     """A queue in front of a listener, which gets one item after another, in order.
 
-    What a listener returns is awaited before the next item. An exception of a listener ends the drive of its run:
-    `idle` raises it.
+    If a listener returns an awaitable, it is awaited before the next item. If a listener raises an exception, its
+    run stops, because `idle` raises the exception.
     """
 
     __slots__ = ("_emit", "_error", "_is_async", "_items", "_run_id", "_task")
@@ -60,7 +60,7 @@ class Listener:
             raise self._error
 
     def give_up(self) -> None:
-        """Do not wait for an asynchronous listener any more, nor for one that failed.
+        """Stop waiting for an asynchronous listener, and ignore its failure.
 
         A run that is cancelled ends even if its listener does not return.
         """
@@ -68,7 +68,7 @@ class Listener:
             self.end()
 
     def end(self) -> None:
-        """Tell the listener nothing from now on."""
+        """Pass no more items to the listener."""
         self._emit = self._error = None
         self._items.clear()
         if self._task is not None:

@@ -30,7 +30,7 @@ class Hold(Struct, frozen=True):
     model: str | None
     """The name of the model that was asked."""
     seconds: float
-    """How much of the wait is left."""
+    """The rest of the wait, in seconds."""
 
 
 class Watch:
@@ -57,7 +57,8 @@ class Watch:
         self.on_rate_limits = on_rate_limits
         """The function to call with the server's rate limits, if the headers of an answer report them."""
         self.left_seconds = left_seconds
-        """How long the caller waits for the answer; a wait that is longer fails at once. `None`: for any time."""
+        """How long the caller waits for the answer. If a request would wait longer, it fails at once. `None`: no
+        limit."""
         self.held = held
         """The wait that a server asked for before the run was resumed; `None` if there is none."""
 
@@ -108,14 +109,15 @@ def output_mode_of(
 
 
 def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> bool:
-    """Return whether the server of `model` can decode within `schema`: true unless a method `takes_schema` denies
-    it."""
+    """Return whether the server of `model` can decode within `schema`: true unless its method `takes_schema` says
+    no."""
     takes = getattr(model, "takes_schema", None)
     return True if takes is None else bool(takes(schema, has_tools=has_tools))
 
 
 def has_price(model: Model) -> bool:
-    """Return whether the answers of `model` have a cost: true unless an attribute `has_price` denies it."""
+    """Return whether the answers of `model` have a cost: true unless it has an attribute `has_price` that is
+    false."""
     return bool(getattr(model, "has_price", True))
 
 

@@ -1,7 +1,7 @@
 """The rules of a .gitignore file.
 
-Git asks about each file and folder on its own, and does not enter a folder that is ignored. Therefore a rule is
-matched against the name itself, and never against a folder above it.
+Like git, the caller asks for each file and folder separately, and does not enter an ignored folder. Therefore a
+rule is matched against the path itself, and not against the folders above it.
 """
 
 import re
@@ -15,7 +15,7 @@ class Rule(Struct, frozen=True):
 
     pattern: "re.Pattern[str]"
     is_negated: bool
-    """True if the rule says that what matches is not ignored."""
+    """True if paths that match are not ignored."""
     is_for_folders: bool
     """True if only folders match."""
     is_anchored: bool

@@ -81,9 +81,9 @@ class MemorySandbox:
         """The contents, as of `_id`, of the files that changed since."""
         self._states: dict[str, _Content] = {}
         self._states_before: dict[str, _Content | None] = {}
-        """The same for states."""
+        """The same for the states of tools."""
         self._versions: dict[tuple[str, str], Version] = {}
-        """The reported versions that the next ones can be stored as patches of, by `file` or `state` and name."""
+        """The reported versions, which the next ones can be patches of, by `file` or `state` and name."""
         self._lock = Lock()
         for path, content in (files or {}).items():
             name = normalize_file(path)
@@ -257,7 +257,7 @@ class MemorySandbox:
     def _store(
         self, kind: str, name: str, old: _Content | None, new: _Content, blobs: dict[str, bytes]
     ) -> None:
-        """Add to `blobs` what is to be stored for a changed content, whose earlier content is stored already."""
+        """Add the data to store for a changed content to `blobs`. Its earlier content is stored already."""
         prepared = self._prepared.get((kind, name))
         if prepared is not None and prepared[0] is old and prepared[1] is new:
             version, stored = prepared[2:]

@@ -1,7 +1,7 @@
-"""The files of a folder on disk for a sandbox. The folder is only read.
+"""The files of a folder on disk that are copied into a sandbox. The folder is only read.
 
-What an agent has no use for, or must not see, is left out: what git ignores, keys, environments and caches.
-Journals are always left out.
+Files that an agent does not need or must not see are left out: those that git ignores, keys, virtual environments
+and caches. Journals are always left out.
 """
 
 import os
@@ -15,9 +15,9 @@ from treadle.sandbox.gitignore import Rules
 from treadle.sandbox.paths import normalize_file
 
 MAX_BYTES = 256 * 1024 * 1024
-"""The most bytes that all files may have together."""
+"""The limit on the bytes of all files together."""
 MAX_FILE_BYTES = 32 * 1024 * 1024
-"""The size of a file from which it is left out by default."""
+"""The size above which a file is left out by default."""
 
 LEFT_OUT = """
 .git
@@ -81,7 +81,8 @@ service[-_]account*.json
 *.tfstate
 *.tfstate.backup
 """
-"""What is left out by default, in the language of .gitignore: version control, caches, environments and keys."""
+"""The files that are left out by default, as rules of .gitignore: version control, caches, environments and
+keys."""
 
 _MARKS = ("pyvenv.cfg", "CACHEDIR.TAG")
 """Files that mark their folder as a virtual environment or a cache."""
@@ -93,7 +94,7 @@ class Mount(Mapping[str, bytes]):
     def __init__(
         self, path: str | os.PathLike[str], *, is_whole: bool = False, max_bytes: int = MAX_BYTES
     ) -> None:
-        """Read what is at `path`; with `is_whole`, also what is left out by default.
+        """Read the file or folder at `path`; with `is_whole`, including what is left out by default.
 
         A symlink is followed if its target lies in the folder and is not a parent of the link. Empty folders are
         left out.
@@ -217,7 +218,8 @@ class _Selection:
             self._base, self._general = root, []
 
     def leaves_out(self, path: Path, target: Path) -> bool:
-        """Return whether a file or folder is left out; `target` is what a symlink leads to, else the same path."""
+        """Return whether a file or folder is left out. `target` is the target of a symlink, otherwise the same
+        path."""
         is_folder = target.is_dir()
         if self._default.ignores(path.relative_to(self._root).as_posix(), is_folder=is_folder):
             return True

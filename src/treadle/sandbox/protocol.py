@@ -62,10 +62,10 @@ class Sandbox(Protocol):
         ...
 
     def take_delta(self) -> tuple[FileDelta, Mapping[str, bytes]] | None:
-        """Return what changed since the last call, and what to store for each changed content, by its hash.
+        """Return the changes since the last call, and the data to store for each changed content, by its hash.
 
-        That is the content, or a patch of one that was reported before (`core.patches`). Return `None` if nothing
-        changed. The first call reports every file.
+        The data is the content, or a patch of a content that was reported before (`core.patches`). Return `None`
+        if nothing changed. The first call reports every file.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A model for trying things without a key: it answers any text, and calls the tools that the text names.
+"""A model for trials without a key. It answers any text, and calls the tools that the text names.
 
 The lines of the newest user message are its script:
 
@@ -6,8 +6,8 @@ The lines of the newest user message are its script:
     then                begin the next step
     say TEXT            give this final answer
 
-Without `say` the final answer tells the results of the calls, or repeats the message. Like the oracle the model
-keeps no state: the next step follows from the transcript.
+Without `say`, the final answer has the results of the calls, or repeats the message. Like the oracle, the model
+keeps no state: it computes the next step from the transcript.
 """
 
 import json
@@ -40,7 +40,7 @@ _END_OF_LINE = re.compile(r"[^\n]*")
 
 
 class _Script(Struct, frozen=True):
-    """What a user message asks the model to do."""
+    """The script in a user message."""
 
     steps: list[list[tuple[str, str]]]
     """The calls of each step, as names and arguments."""
@@ -49,7 +49,7 @@ class _Script(Struct, frozen=True):
 
 
 class EchoModel:
-    """A model that repeats what it is told, and makes the tool calls that it is told to make."""
+    """A model that makes the tool calls of a script, and repeats a message without a script."""
 
     def __init__(self, name: str = "mock:echo") -> None:
         self.name = name
@@ -112,7 +112,7 @@ def make_model(config: ModelConfig) -> Model:
 def _find_script(messages: Sequence[Message]) -> int:
     """Return the position of the newest message of the user; -1 if there is none.
 
-    A user message that follows a tool result is the loop's, such as its request for a final answer.
+    A user message that follows a tool result comes from the loop, such as the request for a final answer.
     """
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL):
@@ -152,7 +152,7 @@ def _read_arguments(text: str, start: int, line_end: int) -> tuple[str, int]:
 
 
 def _next_calls(script: _Script, made: int) -> list[tuple[str, str]]:
-    """Return the calls that are left of the step that follows `made` calls."""
+    """Return the remaining calls of the step that follows `made` calls."""
     for step in script.steps:
         if made < len(step):
             return step[made:]

@@ -29,7 +29,7 @@ class _NoDeps:
 
 
 NO_DEPS: Final = _NoDeps()
-"""The value of `deps` where none were given."""
+"""The value of `deps` if none were given."""
 
 CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
 
@@ -132,7 +132,7 @@ class ToolContext(Generic[DepsT]):
 
     @property
     def deps(self) -> DepsT:
-        """The object that was given as `deps` to the agent or to the run. No journal holds it.
+        """The object that was given as `deps` to the agent or to the run. It is never stored.
 
         Raises: `ToolError` if none was given.
         """

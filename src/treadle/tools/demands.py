@@ -1,4 +1,5 @@
-"""What a recorded toolset would do here, in words. Nothing is loaded, opened or asked to find it out."""
+"""The things that a recorded toolset would start, import, open, ask and send, in words. This module does none of
+them."""
 
 import re
 
@@ -15,7 +16,7 @@ _FIXED = {
     "shell-unprotected": ("start the commands of its calls on this machine, without protection",),
     "python": ("run the Python code of its calls in the sandbox",),
 }
-"""The demands of toolsets whose names take no text. `files` works in memory and does nothing here."""
+"""The demands of toolsets whose names take no text. `files` demands nothing, because it works in memory."""
 
 
 def demands_of_tools(part: PartSpec) -> list[str]:

@@ -43,7 +43,7 @@ class Toolbox:
         for name, kind in self.deps_types.items() if self.deps_types else ():
             if deps is NO_DEPS:
                 raise ConfigError(
-                    f"the tool {name!r} needs deps ({_name_of(kind)}), which are in no journal: give deps=... to "
+                    f"the tool {name!r} needs deps ({_name_of(kind)}), which are never stored: give deps=... to "
                     "the agent, or to run, resume, fork or session"
                 )
             plain = get_origin(kind) or kind

@@ -83,7 +83,7 @@ class Verification(Struct, frozen=True):
 
     @property
     def unavailable(self) -> tuple[str, ...]:
-        """The texts of `skips` for calls whose tool is not at hand."""
+        """The texts in `skips` of calls whose tool is missing."""
         return tuple([skip for skip in self.skips if skip.endswith(_UNAVAILABLE)])
 
     @property
@@ -116,7 +116,7 @@ async def verify_run(
 
 
 def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> tuple[str, ...]:
-    """Return what making the calls of a run again would do here."""
+    """Return what happens here if the calls of a run are made again."""
     if tools is not None:
         names = [part.name for part in parts_of(tools)]
         return tuple([f"make the recorded calls with {name!r}" for name in names if name != "files"])

@@ -119,9 +119,9 @@ def test_settings_and_limits_reach_the_server_and_the_journal(cli: Cli, script: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--parallel", "0"), "'--parallel': Input should be greater than or equal to 1"),
-        (("--max-cost", "-1"), "'--max-cost': Input should be greater than or equal to 0"),
-        (("--top-p", "2"), "'--top-p': Input should be less than or equal to 1"),
+        (("--parallel", "0"), "'--parallel': '0' should be greater than or equal to 1"),
+        (("--max-cost", "-1"), "'--max-cost': '-1' should be greater than or equal to 0"),
+        (("--top-p", "2"), "'--top-p': '2' should be less than or equal to 1"),
         (("--extra", "{"), "--extra '{': "),
         (("--extra", "[]"), "--extra '[]': "),
         (("--in-doubt", "shout"), "'shout' is not one of"),

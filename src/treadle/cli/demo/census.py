@@ -28,7 +28,7 @@ class Census(Struct):
     rewards: list[float] = []
     stop_reasons: dict[str, int] = {}
     errors: dict[str, int] = {}
-    """How many runs failed with each error."""
+    """The number of runs that failed, by error."""
 
 
 def take_census(journal: Journal, run_ids: Sequence[str]) -> Census:

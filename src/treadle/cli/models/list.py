@@ -136,7 +136,7 @@ def _list_providers() -> Iterator[Listed]:
     for name, kind in providers().items():
         preset = find_preset(name)
         if preset is None:
-            yield Listed(name, kind, notes=("from another package",))
+            yield Listed(name, kind, notes=() if kind.startswith("treadle.") else ("from another package",))
             continue
         variable = preset.key_variable if preset.needs_key else None
         has_key = variable is None or where_is_key(variable) is not None

@@ -29,8 +29,8 @@ Model: TypeAlias = Annotated[
         envvar="TREADLE_MODEL",
         metavar="NAME",
         autocompletion=complete_model,
-        help="Such as openai:gpt-5-mini. Offline: 'oracle' solves the tasks of a task set, and 'mock:echo' answers "
-        "any text.",
+        help="A model, such as openai:gpt-5-mini. Two work offline: 'oracle' solves the tasks of a task set, and "
+        "'mock:echo' makes the calls that the text names.",
     ),
 ]
 
@@ -92,32 +92,34 @@ POLICY = {
     ),
     "max_tokens": Row("The most input and output tokens in a turn.", least=0),
     "max_tool_calls": Row(
-        "The most tool calls in a turn; the model is told about those that were not run.", least=0
+        "The most tool calls in a turn; further calls are not run, and the model is told.", least=0
     ),
     "max_cost_usd": Row("The most that a turn may cost.", least=0),
-    "deadline_seconds": Row("The most time that a turn may work, without pauses.", least=0),
+    "deadline_seconds": Row("The most time for a turn, without the time of pauses.", least=0),
     "parallel_tool_calls": Row("How many tool calls of one step run at a time.", ("--parallel",), least=1),
     "max_result_chars": Row(
         "The longest tool result that the model gets; a longer one is cut in the middle.", least=1
     ),
     "tool_limits": Row(
-        "Limits of one tool: also concurrent=N and chars=N, separated by commas. TOOL may be a pattern such as "
-        "'web_*'. May be given several times.",
+        "Limits of a tool, or of all tools that match a pattern such as 'web_*': calls=N, concurrent=N, chars=N, "
+        "separated by commas. May be given several times.",
         ("--tool-limit",),
         "TOOL:calls=N",
         read=read_tool_limits,
     ),
     "approve": Row(
-        "'ask', 'never' or 'always' for calls that cannot be undone, or 'WHAT=ask' with a tool, a pattern or an "
-        "effect (pure, idempotent, once). The terminal asks; without one the run waits for `treadle approve`.",
+        "'ask', 'never' or 'always' for calls with the effect once, or WHAT=ask for a tool, a pattern or an effect "
+        "(pure, idempotent, once). You are asked at the terminal; without one the run waits for `treadle approve`.",
         ("--approve",),
         "RULE",
         read=read_approve,
     ),
-    "max_output_attempts": Row("How often an answer may break the schema that it must fit.", least=1),
-    "in_doubt": Row("Whom to tell about a call whose outcome was lost: tell the model, or ask the user."),
+    "max_output_attempts": Row("How many answers that break the schema end the turn.", least=1),
+    "in_doubt": Row(
+        "For a call with the effect once whose outcome was lost: tell the model, or ask the user."
+    ),
     "last_step_message": Row(
-        "What the model is told before its last answer when a limit is reached.", (), "TEXT"
+        "The message that asks the model for its last answer when a limit is reached.", (), "TEXT"
     ),
 }
 """The help of the limits, by the field of `Policy`."""

@@ -1,6 +1,6 @@
 """The values that a shell completes, for options and arguments.
 
-A completion must be quick, and must not print: a fault means that there are no completions.
+A completion must be quick and must not print anything; if it fails, there are no completions.
 """
 
 import os

@@ -48,14 +48,14 @@ Journal: TypeAlias = Annotated[
         "-j",
         envvar="TREADLE_JOURNAL",
         metavar="PATH",
-        help="The file, or the address of the store, that has the runs. Default: .treadle/runs.db.",
+        help="The journal: a file, or the address of a store. Default: .treadle/runs.db.",
     ),
 ]
 LevelOption: TypeAlias = Annotated[
     Level,
     typer.Option(
         "--level",
-        help="What a stored event survives: kill -9 (process) or a power loss (power). A journal keeps power.",
+        help="What stored events survive: kill -9 (process) or also a power loss (power). A journal keeps power.",
     ),
 ]
 NewRunId: TypeAlias = Annotated[
@@ -68,16 +68,16 @@ Tools: TypeAlias = Annotated[
         "-t",
         metavar="WHAT",
         autocompletion=complete_toolset,
-        help="files, python, shell, mcp:SERVER, openapi:FILE, spin:URL, mock:FILE, file.py, file.py:name or "
-        "package.module:name. May be given several times; treadle tools list shows all.",
+        help="A toolset or function: files, python, shell, mcp:SERVER, openapi:FILE, spin:URL, mock:FILE, file.py, "
+        "file.py:name or package.module:name. May be given several times; `treadle tools list` describes them.",
     ),
 ]
 IsTrusted: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Use a run that comes from elsewhere: its journal may start programs and send keys. Without it, an "
-        "error lists what it would do.",
+        help="Use a run that comes from elsewhere, which may start programs and send keys. Without --trust, an "
+        "error lists them.",
     ),
 ]
 BaseUrl: TypeAlias = Annotated[
@@ -93,7 +93,7 @@ ApiKey: TypeAlias = Annotated[
     typer.Option(
         "--api-key",
         metavar="KEY",
-        help="Safer in the environment, such as OPENAI_API_KEY: other users can see a command line.",
+        help="The API key. A variable such as OPENAI_API_KEY is safer, because other users can see a command line.",
     ),
 ]
 _Mount: TypeAlias = Annotated[
@@ -101,12 +101,12 @@ _Mount: TypeAlias = Annotated[
     typer.Option(
         "--mount",
         metavar="DIR",
-        help="A folder, or a file, that is copied into the sandbox and never changed. What git ignores, keys, "
-        "environments and caches are left out. Brings --tools files if no --tools are given.",
+        help="A folder, or a file, to copy into the sandbox; it is never changed. Files that git ignores, keys, "
+        "virtual environments and caches are left out. Without --tools, the tools are files.",
     ),
 ]
 _MountAll: TypeAlias = Annotated[
-    bool, typer.Option("--mount-all", help="With --mount: leave out nothing but journals.")
+    bool, typer.Option("--mount-all", help="With --mount: copy everything except journals.")
 ]
 Out: TypeAlias = Annotated[
     Path | None,
@@ -118,9 +118,9 @@ Instructions: TypeAlias = Annotated[
 ParallelRuns: TypeAlias = Annotated[
     int, typer.Option("--parallel-runs", metavar="N", min=1, help="How many runs are driven at a time.")
 ]
-Host: TypeAlias = Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen at.")]
+Host: TypeAlias = Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")]
 Port: TypeAlias = Annotated[
-    int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0 picks a free port.")
+    int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="The port; 0 chooses a free one.")
 ]
 IsForced: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
 IsJson: TypeAlias = Annotated[

@@ -47,7 +47,8 @@ def make_agent(
 
 
 def _tools_first(tools: Sequence[str], make: Callable[[], Model]) -> Model:
-    """Return the model that `make` makes. If it fails, misspelt tools are reported first; no server is started."""
+    """Return the model that `make` makes. If `make` fails, a misspelt tool is reported first. No server is
+    started."""
     try:
         return make()
     except ConfigError:

@@ -32,7 +32,7 @@ _DRIVING = ("resume", "approve", "fork", "chat")
 
 
 class FollowUp(Struct, frozen=True):
-    """A writer of commands about a run, with the options that they need again."""
+    """A writer of commands that continue a run, with the options that must be given again."""
 
     journal: str | None
     has_key: bool = False

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from treadle.agent.run import Run
 from treadle.cli.options.shared import MountOptions
+from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.drive import FollowUp
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.output import clean, print_note, stdout, write_count
@@ -53,7 +54,7 @@ def import_file(journal: Journal, path: str) -> Imported:
     try:
         if path == "-":
             return execute(import_lines(journal, sys.stdin.buffer))
-        with Path(path).open("rb") as file:
+        with Path(path).open("rb") as file, spinner(f"importing {path}"):
             return execute(import_lines(journal, file))
     except BrokenPipeError:
         raise
@@ -110,7 +111,7 @@ def _join(names: Sequence[str]) -> str:
 
 
 _MAX_NAMED = 6
-"""How many files a remark names."""
+"""The most files that a remark names."""
 
 
 def refuse_folder(out: Path, mount: Path | None) -> None:
@@ -132,7 +133,7 @@ def refuse_folder(out: Path, mount: Path | None) -> None:
 def write_files(run: Run, paths: Iterable[str], out: Path, *, is_forced: bool = False) -> None:
     """Write files of a run to the folder `out`. With `is_forced`, files that exist are replaced.
 
-    Nothing is written outside `out`, also if it has symlinks in it or the journal has paths that lead out of it.
+    Nothing is written outside `out`, even if `out` contains symlinks or the journal has paths that lead out of it.
     Raises: `ConfigError` if a file exists or cannot be written.
     """
     if out.exists() and not out.is_dir():
@@ -175,4 +176,6 @@ def print_changes(changes: Changes, run: Run, follow_up: FollowUp, out: Path | N
         print_note(f"{write_count(count, 'changed file')} written to {str(out)!r}")
     elif count:
         command = follow_up.write("files", run.run_id, changed=True, out="DIR")
-        print_note(f"changed in the sandbox only; write the files with: {command}   (or give run --out DIR)")
+        print_note(
+            f"changed in the sandbox only; write them to a folder with: {command}   (or give run --out DIR)"
+        )

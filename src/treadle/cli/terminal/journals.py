@@ -17,9 +17,9 @@ _BEYOND = 2**32
 """A number that no event reaches, used to ask for a run without reading its events."""
 
 
-def open_existing(address: str | None) -> Journal:
+def open_existing(address: str | None, level: str = "process") -> Journal:
     """Open a journal that must exist. Raises: `JournalError`."""
-    return open_journal(address, must_exist=True)
+    return open_journal(address, level, must_exist=True)
 
 
 def open_or_make(address: str | None, level: str) -> Journal:
@@ -75,7 +75,7 @@ def _has_run(journal: Journal, run_id: str) -> bool:
 
 
 class Apart:
-    """The runs of a command that fail because they are damaged. The command goes on with the other runs."""
+    """The runs that a command cannot use because they are damaged. The command continues with the other runs."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -83,7 +83,8 @@ class Apart:
 
     @contextmanager
     def guard(self, run_id: str) -> Iterator[None]:
-        """Do the work of one run. If its journal is damaged, print that and count it instead of raising."""
+        """Do the work for one run. If the run is damaged, print that and count it instead of raising an
+        exception."""
         try:
             yield
         except JournalError as error:

@@ -27,7 +27,7 @@ def status_of(info: RunInfo) -> str:
     """Return the status of a run for a listing.
 
     `finished`; `running` if a live process drives it; `waiting` for an answer or an approval; `open` for a session
-    between two turns; `unfinished` if it can be resumed; `damaged` if the journal cannot tell.
+    between two turns; `unfinished` if it can be resumed; `damaged` if its facts cannot be read.
     """
     if info.status == DAMAGED:
         return DAMAGED
@@ -65,8 +65,7 @@ def list_runs(
 def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
     """Return the ids of the runs that no process drives and that can be resumed, the oldest first.
 
-    With `has_failed`, the runs that ended with an error are included. Runs of which the journal cannot tell are
-    included too.
+    With `has_failed`, the runs that ended with an error are included. Damaged runs are always included.
     """
     conditions = [FILTERS["unfinished"]]
     if has_failed:

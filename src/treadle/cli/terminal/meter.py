@@ -1,4 +1,4 @@
-"""What the turns of a session used, by turn and in total."""
+"""The steps, tokens, cost and time of a session, for each turn and in total."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from treadle.core.types import Usage
 
 
 class Meter(Struct):
-    """The use of a session up to its newest turn."""
+    """The totals of a session up to its newest turn."""
 
     turns: int = 0
     steps: int = 0
@@ -21,26 +21,32 @@ class Meter(Struct):
     cost_usd: float | None = 0.0
     """The cost; `None` if the cost of an inference is unknown."""
     seconds: float = 0.0
-    """The time that was spent on turns, without the time between them."""
+    """The time that was spent on turns, without the time between them and the time of waiting for a person."""
+    finished_seconds: float = 0.0
+    """The part of `seconds` that was spent on turns that are over."""
 
     @classmethod
     def of(cls, run: Run) -> "Meter":
-        """Return the meter of a session as its journal has it."""
+        """Return the meter of a session in its current state."""
         state = run.state
-        return cls(state.turn, state.step, state.usage, state.cost_usd, _count_seconds(run.events))
+        finished = _count_seconds(run.events)
+        seconds = finished + (state.work_seconds if state.is_turn_open else 0.0)
+        return cls(state.turn, state.step, state.usage, state.cost_usd, seconds, finished)
 
-    def take(self, run: Run, seconds: float) -> str:
-        """Count a turn that took `seconds`, and return what it and the session used, as text."""
+    def take(self, run: Run) -> str:
+        """Count a turn, or a part of one, and return what it and the session used, as text."""
         cost = run.cost_usd
         turn_cost = None if cost is None or self.cost_usd is None else cost - self.cost_usd
         turn = (
             write_count(run.steps - self.steps, "step"),
             write_usage(run.usage - self.usage),
             write_cost(turn_cost),
-            write_seconds(seconds),
+            write_seconds(self.finished_seconds + run.state.work_seconds - self.seconds),
         )
         self.turns, self.steps, self.usage, self.cost_usd = run.state.turn, run.steps, run.usage, cost
-        self.seconds += seconds
+        self.seconds = self.finished_seconds + run.state.work_seconds
+        if not run.state.is_turn_open:
+            self.finished_seconds = self.seconds
         session = (
             write_count(self.turns, "turn"),
             write_count(self.usage.total_tokens, "token"),
@@ -51,7 +57,7 @@ class Meter(Struct):
 
 
 def _count_seconds(events: Iterable[Event]) -> float:
-    """Return how long the finished turns of a session were worked on."""
+    """Return the time that the finished turns of a session took."""
     state, seconds = State(), 0.0
     for event in events:
         advance(state, event.body)
@@ -66,4 +72,4 @@ class TurnView(TextView):
     meter: Meter
 
     def _print_outcome(self, run: Run, seconds: float) -> None:
-        print_outcome(run, details=self.meter.take(run, seconds))
+        print_outcome(run, details=self.meter.take(run))

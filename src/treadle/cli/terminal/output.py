@@ -1,6 +1,6 @@
 """The consoles, and how values are written for people.
 
-The consoles pass every text through `clean`, so that a text of a model or a journal cannot control the terminal.
+The consoles pass every text through `clean`, so that text from a model or a journal cannot control the terminal.
 """
 
 import os
@@ -39,6 +39,21 @@ def stderr() -> "Console":
     return _console(is_error=True)
 
 
+@cache
+def screen() -> "Console":
+    """Return the console for bars and spinners: standard error, or standard output if it is the same terminal.
+
+    One console prints on a terminal, because lines that another one printed would be mixed up with the bar.
+    """
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return stderr()
+    try:
+        is_same = os.fstat(sys.stdout.fileno()).st_rdev == os.fstat(sys.stderr.fileno()).st_rdev
+    except OSError:
+        is_same = False
+    return stdout() if is_same else stderr()
+
+
 def _console(*, is_error: bool) -> "Console":
     from rich.console import Console
 
@@ -48,7 +63,7 @@ def _console(*, is_error: bool) -> "Console":
         def print(self, *objects: Any, **options: Any) -> None:
             texts = [clean(item) if isinstance(item, str) else item for item in objects]
             with _writing(is_ignored=is_error):
-                super().print(*texts, **options)
+                Console.print(screen() if is_error else self, *texts, **options)
 
         def on_broken_pipe(self) -> None:
             raise
@@ -84,9 +99,14 @@ def is_live() -> bool:
 
 def print_error(text: str) -> None:
     """Print an error as one line on standard error."""
-    console = stderr()
-    console.print("error: ", style="bold red", end="")
-    console.print(clean(text), soft_wrap=True)
+    print_labelled(stderr(), "error: ", "bold red", text, "")
+
+
+def print_labelled(console: "Console", label: str, label_style: str, text: str, style: str) -> None:
+    """Print a line that begins with a label, as a whole: a bar may be shown after each print."""
+    from rich.text import Text
+
+    console.print(Text.assemble((label, label_style), (clean(text), style)), soft_wrap=True)
 
 
 def print_interrupted(text: str) -> None:

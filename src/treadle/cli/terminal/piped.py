@@ -1,4 +1,4 @@
-"""What is piped into a command."""
+"""The text that is piped into a command."""
 
 import os
 import select
@@ -9,7 +9,7 @@ from treadle.cli.terminal.output import print_note
 from treadle.core.errors import ConfigError
 
 _PATIENCE_SECONDS = 2.0
-"""How long a pipe may be silent before a note says what the command waits for."""
+"""The time after which a note says that the command waits for its standard input."""
 
 
 def read_stdin(*, is_needed: bool = False) -> str:

@@ -95,8 +95,8 @@ def _make_bindings() -> "KeyBindings":
 
 
 def _open_history() -> "History":
-    """Return the history of earlier messages, in a file that only its owner can read; in memory if there is no
-    place for it."""
+    """Return the history of earlier messages: a file that only its owner can read, or memory if none can be
+    written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     given = os.environ.get("XDG_STATE_HOME")

@@ -10,6 +10,7 @@ import typer
 from treadle.agent.driving import make_run_id
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import read_mount
 from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
@@ -44,7 +45,8 @@ def call(
     """
     from treadle.tools.resolve import resolve_tools
 
-    found = {item.spec.name: item for item in resolve_tools(tools or ["files"])}
+    with spinner("starting the tools"):
+        found = {item.spec.name: item for item in resolve_tools(tools or ["files"])}
     if tool not in found:
         near = difflib.get_close_matches(tool, found, n=1)
         hint = f"; did you mean {near[0]!r}? The" if near else "; the"

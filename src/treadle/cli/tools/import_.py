@@ -9,6 +9,7 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.definitions import encode, print_losses
 from treadle.cli.terminal.files import write_whole
 from treadle.cli.terminal.output import print_lines, print_note, write_count
@@ -69,6 +70,7 @@ def _read(source: str) -> tuple[ToolSpec, ...]:
     else:
         from treadle.tools.resolve import resolve_tools
 
-        return tuple([tool.spec for tool in resolve_tools([source])])
+        with spinner("starting the tools"):
+            return tuple([tool.spec for tool in resolve_tools([source])])
     print_losses(read.lost, "a definition has no place for")
     return read.tools

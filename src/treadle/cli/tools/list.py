@@ -8,6 +8,7 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import clean, print_lines, print_note, stdout
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolSpec
@@ -45,7 +46,9 @@ def list_tools(
     from treadle.tools.resolve import resolve_tools
 
     if tools:
-        _print_tools([tool.spec for tool in resolve_tools(tools)], shape, is_json=is_json)
+        with spinner("starting the tools"):
+            specs = [tool.spec for tool in resolve_tools(tools)]
+        _print_tools(specs, shape, is_json=is_json)
     elif shape is not None:
         raise ConfigError(
             "--format prints the definitions of tools; name the tools with --tools, such as --tools files"

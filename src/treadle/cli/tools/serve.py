@@ -12,6 +12,7 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import read_mount
 from treadle.cli.terminal.output import flush, print_lines, print_note, stdout
@@ -72,8 +73,10 @@ def serve(
 
     if has_spin and mcp is not None:
         raise ConfigError("--spin and --mcp each serve one protocol alone; leave out both to serve both")
+    with spinner("starting the tools"):
+        served = resolve_tools(tools or ["files"])
     sessions = ToolSessions(
-        resolve_tools(tools or ["files"]),
+        served,
         files=MemorySandbox(read_mount(mount)),
         idle_seconds=idle,
         max_sessions=max_sessions,

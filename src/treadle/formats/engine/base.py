@@ -11,7 +11,7 @@ from treadle.formats.engine.reader import Found, Reader, Scanner, Steps, StepsTo
 from treadle.formats.engine.types import ParsedCall, ToolLike, to_json, to_openai
 
 MAX_DEPTH = 4
-"""How deep reasoning that is never closed may be nested, for calls to be found in it."""
+"""The depth of nested reasoning without an end up to which calls are found in it."""
 THINK = (("<think>", "</think>"),)
 
 

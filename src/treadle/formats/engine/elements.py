@@ -164,8 +164,8 @@ def _may_follow(
 ) -> bool:
     """Return whether a parameter may begin at `position`.
 
-    It is not the one of `this`, the names of the function and the parameter that is read, nor one that is `given`
-    or that the tool lacks.
+    It must be a parameter that the tool has, that is not `given` yet, and that is not the current one, which
+    `this` names together with its function.
     """
     if not _is_at_line_start(reader.text, position):
         return False

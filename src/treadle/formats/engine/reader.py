@@ -61,9 +61,9 @@ class Reader:
         self.steps_left = 50_000
         """The number of long searches that are still allowed. At 0, quoted calls are no longer looked for."""
         self.depth = 0
-        """The number of readers that this one reads a part of the text for."""
+        """The number of readers around this one, which reads a part of their text."""
         self._next: dict[str, tuple[int, int, int]] = {}
-        """For each string that was searched: from where, the position found or -1, and the length of the text."""
+        """The earlier searches, by string: the start, the position found or -1, and the length of the text."""
         self.markers: dict[Scanner, tuple[int, str, int]] = {}
         """For each scanner: where its last search began, which marker it found, and where."""
         self._scans_left = 64

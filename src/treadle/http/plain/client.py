@@ -101,8 +101,8 @@ class PlainClient:
     ) -> Any:
         """Send a request and return its `Answer`. If `body` is `None`, the request has none.
 
-        If `is_streamed` is true, return a `StreamedAnswer` when the head has arrived. `asked` are the URLs that led
-        here by redirects, and `end` is the end of the time for all of them.
+        If `is_streamed` is true, return a `StreamedAnswer` when the head has arrived. `asked` are the URLs that
+        led here by redirects, and `end` is the time at which all of them must be answered.
 
         A request is sent a second time, over a new connection, if its connection had been idle for some time and
         the server closed it before any part of an answer arrived. Raises: the errors of `treadle.http.failures`.

@@ -80,7 +80,8 @@ class Pool:
             self._set_timer(due)
 
     def _due(self, connection: Connection) -> float:
-        """Return the time at which the request of a connection fails, unless more of the answer comes before."""
+        """Return the time at which the request of a connection fails, if no more of the answer arrives before
+        it."""
         return min(connection.end, connection.active_at + self._timeouts.silence)
 
     def release(self, connection: Connection) -> None:

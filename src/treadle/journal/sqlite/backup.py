@@ -1,4 +1,4 @@
-"""A consistent copy of a journal's file, made while processes go on writing."""
+"""A consistent copy of a journal's file, even while processes write to it."""
 
 import contextlib
 import os
@@ -13,8 +13,8 @@ from treadle.journal.sqlite.layout import LOCK_SECONDS, sync_folders
 def back_up(path: Path, target: Path) -> int:
     """Copy the journal at `path` to the new file `target`, which appears once it is complete and on the disk.
 
-    The copy has everything that was kept when it began. No process holds a lease in it. Return the number of its
-    runs. Raises: `JournalError` if `target` exists or cannot be written.
+    The copy has everything that was stored when it began, and no leases. Return the number of its runs. Raises:
+    `JournalError` if `target` exists or cannot be written.
     """
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
@@ -28,7 +28,9 @@ def back_up(path: Path, target: Path) -> int:
             for suffix in ("", "-journal", "-wal", "-shm"):
                 Path(f"{part}{suffix}").unlink(missing_ok=True)
     except FileExistsError:
-        raise JournalError(f"{str(target)!r} exists already, and a backup overwrites nothing") from None
+        raise JournalError(
+            f"{str(target)!r} exists already, and a backup overwrites nothing; give a new path"
+        ) from None
     except ERRORS as error:
         raise explain(error, target) from error
     except OSError as error:

@@ -1,9 +1,9 @@
 """Checksums of rows, and the frames of a run, which are checked while they are read.
 
-A frame's checksum is the CRC-32 of its body, continued from the checksum of the run's frame before it, and at the
-run's first frame from that of the run's id. It therefore covers the body, the run that the frame belongs to and its
-place in the run. CRC-32 finds every change of up to 32 bits in a row; it is no protection against forgery. The
-other columns of a frame are checked against the frames around it.
+A frame's checksum is the CRC-32 of its body, continued from the checksum of the run's previous frame. The first
+frame continues the checksum of the run's id. It therefore covers the body, the run that the frame belongs to and
+its place in the run. CRC-32 finds every change within 32 consecutive bits; it does not protect against forgery.
+The other columns of a frame are checked against the frames around it.
 
 A row that an older Treadle wrote has no checksum, and the next frame's begins with the run's id again.
 """
@@ -38,7 +38,7 @@ class Head(NamedTuple):
 
 
 def seed_of(run_id: str) -> int:
-    """Return the number that the checksums of a run begin with."""
+    """Return the number with which the checksums of a run begin."""
     return crc32(run_id.encode(errors="replace"))
 
 
@@ -49,7 +49,7 @@ def row_checksum(values: tuple[object, ...], seed: int) -> int:
 
 def damaged(run_id: str, problem: str) -> JournalError:
     """Return the error for a run that is damaged in the store."""
-    return JournalError(f"run {run_id!r} is damaged: {problem}; `treadle check` says what is whole")
+    return JournalError(f"run {run_id!r} is damaged: {problem}; `treadle check` says what can still be read")
 
 
 def read_frames(
@@ -104,7 +104,9 @@ def check_frame(
         raws = body.splitlines()
         if raws and len(raws) == count:
             return raws
-    raise damaged(run_id, f"the frame of the events from {first_seq} on has other content than was written")
+    raise damaged(
+        run_id, f"the frame of the events from {first_seq} on has other content than what was written"
+    )
 
 
 def _check(head: Head, row: tuple[Any, ...], before: int, expected: int, seed: int) -> list[bytes]:

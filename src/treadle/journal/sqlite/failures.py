@@ -7,16 +7,16 @@ from pathlib import Path
 from treadle.core.errors import JournalError
 
 ERRORS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
-"""What Python's SQLite raises. The last two come from a damaged file: of a text, and of a length."""
+"""The exceptions of Python's SQLite. The last two come from damaged texts and lengths."""
 
 _NOT_A_JOURNAL = (
-    "{name!r} is not a Treadle journal, or is damaged ({text}); give another file, or let `treadle check` say what "
-    "is whole"
+    "{name!r} is not a Treadle journal, or is damaged ({text}); give another file, or see with `treadle check` "
+    "what can still be read"
 )
 _READ_ONLY = "the journal {name!r} is read-only ({text}); check the file's and folder's rights"
 _FULL = (
-    "the journal {name!r} cannot be written ({text}): is the disk full? What was kept before is "
-    "safe; free room and resume the run"
+    "the journal {name!r} cannot be written ({text}): is the disk full? What was stored before is "
+    "safe; free disk space and resume the run"
 )
 _CANNOT_OPEN = "the journal {name!r} cannot be opened ({text}); check that its folder exists and is writable"
 _LOCKED = (

@@ -58,7 +58,7 @@ class SqliteJournal:
         self._changes = Changes()
         writing = connect(self.path, _check_level(level))
         self.level = stored_level(writing)
-        """What a kept event survives: what was asked for, or what the file keeps if that is stronger."""
+        """The level: the requested one, or that of the file if it is stronger."""
         if self.level == "power":
             sync_folders(self.path)
         self._reader = Reader(connect(self.path, level), self.path, self._watch)
@@ -259,11 +259,12 @@ class SqliteJournal:
 _opened: "weakref.WeakSet[SqliteJournal]" = weakref.WeakSet()
 _held = threading.local()
 _FORK_SECONDS = 1.0
-"""How long a fork waits for a thread that uses SQLite, for example for one that waits for the disk."""
+"""How long a fork waits for a thread that uses SQLite, which may be waiting for the disk."""
 
 
 def _hold() -> None:
-    """Keep other threads out of SQLite while this one forks: a lock of theirs would stay locked in the child."""
+    """Keep other threads out of SQLite while this thread forks: a lock that they hold would stay locked in the
+    child."""
     journals = [journal for journal in _opened if journal._close.alive]
     locks = [
         lock for item in journals for lock in (item._committer.db_lock, item._pending.lock, item._reader.lock)

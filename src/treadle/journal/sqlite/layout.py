@@ -102,17 +102,18 @@ LEVELS = {"process": "NORMAL", "power": "FULL"}
 """The values of SQLite's `synchronous`, by the journal's level. In WAL mode, NORMAL syncs only at checkpoints."""
 
 LOCK_SECONDS = 30.0
-"""How long opening and closing a journal wait for a process that holds the file's lock."""
+"""How long to wait for a process that holds the file's lock, when opening or closing a journal."""
 
 
 _MIN_PAGE_BYTES = 512
 
 
 def connect(path: Path, level: str) -> sqlite3.Connection:
-    """Open a connection to the journal at `path`; create the file and bring it up to date if need be.
+    """Open a connection to the journal at `path`. Create the file, or migrate it to the current version, if
+    necessary.
 
-    The file keeps the strongest level that it was ever opened with, and every connection has that level. Where
-    nothing can be written, an existing journal is opened for reading; what writes to it then fails.
+    The file keeps the strongest level that it was ever opened with, and every connection has that level. If
+    nothing can be written there, an existing journal is opened for reading, and writing to it fails.
 
     Raises: `JournalError` for a file of another program, a newer Treadle, or a file that cannot be opened.
     """
@@ -164,7 +165,7 @@ def stored_level(db: sqlite3.Connection) -> str:
 
 
 def set_level(db: sqlite3.Connection, level: str) -> None:
-    """Make the commits and checkpoints of a connection survive what `level` says."""
+    """Set the level of the commits and checkpoints of a connection."""
     db.execute(f"PRAGMA synchronous={LEVELS[level]}")
     if level == "power":
         # On macOS, fsync leaves the data in the disk's cache. Elsewhere these settings have no effect.
@@ -191,7 +192,7 @@ def sync_folders(path: Path) -> None:
 
 
 def _refuse_remnant(path: Path) -> None:
-    """Raise an error for a file that SQLite would take for an empty one, because it is shorter than a page."""
+    """Raise an error for a file that is shorter than a page, which SQLite would treat as an empty one."""
     with contextlib.suppress(OSError):
         if 0 < path.stat().st_size < _MIN_PAGE_BYTES:
             raise JournalError(f"{str(path)!r} is not a Treadle journal, or was cut off; restore a backup")
@@ -226,7 +227,8 @@ def _use_wal(db: sqlite3.Connection) -> None:
 
 
 def _sign(db: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
-    """Give the file its origin. Only a new file is this user's: nothing tells who wrote an older one."""
+    """Give the file its origin. Only a new file gets this user's seal, because nobody knows who wrote an older
+    one."""
     origin = secrets.token_hex(16)
     db.execute("INSERT INTO origin VALUES(?,?)", (origin, make_seal(origin) if is_new else ""))
     if is_new:

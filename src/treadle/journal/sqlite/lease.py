@@ -1,4 +1,4 @@
-"""Who holds leases, and whether they are still alive.
+"""The owners of leases, and whether they are still alive.
 
 A lease belongs to a process's open journal, its owner, which keeps in its row how long its leases last and sends
 heartbeats. Two things end the lease of an owner that did not give it back:
@@ -7,9 +7,8 @@ heartbeats. Two things end the lease of an owner that did not give it back:
 - This journal has watched the owner and seen no new heartbeat for as long as the lease lasts. This time is
   measured on this process's monotonic clock, so that no wall clock, of whichever process, can end a lease.
 
-What the clocks say about the age of a heartbeat only decides whether watching is worth while, and what a listing
-shows. Every new lease of a run has a higher token, so that a process that was suspended notices that it lost the
-run.
+The age of a heartbeat by the clocks only decides whether the owner has to be watched, and what a listing shows.
+Every new lease of a run has a higher token, so that a process that was suspended notices that it lost the run.
 """
 
 import logging
@@ -88,7 +87,7 @@ class Holder(Struct, frozen=True):
     lease_seconds: float
 
     def is_overdue(self, clock: Clock) -> bool:
-        """Return True if the next heartbeat should have come, as far as the clocks of the two processes agree."""
+        """Return True if the next heartbeat is late, by the clocks of the two processes."""
         at, ticks = self.beat
         # All processes of a host have the same monotonic clock. A beat in the future is as bad as an old one.
         age = clock.monotonic() - ticks if self.owner.has_same_clock() else clock.time() - at
@@ -113,12 +112,12 @@ _KINDS = [str, str, int, str, float, float]
 
 
 class Watch:
-    """What one open journal knows about the owners of a file, and the heartbeats that it has seen."""
+    """The knowledge of one open journal about the owners of a file, with the heartbeats that it has seen."""
 
     def __init__(self, path: Path, lease_seconds: float, clock: Clock) -> None:
         self.path = path
         self.lease_seconds = lease_seconds
-        """How long the leases of this journal last, and those of owners that did not say."""
+        """How long the leases of this journal last, and those of owners that recorded no time."""
         self.clock = clock
         self._seen: dict[int, tuple[Beat, float, float]] = {}
         """For each owner its last heartbeat, the seconds of silence since, and the time of the last look."""
@@ -126,7 +125,7 @@ class Watch:
     def holders_from(self, rows: Iterable[tuple[Any, ...]]) -> list[Holder]:
         """Return the rows of a query that begins with `HOLDERS`, without those that are damaged.
 
-        If the owner of a damaged row is alive after all, its writes are refused.
+        If the owner of a damaged row is still alive, its writes are refused.
         """
         return [
             Holder(key, Owner(host, space, pid, started), (at, ticks), lease_seconds or self.lease_seconds)

@@ -26,12 +26,13 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _beside_a_writer(path: Path) -> sqlite3.Connection:
-    """Read with the files that a writing process keeps beside the journal."""
+    """Open a connection that uses the files which a writing process keeps beside the journal."""
     return _open(path, "mode=ro")
 
 
 def _alone(path: Path) -> sqlite3.Connection:
-    """Read without files beside the journal. Raises: `sqlite3.Error` if a part of it lies in one of them."""
+    """Open a connection without files beside the journal. Raises: `sqlite3.Error` if one of them has a part of
+    it."""
     wal = path.with_name(f"{path.name}-wal")
     if wal.exists() and wal.stat().st_size:
         raise sqlite3.OperationalError("the newest events are in the file beside it")
@@ -39,7 +40,7 @@ def _alone(path: Path) -> sqlite3.Connection:
 
 
 def _copied(path: Path) -> sqlite3.Connection:
-    """Read a copy, because SQLite must write to read a journal whose process was killed."""
+    """Open a connection to a copy, because SQLite must write to read a journal whose process was killed."""
     # The open copy stays readable after the folder is removed.
     with tempfile.TemporaryDirectory(prefix="treadle-", ignore_cleanup_errors=True) as folder:
         for name in (path.name, f"{path.name}-wal"):

@@ -93,7 +93,7 @@ def facts_from(run_id: str, row: tuple[Any, ...]) -> Facts:
     run_row, (frame, *head_row) = row[: len(RUN_COLUMNS)], row[len(RUN_COLUMNS) :]
     *run_facts, checksum = run_row
     if checksum not in (None, row_checksum(tuple(run_facts), seed_of(run_id))):
-        raise damaged(run_id, "its row in the table `runs` has other content than was written")
+        raise damaged(run_id, "its row in the table `runs` has other content than what was written")
     values: dict[str, Any] = dict(zip(RUN_COLUMNS, run_facts, strict=False))
     values.update(_check_head(run_id, frame, head_row))
     try:
@@ -118,7 +118,9 @@ def _check_head(run_id: str, frame: object, head_row: list[Any]) -> dict[str, An
     """Return the facts in a row of `heads` by name, or nothing if an older Treadle wrote the row."""
     *facts, checksum = head_row
     if not frame or checksum not in (None, row_checksum(tuple(facts), seed_of(run_id))):
-        raise damaged(run_id, "its row in the table `heads` is missing or has other content than was written")
+        raise damaged(
+            run_id, "its row in the table `heads` is missing or has other content than what was written"
+        )
     return {} if facts[0] is None else dict(zip(HEAD_COLUMNS, facts, strict=False))
 
 

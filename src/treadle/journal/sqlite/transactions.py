@@ -1,4 +1,4 @@
-"""The transactions of an open journal's writing connection, and what each of them brings along.
+"""The transactions of an open journal's writing connection.
 
 The first one registers the journal as an owner of leases. Each one sends a heartbeat when it is due and releases
 the leases that could not be released before, so that no lease is kept once the store works again.
@@ -44,13 +44,14 @@ class Transactions:
         db.execute("PRAGMA busy_timeout=0")
         db.execute("PRAGMA wal_autocheckpoint=0")
         self.is_patient = stored_level(db) == "power"
-        """True at level `power`, where a commit waits for the disk."""
+        """True at level `power`, at which a commit waits for the disk."""
         self.owner_id = 0
         """This journal's row in `owners`; 0 until its first transaction."""
         self.orphans: deque[Lease] = deque()
         """Leases that the next successful transaction releases. Any thread may append one."""
         self._beat_at = 0.0
-        """The time of the last heartbeat, by `clock.monotonic`: setting the wall clock delays none."""
+        """The time of the last heartbeat, by `clock.monotonic`, so that setting the wall clock does not delay the
+        next one."""
         self._give_up_at = math.inf
         """The time after which the file's lock is not waited for, by `clock.monotonic`."""
 
@@ -96,14 +97,15 @@ class Transactions:
         self._commit_heartbeat()
 
     def strengthen(self) -> None:
-        """Go on at level `power`, because another process opened the file so; sync what was committed before."""
+        """Change to level `power`, because another process opened the file at it. Sync what was committed
+        before."""
         set_level(self._db, "power")
         self.is_patient = True
         with contextlib.suppress(JournalError):  # the next commit fails too
             self._commit_heartbeat()
 
     def stop(self) -> None:
-        """Wait for the file's lock no longer than `LOCK_SECONDS` from now on."""
+        """Limit the waiting for the file's lock to `LOCK_SECONDS` from now on."""
         self._give_up_at = self._clock.monotonic() + LOCK_SECONDS
 
     def close(self) -> None:
@@ -126,7 +128,7 @@ class Transactions:
         self.run(lambda db: None)
 
     def _begin(self, *, can_wait: bool) -> None:
-        """Take the file's lock. Wait for another process that has it, however long, until `stop` is called."""
+        """Take the file's lock. Wait for another process that has it; after `stop`, only for a limited time."""
         tell_at = self._clock.monotonic() + _TELL_SECONDS
         pause_seconds = 0.001
         while True:

@@ -116,7 +116,7 @@ class SqliteWriter:
         self.head = head
         """The number of the run's newest frame; 0 if it has none."""
         self.seed = seed_of(run_id)
-        """The number that the run's checksums begin with."""
+        """The number with which the run's checksums begin."""
         self.checksum = self.seed if checksum is None else checksum
         """The checksum of the newest frame."""
         self.epoch = -1

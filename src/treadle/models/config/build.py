@@ -101,7 +101,7 @@ def model(
     `treadle.formats.FORMATS`, or `auto`. `limiter` limits the requests of all models that share it. Further
     `options` are those of the provider's dialect. The cost is computed from `price`, or from genai-prices if
     that is installed and the provider's own server is asked. `api_key_env` is the environment variable that holds
-    the key, if it is not the provider's usual one; with "" none is read.
+    the key, if it is not the provider's usual one; with "" no key is read.
 
     The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown
     provider or option, a missing key or a setting out of range.
@@ -142,8 +142,8 @@ def model(
 def bind_key(name: str, options: Mapping[str, Any], api_key_env: str | None = None) -> dict[str, str]:
     """Return the option that binds a given base URL to the key that is sent there, for the agent spec.
 
-    A process that builds the model again sends no other key of its environment to that URL: none at all after a key
-    that is in no variable. `api_key_env` is the variable that the configuration names.
+    A process that builds the model again sends no other key of its environment to that URL. If the key was not in
+    a variable, it sends none. `api_key_env` is the variable that the configuration names.
     """
     if options.get("base_url") is None or options.get("api_key_env") is not None:
         return {}

@@ -1,4 +1,5 @@
-"""Which server a recorded model would ask, and which keys it would send there, in words. Nothing is asked."""
+"""The server that a recorded model would ask, and the keys that it would send there, in words. No request is
+sent."""
 
 import os
 import re

@@ -1,8 +1,8 @@
 """API keys that `treadle models set-key` stored, by the names of their environment variables.
 
-A key is in the system's keyring if the package keyring and a keyring are there, else in a file that only its owner
-can read. The file also says which keys are in the keyring, so that the keyring is not opened without need. The
-environment takes precedence over both.
+A key is in the system's keyring if there is one and the package keyring is installed, otherwise in a file that
+only its owner can read. The file also lists the keys in the keyring, so that the keyring is only opened if
+necessary. The environment takes precedence over both.
 """
 
 import json

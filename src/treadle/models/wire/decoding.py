@@ -1,6 +1,6 @@
-"""The decoding of JSON that servers send with small damage, in a way that loses nothing else of it.
+"""The decoding of JSON with small damage, in a way that keeps everything else.
 
-Damage is a byte order mark, bytes that are not UTF-8, and surrogates: JSON can escape the halves of a character
+The damage is a byte order mark, bytes that are not UTF-8, or surrogates: JSON can escape the halves of a character
 separately, and a server that cuts its text into pieces may cut between them.
 """
 

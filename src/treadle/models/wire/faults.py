@@ -1,4 +1,4 @@
-"""The meanings of servers' errors: tables of the codes and texts that servers use, in whatever dialect.
+"""The meanings of servers' errors: tables of the codes and texts that servers use, for all dialects.
 
 The tables are tried in order, so that a rate limit which speaks of tokens is not taken for a prompt that is too
 long. Source: documentation of the APIs and reports of their users, 2023 to 2026.
@@ -26,9 +26,10 @@ class Meaning(Struct, frozen=True):
 
     kind: type[ProviderError]
     status: int
-    """The HTTP status that fits, for an error that came with status 200."""
+    """The HTTP status to report if the error came with status 200."""
     advice: str = ""
-    """What to do next. `{key}` stands for how to set the key, `{model}` and `{url}` for what was asked."""
+    """What to do next. `{key}` stands for how to set the key, `{model}` and `{url}` for the model and the URL of
+    the request."""
 
 
 class Rule(Struct, frozen=True):
@@ -153,7 +154,7 @@ RULES = (
         frozenset((400, 403, 422)),
     ),
 )
-"""The rules, of which the first that matches decides."""
+"""The rules; the first one that matches decides."""
 
 _BY_STATUS = {
     401: _KEY,
@@ -239,8 +240,8 @@ _WRITTEN = (
 
 
 def find_bad_call(error: dict[str, Json], text: str) -> str | None:
-    """Return what the model wrote, or what the server says about it, if the server could not read a call of the
-    model; `None` for any other error.
+    """Return a call that the server could not read: what the model wrote, or what the server says about it. Return
+    `None` for any other error.
 
     Source: Groq, `{"code": "tool_use_failed", "failed_generation": "…"}`; Ollama, `error parsing tool call:
     raw='…', err=…`; llama.cpp, `Failed to parse input at pos 12: …`.

@@ -48,7 +48,7 @@ from treadle.models.wire.stream import BodyReader, Collector, read_stream
 
 _MAX_PREFIXES = 1024
 _MAX_BAD_CALLS = 4
-"""How many calls in a row that the server could not read go back to the model."""
+"""How many unreadable calls in a row go back to the model."""
 _BYTES_PER_TOKEN = 4
 
 OnDelta: TypeAlias = Callable[[Delta], None]
@@ -132,7 +132,7 @@ class HttpModel(ABC):
 
     @property
     def has_price(self) -> bool:
-        """True if the cost of answers is known from the user's price, or reported by the server."""
+        """True if the user gave a price, or the server reports the cost."""
         return self._price is not None
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
@@ -150,7 +150,8 @@ class HttpModel(ABC):
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the server's answer; see `Model.infer`.
 
-        A call that the server could not read is an answer too, so that the model is told what is wrong with it.
+        If the server could not read a call, the answer has that call, so that the model is told what is wrong with
+        it.
         """
         try:
             if watch.on_delta is not None:
@@ -300,7 +301,7 @@ class HttpModel(ABC):
         return ServerError(f"the answer of {self.server.origin} makes no sense: {excerpt}", status=200)
 
     def _raw(self, answer: Answer) -> Json:
-        """Return the answer as one object. Raises: `ProviderError` for an error, or for what is no answer."""
+        """Return the answer as one object. Raises: `ProviderError` for an error, or if it is not an answer."""
         if not is_success(answer.status):
             raise self._error(answer.status, answer, answer.body)
         try:
@@ -309,7 +310,7 @@ class HttpModel(ABC):
                 return raw
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
-        # Some servers stream although nobody asked for it, and some have damaged JSON.
+        # Some servers stream although the request did not ask for it, and some send damaged JSON.
         reader = self._reader(lambda _: None)
         try:
             reader.feed(answer.body)
@@ -319,7 +320,7 @@ class HttpModel(ABC):
             raise ServerError(str(error), status=answer.status) from None
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
-        """Return the typed error for an answer whose status is not a success."""
+        """Return the typed error for an answer whose status is an error."""
         try:
             raw = find_error(_decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -331,7 +332,7 @@ class HttpModel(ABC):
 
 
 def _check_types(message: Message) -> None:
-    """Check what decoding into untyped values does not. Raises: `TypeError`."""
+    """Check the types that decoding into untyped values does not check. Raises: `TypeError`."""
     texts = [message.content, message.reasoning or ""]
     for call in message.tool_calls:
         texts += (call.call_id, call.name, call.arguments)
@@ -340,7 +341,7 @@ def _check_types(message: Message) -> None:
 
 
 def is_success(status: int) -> bool:
-    """Return whether an answer has a status of success."""
+    """Return whether the status is a success."""
     return 200 <= status < 300
 
 

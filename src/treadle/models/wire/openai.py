@@ -39,9 +39,9 @@ _FAILED = re.compile(
 
 
 def read_reason(told: Json, *, has_calls: bool, is_empty: bool) -> FinishReason | None:
-    """Return the finish reason that a server told; `None` if it told none, or one that is not known.
+    """Return the finish reason of a server; `None` if it sent none, or one that is not known.
 
-    Such an answer counts as finished if it has any content.
+    An answer without a known finish reason counts as finished if it has any content.
 
     Raises: `UnfinishedError` for an answer that is not whole.
     """

@@ -19,13 +19,13 @@ from treadle.models.wire.faults import STATUS_OF_CODE, find_bad_call, find_meani
 
 _MAX_CHARS = 400
 _MAX_READ_BYTES = 65_536
-"""How much of a body is read for an excerpt of it."""
+"""The length of the part of a body from which an excerpt is made."""
 _PLAIN_HEADERS = frozenset(("accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta"))
 """Headers whose values are no secrets."""
 _SECRET_TEXT = re.compile(r"\b(?:Bearer\s+\S+|sk-[\w-]{6,})|(?<=://)[^/\s@\"'<>]+(?=@)")
 _DURATION = re.compile(r"(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
 _MAX_READ_CHARS = 8192
-"""How much of an error's text is searched for its meaning."""
+"""The length of the part of an error's text that is searched for its meaning."""
 
 
 class BadCallError(RequestError):
@@ -34,13 +34,14 @@ class BadCallError(RequestError):
     def __init__(self, message: str, *, status: int | None = None, written: str = "", said: str = "") -> None:
         super().__init__(message, status=status)
         self.written = written
-        """What the model wrote; empty if the server does not say it."""
+        """The text that the model wrote; empty if the server does not show it."""
         self.said = said
-        """What the server says about it."""
+        """The server's message about it."""
 
 
 class UnfinishedError(ValueError):
-    """Raised if an answer was not said to be whole, or lacks what it says it has."""
+    """Raised if the server did not say that an answer is complete, or if the answer lacks calls that it
+    announces."""
 
 
 class Server(Struct, frozen=True, repr_omit_defaults=True):

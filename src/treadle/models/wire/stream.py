@@ -1,8 +1,8 @@
 """The reader of answers in pieces, which splits a body into events, joins them, and checks that none is missing.
 
-Each piece is passed on when it arrives. An answer is incomplete if its body ends before the server said that it is
-whole: by a finish reason, or by the end mark of the wire format. The form of a body is seen in its first bytes and
-not in its content type, which many servers and gateways get wrong.
+Each piece is passed on when it arrives. An answer is incomplete if its body ends before the server said that the
+answer is complete, with a finish reason or the end mark of the wire format. The first bytes of a body decide how
+it is read, and not its content type, which is wrong for many servers and gateways.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from treadle.models.wire.server import Server, explain_error, find_error
 
 _DRAIN_SECONDS = 0.25
 _SHOWN_BYTES = 2048
-"""How much of the beginning of a body is kept for error messages."""
+"""The length of the beginning of a body that is kept for error messages."""
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """The beginnings of lines of server-sent events."""
 
@@ -99,7 +99,7 @@ class BodyReader:
         """The beginning of the body, for error messages."""
 
     def feed(self, chunk: bytes) -> bool:
-        """Add a piece of the body. Return true if the answer is whole and the rest has no meaning.
+        """Add a piece of the body. Return true if the answer is complete, so that the rest can be ignored.
 
         Raises: `ProviderError` for an error in it, or if it makes no sense.
         """
@@ -219,7 +219,7 @@ class BodyReader:
             self._unread.clear()
 
     def _add_odd(self, event: bytes) -> None:
-        """Add an event that is not JSON: none, several without the empty lines between them, or a part of a
+        """Add an event that is not JSON: an empty one, several without empty lines between them, or a part of a
         document."""
         if not event.strip():
             return

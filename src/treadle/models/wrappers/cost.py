@@ -37,7 +37,7 @@ class CostModel(Wrapper):
 
     @property
     def has_price(self) -> bool:
-        """True if the inner model has a price, or the table has one for the model under its configured name."""
+        """True if the inner model has a price, or the table has a price for the model's configured name."""
         is_priced = getattr(self.inner, "has_price", False)
         return bool(is_priced) or self.cost_usd(Usage(1, 1), self._model) is not None
 

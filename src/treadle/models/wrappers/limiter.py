@@ -70,7 +70,7 @@ class _Waiter:
         self.tokens = tokens
         self.begin = begin
         self.end = end
-        """When its caller gives up, by the monotonic clock; infinite if never."""
+        """The time at which its caller gives up, by the monotonic clock; infinite if it never does."""
         self.permit: Permit | None = None
 
 
@@ -150,7 +150,7 @@ class Limiter:
         self._in_flight = 0
         self._pace = Pace(now)
         self._next_at = now
-        """When the first request in the queue can be sent, as far as time decides about it."""
+        """The time before which the first request in the queue is not sent."""
         self._local = self._store is None
         self._buckets = (
             {kind: Bucket.per_minute(count, now) for kind, count in self._per_minute.items()}
@@ -201,7 +201,7 @@ class Limiter:
 
     @property
     def held_seconds(self) -> float:
-        """How long nothing is sent because the server asked for a pause; 0 if it did not."""
+        """The rest of a pause that the server asked for; 0 if there is none."""
         return max(0.0, self._pace.not_before - time.monotonic())
 
     def explain_wait(self, seconds: float) -> RateLimitError:
@@ -209,7 +209,7 @@ class Limiter:
         if self.held_seconds:
             why = f"the server asked, in its answer to another request, to send nothing for {seconds:.0f} s"
         else:
-            why = f"the limits of requests and tokens allow the next one in {seconds:.0f} s"
+            why = f"the limits of requests and tokens allow the next request only in {seconds:.0f} s"
         return RateLimitError(f"not sent: {why} (limiter {self.name!r})", retry_after_seconds=seconds)
 
     async def admit(self, input_tokens: int = 0, max_wait_seconds: float | None = None) -> Permit:
@@ -479,7 +479,7 @@ class Limiter:
 
 
 def _begin_all() -> None:
-    """Begin anew in a forked child, where the requests, the threads and the locks are the parent's."""
+    """Begin again in a forked child, because the requests, the threads and the locks belong to the parent."""
     Limiter._shared_lock = threading.Lock()
     for limiter in list(_limiters):
         limiter._begin()

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 class RetryModel(Wrapper):
     """A model that tries again after errors that are `is_retryable`, until attempts or time run out.
 
-    Requests to slow down and other failures are counted separately, each up to `max_attempts`. The server's
-    Retry-After is obeyed, also after a run was resumed; one that is longer than the time that is left is an error
-    at once. Without one, delays are random and grow, so that many runs do not try again at the same moment.
+    Requests to slow down and other failures are counted separately, each up to `max_attempts`. The wait that a
+    server asks for with Retry-After is kept, also after a run was resumed. If it is longer than the time that is
+    left, that is an error at once. Without Retry-After, delays are random and grow, so that many runs do not try
+    again at the same moment.
     """
 
     CHANGES_ANSWERS = False
@@ -82,7 +83,7 @@ class RetryModel(Wrapper):
         watch.held = None
         return RateLimitError(
             f"not sent: before the run was resumed, the server of {self.name} asked to wait, and "
-            f"{held.seconds:.0f} s of that are left",
+            f"{held.seconds:.0f} s of the wait are left",
             retry_after_seconds=held.seconds,
         )
 
@@ -91,7 +92,7 @@ class RetryModel(Wrapper):
     ) -> Completion:
         """Make all attempts after the first, whose error is `first`, until `end` by the monotonic clock.
 
-        `limit` says in words what ends then.
+        `limit` names that limit in words.
         """
         # Imported here, so that only a failure pays for it.
         import tenacity
@@ -150,7 +151,7 @@ class RetryModel(Wrapper):
 
 
 def _explain(state: "RetryCallState", limit: str | None) -> ProviderError:
-    """Return the last error, with the number of attempts and the limit because of which there are no more."""
+    """Return the last error, with the number of attempts and the limit that was reached."""
     error = _error_of(state)
     said = f"{error} (gave up after {state.attempt_number} attempt{'s' * (state.attempt_number > 1)}"
     if limit is not None:

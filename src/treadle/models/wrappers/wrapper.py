@@ -48,7 +48,7 @@ class Wrapper:
 
     @property
     def has_price(self) -> bool:
-        """Whether the inner model's answers come with their cost."""
+        """Whether the inner model's answers have a cost."""
         return has_price(self.inner)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:

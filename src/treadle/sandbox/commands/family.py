@@ -201,7 +201,7 @@ class BareFamily:
 def _first_command(text: str, caps: Caps, root: Path, *, is_alone: bool) -> list[str]:
     """Return the command line of the first process. `is_alone`: no other process belongs to its user.
 
-    It ends with `root`, by which the process is found if this one is killed.
+    It ends with `root`, which identifies the process if this process is killed.
     """
     # -f counts in units of 512 bytes. The letter for the number of processes is -p in dash and -u in bash.
     limits = [

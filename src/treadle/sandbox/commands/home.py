@@ -1,8 +1,8 @@
 """The place of sandbox folders on disk: one folder for each process, removed when the process ends.
 
-A process that is killed leaves its folder behind. The next process finds it unlocked and removes it. Its commands
-are ended by a shell that outlives it: bubblewrap's `--die-with-parent` does not end a sandbox that is just being
-made, and nothing else ends commands without a sandbox.
+A process that is killed leaves its folder behind. The next process finds it unlocked and removes it. A shell that
+outlives the process ends its commands, because bubblewrap's `--die-with-parent` does not end a sandbox that is
+still being made, and nothing else ends commands without a sandbox.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""A mock server that speaks OpenAI's chat completions, for trying things without a key, demonstrations and tests.
+"""A mock server that speaks OpenAI's chat completions, for trials without a key, demonstrations and tests.
 
 Its model `oracle` solves any task of the task set `files`; `oracle:0.3` makes a mistake in three of ten steps.
 Every other name is an `EchoModel`. The server keeps nothing between requests.

@@ -57,8 +57,8 @@ class ToolOptions(TypedDict, total=False):
     max_concurrent: int | None
     """The number of calls of one run that run at the same time."""
     max_retries: int
-    """How often in a row the function may raise `RetryWithMessage`; its calls are then not run in that turn.
-    Default: 3."""
+    """How often in a row the function may raise `RetryWithMessage`. After one more, its calls are not run in that
+    turn. Default: 3."""
     may_differ: Sequence[str]
     """The parts of a result that may differ when the call is made again: see `ToolSpec.may_differ`."""
 

@@ -11,7 +11,7 @@ from treadle.tools.mcp.target import Target
 from treadle.tools.parts import OBJECT, SECRET, may_hold_secret
 
 _MIN_VALUE_CHARS = 4
-"""The length from which a value is taken for that of a variable. A shorter one may be equal to it by chance."""
+"""The length from which a value is recognised as that of a variable. A shorter value may be equal by chance."""
 _REFERENCE = re.compile(r"(?:[A-Za-z]{1,16} )?\$\{(?:env:)?\w+\}")
 """A variable of the environment, as in `${TOKEN}` or `Bearer ${TOKEN}`."""
 

@@ -62,7 +62,7 @@ class Secrets:
         return url
 
     def hide(self, text: str) -> str:
-        """Return the text of an error without the secrets."""
+        """Return the text of an error without the secrets in it."""
         return self._mask.hide_pieces(text)
 
     def hide_bytes(self, data: bytes) -> bytes:

@@ -97,14 +97,14 @@ def keep_arguments(raw: Json, body: bytes) -> Json:
 
 
 _BAD_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
-"""The finish reasons of answers that were thrown away because of a call in them."""
+"""The finish reasons of answers that the server discarded because of a call in them."""
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None, server: Server) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
 
-    Raises: `RefusedError` for a prompt that was blocked, `BadCallError` for a call that came out damaged,
-    `UnfinishedError` for an answer that was thrown away, and `TypeError`, `LookupError`, `AttributeError` or
+    Raises: `RefusedError` for a prompt that was blocked, `BadCallError` for a call that the server discarded,
+    `UnfinishedError` for an answer that it discarded, and `TypeError`, `LookupError`, `AttributeError` or
     `ValueError` if it makes no sense.
     """
     if not raw.get("candidates"):
@@ -126,7 +126,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
             raise UnfinishedError("it is empty and has no finishReason")
         if told not in ("STOP", None) and (is_empty or (told in _BAD_CALLS and not message.tool_calls)):
             more = server.excerpt(candidate.get("finishMessage") or "")
-            fault = f"threw the model's answer away ({told}){more and ': ' + more}"
+            fault = f"discarded the model's answer ({told}){more and ': ' + more}"
             if told in _BAD_CALLS:
                 raise BadCallError(f"{server.origin} {fault}", status=200, written=more, said=told)
             raise UnfinishedError(f"it {fault}")
