@@ -87,7 +87,8 @@ def test_a_new_folder_that_another_process_sweeps_away_is_made_again(tmp_path: P
     try:
         for _ in range(50):
             home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=tmp_path))
-            assert _lock(home) == home.exists()
+            # A folder that is not locked may still be there, because the other thread is removing it.
+            assert not _lock(home) or home.exists()
     finally:
         is_over.set()
         thread.join()
