@@ -258,6 +258,13 @@ def test_server_that_is_down(run_against_nothing: Started) -> None:
     assert "treadle resume " in err
 
 
+def test_a_schema_is_a_file_or_written_out(cli: Cli) -> None:
+    schema = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
+    cli.write("schema.json", schema)
+    for given in (schema, "schema.json"):
+        assert cli("run", "Bonn", "-m", "mock:echo", "-q", "--schema", given).out == '{"city":"Bonn"}\n'
+
+
 def test_what_is_piped_in_follows_the_text(cli: Cli) -> None:
     done = cli("run", "Summarise.", "-m", "mock:echo", "-q", text="one\ntwo\n")
     assert done.out == "You said: Summarise.\n\n<stdin>\none\ntwo\n</stdin>\n"

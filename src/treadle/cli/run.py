@@ -63,8 +63,12 @@ Out: TypeAlias = Annotated[
     ),
 ]
 Schema: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--schema", metavar="FILE", help="A JSON Schema that the answer must fit, as JSON or YAML."),
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="FILE|JSON",
+        help="A JSON Schema that the answer must fit: a file in JSON or YAML, or the schema itself.",
+    ),
 ]
 
 
@@ -125,14 +129,17 @@ def run(
         return code
 
 
-def _read_schema(path: Path) -> Json:
-    """Return the JSON Schema in a file. Raises: `ConfigError` if it cannot be read or is not an object."""
+def _read_schema(given: str) -> Json:
+    """Return a JSON Schema, which is written out or in a file. Raises: `ConfigError` if it cannot be read."""
+    if given.lstrip().startswith("{"):
+        return decode_document(given.encode(), "--schema")
+    path = Path(given)
     try:
-        schema = decode_document(path.read_bytes(), repr(str(path)), is_yaml=is_yaml_name(path.name))
+        schema = decode_document(path.read_bytes(), repr(given), is_yaml=is_yaml_name(path.name))
     except OSError as error:
-        raise ConfigError(f"cannot read the schema {str(path)!r}: {error.strerror}") from error
+        raise ConfigError(f"cannot read the schema {given!r}: {error.strerror}") from error
     if not isinstance(schema, dict):
-        raise ConfigError(f"--schema {str(path)!r} is not a JSON Schema: it must be an object")
+        raise ConfigError(f"--schema {given!r} is not a JSON Schema: it must be an object")
     return schema
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
+from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.types import (
     Completion,
@@ -105,8 +106,10 @@ class EchoModel:
 
 
 def make_model(config: ModelConfig) -> Model:
-    """Return the model `mock:NAME`, which is an `EchoModel` whatever `NAME` is."""
-    return EchoModel(f"mock:{config.name}")
+    """Return the model `mock:echo`. Raises: `ConfigError` for another name."""
+    if config.name != "echo":
+        raise ConfigError(f"there is no model 'mock:{config.name}'; did you mean 'mock:echo'?")
+    return EchoModel()
 
 
 def _find_script(messages: Sequence[Message]) -> int:
