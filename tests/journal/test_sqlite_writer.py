@@ -80,12 +80,18 @@ async def test_an_error_in_a_transaction_of_its_own_is_told(journal: SqliteJourn
 
 
 async def test_any_error_of_a_commit_is_told(journal: SqliteJournal) -> None:
-    await asyncio.wrap_future(journal._committer.submit(lambda db: db.execute("DELETE FROM meta")))
+    is_broken = False
+
+    def read(cursor: object, row: object) -> object:
+        if is_broken:
+            raise TypeError("broken")
+        return row
+
+    await asyncio.wrap_future(journal._committer.submit(lambda db: setattr(db, "row_factory", read)))
+    is_broken = True
     with pytest.raises(JournalError, match=r"runs\.db' failed: TypeError"):
         await keep(journal, "a")
-    await asyncio.wrap_future(
-        journal._committer.submit(lambda db: db.execute("INSERT INTO meta(takeovers) VALUES(0)"))
-    )
+    is_broken = False
     await keep(journal, "b")
 
 

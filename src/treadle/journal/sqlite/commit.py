@@ -11,6 +11,7 @@ from itertools import chain
 from zlib import crc32
 
 from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
+from treadle.journal.sqlite.layout import read_meta
 from treadle.journal.sqlite.rows import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.sqlite.writer import SqliteWriter, Write
 
@@ -50,7 +51,7 @@ class FileState:
         """Read the values again if they may have changed. Called within a transaction."""
         version = db.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
-            self.takeovers, self.level = db.execute("SELECT takeovers, level FROM meta").fetchone()
+            self.takeovers, self.level = read_meta(db)
             self.frame_id = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
             self._version = version
 

@@ -32,7 +32,7 @@ from treadle.journal.sqlite.backup import back_up
 from treadle.journal.sqlite.checks import Head, damaged
 from treadle.journal.sqlite.committer import Committer
 from treadle.journal.sqlite.failures import explain_closed
-from treadle.journal.sqlite.layout import LEVELS, connect, stored_level, sync_folders
+from treadle.journal.sqlite.layout import LEVELS, connect, read_meta, sync_folders
 from treadle.journal.sqlite.lease import Lease, Silence, Watch, take_lease
 from treadle.journal.sqlite.pending import Pending
 from treadle.journal.sqlite.reader import Reader
@@ -57,7 +57,7 @@ class SqliteJournal:
         self._watch = Watch(self.path, lease_seconds, clock)
         self._changes = Changes()
         writing = connect(self.path, _check_level(level))
-        self.level = stored_level(writing)
+        self.level = read_meta(writing)[1]
         """The level: the requested one, or that of the file if it is stronger."""
         if self.level == "power":
             sync_folders(self.path)

@@ -131,7 +131,7 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
         _migrate(db, path)
         if level == "power":
             db.execute("UPDATE meta SET level='power' WHERE level<>'power'")
-        set_level(db, stored_level(db))
+        set_level(db, read_meta(db)[1])
     except ERRORS as error:
         db.close()
         if is_refused(error, path):
@@ -159,9 +159,18 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     return db
 
 
-def stored_level(db: sqlite3.Connection) -> str:
-    """Return the level that the file keeps."""
-    return str(db.execute("SELECT level FROM meta").fetchone()[0])
+def read_meta(db: sqlite3.Connection) -> tuple[int, str]:
+    """Return the count of takeovers in the file, and the level that it keeps.
+
+    If they are damaged, they are replaced: leases are checked again, and the level is the strongest.
+    """
+    row = db.execute("SELECT takeovers, level FROM meta").fetchone()
+    if row is None or not isinstance(row[0], int) or row[1] not in LEVELS:
+        row = (secrets.randbits(40), "power")
+        with contextlib.suppress(sqlite3.Error):  # the file may be open for reading only
+            db.execute("DELETE FROM meta")
+            db.execute("INSERT INTO meta(takeovers, level) VALUES(?,?)", row)
+    return row[0], row[1]
 
 
 def set_level(db: sqlite3.Connection, level: str) -> None:

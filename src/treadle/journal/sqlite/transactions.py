@@ -17,7 +17,7 @@ from typing import TypeVar
 from treadle.core.errors import JournalError
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
-from treadle.journal.sqlite.layout import LOCK_SECONDS, set_level, stored_level
+from treadle.journal.sqlite.layout import LOCK_SECONDS, read_meta, set_level
 from treadle.journal.sqlite.lease import Lease, abandoned, give_back, this_owner
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Transactions:
         # SQLite must neither wait for a lock (`_begin` does) nor make a checkpoint within a commit.
         db.execute("PRAGMA busy_timeout=0")
         db.execute("PRAGMA wal_autocheckpoint=0")
-        self.is_patient = stored_level(db) == "power"
+        self.is_patient = read_meta(db)[1] == "power"
         """True at level `power`, at which a commit waits for the disk."""
         self.owner_id = 0
         """This journal's row in `owners`; 0 until its first transaction."""
