@@ -101,7 +101,7 @@ def test_a_key_is_stored_and_listed(cli: Cli) -> None:
     assert cli("models", "set-key", "openai", "--delete").err == "deleted OPENAI_API_KEY\n"
     assert "OPENAI_API_KEY is not set" in cli("models", "list").out
     for arguments, words in [
-        (("opanai",), "did you mean 'openai'?"),
+        (("opanai",), "did you mean 'openai'"),
         (("openai",), "the key is empty"),
     ]:
         wrong = cli("models", "set-key", *arguments, text="\n")

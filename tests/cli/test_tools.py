@@ -51,7 +51,7 @@ def test_one_call(cli: Cli) -> None:
     [
         (
             ("call", "red_file"),
-            "there is no tool 'red_file'; did you mean 'read_file'? The tools are: read_file, ",
+            "there is no tool 'red_file'; did you mean 'read_file'",
         ),
         (("call", "read_file", "{"), "not valid JSON"),
         (("call", "read_file", "{}"), "missing parameter 'file_path'"),

@@ -90,7 +90,7 @@ run hi $M -t mcp:nothere-server            | was not found; install it          
 run hi $M -t openapi:bad.json              | 'bad.json' is not valid json                       | 2
 run hi $M -t mock:folder                   | cannot read the tools of 'folder': is a directory  | 2
 run hi $M -t files -t files                | two tools are called 'read_file'                   | 2
-tools call read_fil                        | did you mean 'read_file'?                          | 2
+tools call read_fil                        | did you mean 'read_file'                           | 2
 tools call read_file {                     | not valid json                                     | 2
 tools call read_file {}                    | missing parameter 'file_path'; accepted            | 2
 tools call read_file '{"file_path": "x"}'  | there is no file 'x'                               | 1

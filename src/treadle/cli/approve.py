@@ -1,6 +1,5 @@
 """`treadle approve`: decides about a tool call that waits for approval, and continues the run."""
 
-import difflib
 from contextlib import closing
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.journals import find_run, open_existing
 from treadle.cli.terminal.output import clean, print_lines, print_note, stdout
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
 from treadle.tools.protocol import Decision
 
@@ -127,7 +127,6 @@ def _find_calls(run_id: str, waiting: dict[str, ToolCall], text: str, follow_up:
     found = [text] if text in waiting else [call_id for call_id in waiting if call_id.startswith(text)]
     if len(found) == 1:
         return found
-    near = difflib.get_close_matches(text, waiting, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near and not found else ""
+    hint = "" if found else did_you_mean(text, waiting, cutoff=0.4)
     how_many = "several calls begin" if found else "no call begins"
-    raise ConfigError(f"{how_many} with {text!r}; {hint}waiting are: {', '.join(waiting)}")
+    raise ConfigError(f"{how_many} with {text!r}{hint or ';'} waiting are: {', '.join(waiting)}")

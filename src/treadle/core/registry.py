@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
+_MAX_CHARS = 64
+"""How many characters of an unknown name are compared with the known ones."""
 
 
 class Registry(Generic[T]):
@@ -74,12 +76,18 @@ class Registry(Generic[T]):
         return ConfigError(f"unknown {self.kind} {name!r}{hint} Known names: {', '.join(known) or 'none'}")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message that suggests the nearest of the `known` names, or ""."""
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.5) -> str:
+    """Return the end of an error message that suggests the nearest of the `known` names.
+
+    If no name is at least as similar as `cutoff`, from 0 to 1, the end is `otherwise`, or "" without it.
+    """
     import difflib
 
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(repr(item) for item in near)}?" if near else ""
+    # Comparing is slow, and a model may send a name of any length.
+    near = difflib.get_close_matches(name[:_MAX_CHARS], list(known), n=3, cutoff=cutoff)
+    if near:
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    return otherwise and f"; {otherwise}"
 
 
 def check_options(given: Iterable[str], known: frozenset[str], what: str) -> None:

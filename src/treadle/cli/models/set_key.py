@@ -9,6 +9,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.options.complete import complete_provider
 from treadle.cli.terminal.output import print_note
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.models.config.keys import delete_key, store_key, where_is_key
 from treadle.models.config.presets import find_preset, provider_names
 
@@ -56,11 +57,9 @@ def _find_variable(provider: str) -> str:
         return provider
     preset = find_preset(provider)
     if preset is None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(provider, provider_names(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"unknown provider {provider!r}; {hint}known are {', '.join(provider_names())}")
+        known = provider_names()
+        hint = did_you_mean(provider, known) or ";"
+        raise ConfigError(f"unknown provider {provider!r}{hint} known are {', '.join(known)}")
     if preset.key_variable is None:
         raise ConfigError(f"the provider {provider!r} needs no key")
     return preset.key_variable

@@ -1,6 +1,5 @@
 """The construction of agents for commands: from options, or from the agent spec in a run's journal."""
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from treadle.agent.trust import demands_of
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.core.errors import ConfigError, JournalError, UntrustedError
 from treadle.core.policy import Policy
+from treadle.core.registry import did_you_mean
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
@@ -154,8 +154,9 @@ def _full_name(name: str, settings: Mapping[str, Json]) -> str:
 
     config = load_config()
     is_unknown = "base_url" not in settings and name not in config.file.models
-    if is_unknown and difflib.get_close_matches(name.partition(":")[0], ["oracle"], cutoff=0.8):
-        raise ConfigError(f"there is no model {name!r}; did you mean 'oracle'?")
+    hint = did_you_mean(name.partition(":")[0], ["oracle"], cutoff=0.8)
+    if is_unknown and hint:
+        raise ConfigError(f"there is no model {name!r}{hint}")
     return config.full_name(name)
 
 

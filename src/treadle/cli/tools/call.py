@@ -1,6 +1,5 @@
 """`treadle tools call`: one call of one tool, in a fresh sandbox."""
 
-import difflib
 import sys
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from treadle.cli.terminal.files import read_mount
 from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
 from treadle.core.errors import ConfigError
 from treadle.core.events import SnapshotTaken
+from treadle.core.registry import did_you_mean
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.outbox import Collected
 from treadle.loop.workbench import Order, Workbench
@@ -48,9 +48,8 @@ def call(
     with spinner("starting the tools"):
         found = {item.spec.name: item for item in resolve_tools(tools or ["files"])}
     if tool not in found:
-        near = difflib.get_close_matches(tool, found, n=1)
-        hint = f"; did you mean {near[0]!r}? The" if near else "; the"
-        raise ConfigError(f"there is no tool {tool!r}{hint} tools are: {', '.join(found) or 'none'}")
+        hint = did_you_mean(tool, found) or ";"
+        raise ConfigError(f"there is no tool {tool!r}{hint} the tools are: {', '.join(found) or 'none'}")
     text = _read_stdin() if arguments == "-" else arguments
     sandbox = MemorySandbox(read_mount(mount))
     result, delta = execute(_make_call(ToolCall("call_1", tool, text), found, sandbox))

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import Registry
+from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport, address_of
 from treadle.models.config.keys import find_key
@@ -354,9 +354,8 @@ def _check_options(provider: str, options: Iterable[str], known: Iterable[str]) 
     taken = [*_GENERAL, *known]
     for name in options:
         if name not in known:
-            near = get_close_matches(name, taken, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(taken)}"
-            raise ConfigError(f"a model of {provider!r} has no option {name!r}; {hint}")
+            hint = did_you_mean(name, taken, f"it takes {', '.join(taken)}")
+            raise ConfigError(f"a model of {provider!r} has no option {name!r}{hint}")
 
 
 _GENERAL = tuple([name for name in model.__annotations__ if name not in ("name", "options", "return")])

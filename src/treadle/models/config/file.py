@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.models.config.build import bare_model, bind_key, model, with_cost, with_retries
@@ -178,9 +179,9 @@ class Config:
             raise ConfigError(f"no model was given, and {self._where} sets no default with 'model = ...'")
         table = self.file.models.get(name)
         if table is None and ":" not in name:
-            near = difflib.get_close_matches(name, self.file.models, n=1)
-            if near:
-                raise ConfigError(f"there is no model {name!r} in {self._where}; did you mean {near[0]!r}?")
+            hint = did_you_mean(name, self.file.models, cutoff=0.6)
+            if hint:
+                raise ConfigError(f"there is no model {name!r} in {self._where}{hint}")
         return name, table
 
     def _member(self, table: ModelTable, options: Mapping[str, Any]) -> "RetryModel":

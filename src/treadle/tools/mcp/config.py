@@ -1,6 +1,5 @@
 """Reading MCP servers from what a user writes: a file of `mcpServers`, JSON, a URL or a command line."""
 
-import difflib
 import os
 import re
 import shlex
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.tools.mcp.toolset import MCPServer, MCPServers
 
@@ -90,8 +90,7 @@ def read_file(path: Path) -> MCPServers:
     try:
         data = path.read_bytes()
     except OSError as error:
-        near = difflib.get_close_matches(path.name, [item.name for item in path.parent.glob("*.json")], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(path.name, [item.name for item in path.parent.glob("*.json")])
         raise ConfigError(f"cannot read the MCP servers of {str(path)!r}: {error.strerror}{hint}") from error
     return read_servers(_decode(data, repr(str(path))), repr(str(path)))
 
@@ -125,8 +124,7 @@ def _from_entry(name: str | None, entry: Json, origin: str) -> MCPServer:
         raise ConfigError(f"{origin} is not an object")
     for key in entry:
         if key not in _KEYS and key not in _IGNORED:
-            near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; the keys are {', '.join(_KEYS)}"
+            hint = did_you_mean(key, _KEYS, f"the keys are {', '.join(_KEYS)}")
             raise ConfigError(f"{origin} has an unknown key {key!r}{hint}")
     if ("command" in entry) is ("url" in entry):
         raise ConfigError(f"{origin} needs either a 'command' or a 'url'")

@@ -3,7 +3,6 @@
 Criteria and answers are JSON values and are compared as such: `1` equals `1.0`, but neither `true` nor `"1"`.
 """
 
-import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 
 _PLACE = re.compile(r"\{\{\s*([\w$.\-]+)\s*\}\}")
@@ -215,10 +215,10 @@ def _check(fixture: Fixture, label: str, parameters: Mapping[str, Json]) -> None
     for path in fixture.match:
         name = path.partition(".")[0]
         if properties and path not in properties and name not in properties:
-            near = difflib.get_close_matches(name, properties, n=1)
-            if near or parameters.get("additionalProperties") is False:
-                hint = f"did you mean {near[0]!r}?" if near else f"the parameters are {', '.join(properties)}"
-                raise ConfigError(f"{label} matches {name!r}, which is not a parameter of the tool; {hint}")
+            hint = did_you_mean(name, properties, cutoff=0.6)
+            if hint or parameters.get("additionalProperties") is False:
+                hint = hint or f"; the parameters are {', '.join(properties)}"
+                raise ConfigError(f"{label} matches {name!r}, which is not a parameter of the tool{hint}")
     _check_criteria([*fixture.match.values(), *fixture.when.values()], label)
 
 
@@ -241,7 +241,7 @@ def _check_criteria(wanted: Json, label: str) -> None:
         except (re.error, TypeError) as error:
             raise ConfigError(f"{label}: {value!r} is not a regular expression ({error})") from error
     if operator.startswith("$") and operator not in _OPERATORS:
-        near = difflib.get_close_matches(operator, _OPERATORS, n=1, cutoff=0.7)
-        if near:
-            raise ConfigError(f"{label} has {operator!r}; did you mean {near[0]!r}?")
+        hint = did_you_mean(operator, _OPERATORS, cutoff=0.7)
+        if hint:
+            raise ConfigError(f"{label} has {operator!r}{hint}")
     _check_criteria(list(wanted.values()), label)

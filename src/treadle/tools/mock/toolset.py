@@ -22,7 +22,6 @@ run; `{{arguments}}` is the object of all arguments.
 
 import asyncio
 import contextlib
-import difflib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +31,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolSpec
 from treadle.tools.context import ToolContext
@@ -305,9 +305,8 @@ def _as_fixtures(templates: Mapping[str, Json]) -> dict[str, list[FixtureLike]]:
 def _add(answers: dict[str, list[FixtureLike]], more: Mapping[str, Sequence[FixtureLike]]) -> None:
     for name, items in more.items():
         if name not in answers:
-            near = difflib.get_close_matches(name, answers, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the tools are {', '.join(answers)}"
-            raise ConfigError(f"there are fixtures for {name!r}, which is not a tool of this mock; {hint}")
+            hint = did_you_mean(name, answers, f"the tools are {', '.join(answers)}")
+            raise ConfigError(f"there are fixtures for {name!r}, which is not a tool of this mock{hint}")
         if not isinstance(items, list | tuple):
             raise ConfigError(f"the fixtures of {name!r} are {items!r}; they must be a list")
         answers[name].extend(items)
@@ -331,9 +330,9 @@ def _add_written(read: Definitions, answers: dict[str, list[FixtureLike]]) -> No
 
 def _check_fields(given: Iterable[str], known: Sequence[str], where: str) -> None:
     for key in given:
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
-        if near and key not in known:
-            raise ConfigError(f"{where} has {key!r}; did you mean {near[0]!r}?")
+        hint = did_you_mean(key, known, cutoff=0.8)
+        if hint and key not in known:
+            raise ConfigError(f"{where} has {key!r}{hint}")
 
 
 def _read_simulator(value: Json, folder: Path) -> "Simulator":

@@ -1,6 +1,5 @@
 """The toolset of an OpenAPI document."""
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from urllib.parse import urljoin, urlsplit
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.guarded import GuardedHttp, Resolver, host_of
@@ -225,8 +225,5 @@ def _with_effects(
 def _check_names(names: Iterable[str], known: Sequence[str], origin: str) -> None:
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = (
-                f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known[:50]) or 'none'}"
-            )
+            hint = did_you_mean(name, known, f"there are {', '.join(known[:50]) or 'none'}")
             raise ConfigError(f"{origin} has no operation {name!r}{hint}")

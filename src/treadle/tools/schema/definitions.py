@@ -6,7 +6,6 @@ function tools; Model Context Protocol 2025-11-25; DeepFabric 4.13 tool files.
 """
 
 import ast
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.schema.losses import find_losses
 from treadle.tools.schema.validation import ArgumentChecker
@@ -68,9 +68,8 @@ def read_definitions(path: str | Path) -> Definitions:
     try:
         data = file.read_bytes()
     except OSError as error:
-        known = [item.name for item in file.parent.glob("*")] if file.parent.is_dir() else []
-        near = difflib.get_close_matches(file.name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near and near[0] != file.name else ""
+        is_missing = isinstance(error, FileNotFoundError)
+        hint = did_you_mean(file.name, [item.name for item in file.parent.glob("*")]) if is_missing else ""
         raise ConfigError(f"cannot read the tools of {str(path)!r}: {error.strerror}{hint}") from error
     return parse_definitions(
         decode_document(data, repr(str(path)), is_yaml=is_yaml_name(file.name)), repr(str(path))
@@ -201,9 +200,8 @@ def _unknown(item: dict[str, Json], *known: str, below: str = "") -> list[str]:
 def _read_treadle(item: dict[str, Json], label: str, lost: list[str]) -> ToolSpec:
     fields = ToolSpec.__struct_fields__
     for key in item.keys() - {*fields, *MOCK_FIELDS}:
-        near = difflib.get_close_matches(key, fields, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(fields)}"
-        raise ConfigError(f"{label} has an unknown field {key!r}; {hint}")
+        hint = did_you_mean(key, fields, f"the fields are {', '.join(fields)}")
+        raise ConfigError(f"{label} has an unknown field {key!r}{hint}")
     lost += [key for key in item if key in MOCK_FIELDS]
     known = {key: value for key, value in item.items() if key not in MOCK_FIELDS and value is not None}
     empty = {"description": "", "parameters": {"type": "object", "properties": {}}}

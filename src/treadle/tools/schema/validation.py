@@ -1,10 +1,10 @@
 """Validation of arguments against a JSON Schema, with messages that help a model to correct them."""
 
-import difflib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 
 MAX_PROBLEMS = 20
@@ -63,9 +63,7 @@ class ArgumentChecker:
             free = [name for name in properties if name not in arguments]
             for index, name in enumerate(name for name in arguments if name not in properties):
                 # Finding similar names is slow, and a model may send thousands of names.
-                near = difflib.get_close_matches(name[:64], free, 1, 0.5) if index < MAX_PROBLEMS else []
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                yield f"unknown parameter {name!r}{hint}"
+                yield f"unknown parameter {name!r}{did_you_mean(name, free) if index < MAX_PROBLEMS else ''}"
 
     def _accepted(self) -> str:
         required = self._schema.get("required", ())
