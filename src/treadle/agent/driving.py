@@ -120,10 +120,10 @@ async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State,
     Raises: `RunNotFoundError`; `LeaseHeldError` if another process drives the run; `UntrustedError`.
     """
     journal = agent.journal
-    await require_trust(journal, run_id, agent.spec, trust=trust)
+    await asyncio.to_thread(require_trust, journal, run_id, agent.spec, trust=trust)
     writer = await journal.acquire(run_id)
     try:
-        return await asyncio.to_thread(read_state, journal, run_id), writer
+        return (await asyncio.to_thread(Run.load, run_id, journal)).state, writer
     except BaseException:
         await see_through(writer.release)
         raise
@@ -161,7 +161,7 @@ async def fork(
     Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, or if `text` is missing or not allowed;
     `UntrustedError`.
     """
-    await require_trust(agent.journal, run_id, agent.spec, trust=given.trust)
+    await asyncio.to_thread(require_trust, agent.journal, run_id, agent.spec, trust=given.trust)
     until_seq = at if at is not None and at > 0 else None
     events = await asyncio.to_thread(agent.journal.read, run_id, until_seq=until_seq)
     at = len(events) if at is None else at
@@ -281,11 +281,6 @@ async def restore(journal: Journal, state: State) -> Sandbox:
 def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e.TurnStarted:
     """Return the event that opens the next turn with the user's message."""
     return e.TurnStarted(turn=state.turn + 1, message=Message(Role.USER, text, parts=parts))
-
-
-def read_state(journal: Journal, run_id: str) -> State:
-    """Read a run's events and return its state. Raises: `RunNotFoundError`."""
-    return fold([event.body for event in journal.read(run_id)])
 
 
 def load_task_of(started: e.RunStarted | None) -> Task | None:

@@ -1,7 +1,6 @@
 """Trust in runs that come from elsewhere: what using such a run would do here, and whether the user allows it."""
 
-import asyncio
-
+from treadle.agent.run import Run
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State
@@ -38,17 +37,20 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
     return tuple(found)
 
 
-async def require_trust(journal: Journal, run_id: str, spec: AgentSpec, *, trust: bool) -> None:
+def settle_trust(journal: Journal, run_id: str, *, trust: bool) -> bool:
+    """Return whether the user trusts a run. If `trust` is true, record that first. Blocks.
+
+    Raises: `RunNotFoundError`.
+    """
+    if trust and not journal.is_trusted(run_id):
+        journal.trust(run_id)
+    return trust or journal.is_trusted(run_id)
+
+
+def require_trust(journal: Journal, run_id: str, spec: AgentSpec, *, trust: bool) -> None:
     """Check that the user trusts a run before the agent of `spec` continues it. If `trust` is true, record it.
 
-    Raises: `UntrustedError`, `RunNotFoundError`.
+    Blocks. Raises: `UntrustedError`, `RunNotFoundError`.
     """
-    if await asyncio.to_thread(journal.is_trusted, run_id):
-        return
-    if trust:
-        await asyncio.to_thread(journal.trust, run_id)
-        return
-    from treadle.agent.driving import read_state
-
-    state = await asyncio.to_thread(read_state, journal, run_id)
-    raise UntrustedError(f"run {run_id!r}", demands_of(spec, state))
+    if not settle_trust(journal, run_id, trust=trust):
+        raise UntrustedError(f"run {run_id!r}", demands_of(spec, Run.load(run_id, journal).state))

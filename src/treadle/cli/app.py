@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import re
 import signal
 import sys
 import threading
@@ -155,7 +154,7 @@ def _report(error: BaseException) -> ExitCode:
         error = error.exceptions[0]
     if isinstance(error, BrokenPipeError):
         return ExitCode.PIPE_CLOSED
-    from treadle.cli.terminal.output import print_error
+    from treadle.cli.terminal.output import print_error, write_error
     from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 
     write_usage_error = getattr(error, "format_message", None)
@@ -170,8 +169,7 @@ def _report(error: BaseException) -> ExitCode:
         print_error(f"{text[:1].lower()}{text[1:]}{'' if text.endswith(('.', '?', ')')) else '.'}{more}")
         return ExitCode.MISUSE
     elif isinstance(error, TreadleError):
-        lines = [line.removeprefix("- ") for line in str(error).splitlines()]
-        print_error(re.sub(r":; ", ": ", "; ".join(lines)))
+        print_error(write_error(error))
     elif isinstance(error, OSError):
         where = "" if error.filename is None else f": {os.fspath(error.filename)!r}"
         print_error(f"{error.strerror or error}{where}")

@@ -18,10 +18,9 @@ from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.drive import FollowUp, drive, print_follow_up
 from treadle.cli.terminal.execute import execute, run_limited
 from treadle.cli.terminal.format import exit_code, summarize
-from treadle.cli.terminal.journals import find_run, open_existing
+from treadle.cli.terminal.journals import Apart, find_run, open_existing
 from treadle.cli.terminal.listing import find_unfinished
 from treadle.cli.terminal.output import (
-    print_error,
     print_interrupted,
     print_lines,
     print_note,
@@ -141,14 +140,11 @@ def _resume_all(
     """Resume runs, and return the gravest of their exit codes."""
     begin = time.monotonic()
     codes: list[int] = []
+    apart = Apart(TreadleError)
 
     async def resume_run(run_id: str) -> None:
-        try:
+        with apart.guard(run_id):
             run = await agents.agent_for_run(run_id).resume(run_id)
-        except TreadleError as error:
-            print_error(f"run {run_id}: {error}")
-            codes.append(ExitCode.FAILED)
-        else:
             codes.append(exit_code(run))
             _print(run, follow_up, is_json=is_json)
         advance(run_id)
@@ -157,13 +153,15 @@ def _resume_all(
         with bar("resuming", len(run_ids), is_json=is_json) as advance:
             execute(run_limited([partial(resume_run, run_id) for run_id in run_ids], parallel_runs))
     except KeyboardInterrupt:
-        left = write_count(len(run_ids) - len(codes), "run")
+        left = write_count(len(run_ids) - len(codes) - apart.count, "run")
         print_interrupted(f" with {left} unfinished; continue with: " + follow_up.write("resume", all=True))
         return ExitCode.INTERRUPTED
     if not is_json:
         seconds = write_seconds(time.monotonic() - begin)
-        print_note(f"{write_count(len(codes), 'run')}, {codes.count(ExitCode.DONE)} completed, in {seconds}")
-    return join_codes(codes)
+        print_note(
+            f"{write_count(len(run_ids), 'run')}, {codes.count(ExitCode.DONE)} completed, in {seconds}"
+        )
+    return join_codes([*codes, ExitCode.FAILED] if apart.count else codes)
 
 
 def _print(run: Run, follow_up: FollowUp, *, is_json: bool) -> None:

@@ -16,14 +16,13 @@ from treadle.cli.terminal.files import import_file
 from treadle.cli.terminal.journals import Apart, find_runs, open_existing
 from treadle.cli.terminal.output import (
     clean,
-    print_error,
     print_labelled,
     print_lines,
     print_note,
     stdout,
     write_count,
 )
-from treadle.core.errors import ConfigError, UntrustedError
+from treadle.core.errors import ConfigError
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 
@@ -78,25 +77,15 @@ def _verify(
 
     _refuse_strange_tools(journal, run_ids, tools or ())
     found: list[Verification] = []
-    refused: list[str] = []
-
     apart = Apart()
 
     async def verify_all() -> None:
         with bar("verifying", len(run_ids), is_json=is_json) as advance:
             for run_id in run_ids:
                 with apart.guard(run_id):
-                    await verify_one(run_id)
+                    found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
+                    _print(found[-1], is_json=is_json)
                 advance(run_id)
-
-    async def verify_one(run_id: str) -> None:
-        try:
-            found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
-        except UntrustedError as error:
-            print_error(str(UntrustedError(error.run, error.demands, "pass --trust")))
-            refused.append(run_id)
-        else:
-            _print(found[-1], is_json=is_json)
 
     execute(verify_all())
     if not is_json and len(found) > 1:
@@ -111,7 +100,7 @@ def _verify(
         print_note(
             f"{write_count(missing, 'call')} not made again, because the tool is missing; name it with --tools"
         )
-    is_good = not refused and not apart.count and all(_is_good(item) for item in found)
+    is_good = not apart.count and all(_is_good(item) for item in found)
     return ExitCode.DONE if is_good else ExitCode.FAILED
 
 

@@ -154,21 +154,23 @@ class LeaseLostError(JournalError):
 class UntrustedError(JournalError):
     """Raised if a run comes from elsewhere and the user has not said that it is trusted."""
 
-    def __init__(self, run: str, demands: tuple[str, ...], remedy: str = "pass trust=True") -> None:
-        super().__init__(run, demands, remedy)
+    def __init__(self, run: str, demands: tuple[str, ...]) -> None:
+        super().__init__(run, demands)
         self.run = run
         """The name of the run, or of an agent spec of it, for the message."""
         self.demands = demands
         """The things that using the run would start, import, open, ask and send: phrases that begin with a
         verb."""
-        self.remedy = remedy
-        """What to do to trust the run."""
 
     def __str__(self) -> str:
+        return self.explain("pass trust=True")
+
+    def explain(self, remedy: str) -> str:
+        """Return the message; `remedy` is what to do to trust the run."""
         listed = "; ".join(dict.fromkeys(self.demands)) or "nothing"
         return (
             f"{self.run} was imported, or its file was written by another user, machine or version of Treadle, and "
-            f"is not trusted. Using it would: {listed}. If you trust it, {self.remedy}"
+            f"is not trusted. Using it would: {listed}. If you trust it, {remedy}"
         )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.agent.trust import settle_trust
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.inner import InnerDecision, Recall, Run, Settle
@@ -104,14 +105,11 @@ async def verify_run(
 
     Raises: `RunNotFoundError`; `UntrustedError` that names what the tools of a run from elsewhere would do.
     """
-    if not await asyncio.to_thread(journal.is_trusted, run_id):
-        if trust:
-            await asyncio.to_thread(journal.trust, run_id)
-        elif demands := await asyncio.to_thread(_demands_of, journal, run_id, tools):
+    is_trusted = await asyncio.to_thread(settle_trust, journal, run_id, trust=trust)
+    if not is_trusted:
+        if demands := await asyncio.to_thread(_demands_of, journal, run_id, tools):
             raise UntrustedError(f"run {run_id!r}", demands)
-        else:
-            tools = ["files"]
-    is_trusted = await asyncio.to_thread(journal.is_trusted, run_id)
+        tools = ["files"]
     return await _Verifier(journal, run_id, tools, is_trusted=is_trusted).verify()
 
 

@@ -7,12 +7,13 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from treadle.agent.agent import Agent
+from treadle.agent.driving import load_task_of
 from treadle.agent.run import Run
 from treadle.agent.spec import Files
-from treadle.agent.task import load_task
-from treadle.agent.trust import demands_of
+from treadle.agent.trust import demands_of, settle_trust
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
-from treadle.core.errors import ConfigError, JournalError, UntrustedError
+from treadle.cli.terminal.journals import read_started
+from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import AgentSpec, PartSpec
@@ -92,20 +93,17 @@ class RunAgents:
         Raises: `ConfigError` that names the parts which the journal does not have and the options for them;
         `UntrustedError` for a run from elsewhere, unless --trust was given.
         """
+        started = read_started(self.journal, run_id)
         run = Run.load(run_id, self.journal, until_seq)
-        if run.state.started is None:
-            raise JournalError(f"run {run_id!r} does not begin with run_started; its journal is damaged")
         spec = self._override(run.spec)
         if spec.is_foreign:
-            if not self._is_trusted:
-                raise UntrustedError(f"run {run_id!r}", demands_of(spec, run.state), "pass --trust")
-            self.journal.trust(run_id)
+            if not settle_trust(self.journal, run_id, trust=self._is_trusted):
+                raise UntrustedError(f"run {run_id!r}", demands_of(spec, run.state))
             spec = replace(spec, is_foreign=False)
         _refuse_missing(run_id, spec)
         key = msgspec.json.encode(spec)
         if key not in self._agents:
-            ref = run.state.started.task
-            task = None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")
+            task = load_task_of(started)
             self._agents[key] = Agent.from_spec(
                 spec,
                 model=_tools_first(

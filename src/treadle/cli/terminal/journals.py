@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from treadle.agent.driving import make_run_id
-from treadle.cli.terminal.output import print_error
-from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
+from treadle.cli.terminal.output import print_error, write_error
+from treadle.core.errors import ConfigError, JournalError, RunNotFoundError, TreadleError
 from treadle.core.events import RunStarted
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import make_folder, open_journal
@@ -75,21 +75,23 @@ def _has_run(journal: Journal, run_id: str) -> bool:
 
 
 class Apart:
-    """The runs that a command cannot use because they are damaged. The command continues with the other runs."""
+    """The runs that a command cannot use, for example because they are damaged. It continues with the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[TreadleError] = JournalError) -> None:
         self.count = 0
         """How many runs have failed."""
+        self._kind = kind
+        """The errors that concern one run only."""
 
     @contextmanager
     def guard(self, run_id: str) -> Iterator[None]:
-        """Do the work for one run. If the run is damaged, print that and count it instead of raising an
-        exception."""
+        """Do the work for one run. If it fails, print the error and count it instead of raising it."""
         try:
             yield
-        except JournalError as error:
+        except self._kind as error:
             self.count += 1
-            print_error(str(error) if run_id in str(error) else f"run {run_id}: {error}")
+            text = write_error(error)
+            print_error(text if run_id in text else f"run {run_id}: {text}")
 
 
 def find_runs(journal: Journal, texts: list[str] | None, *, is_all: bool) -> list[str]:

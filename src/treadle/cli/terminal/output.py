@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from treadle.core.errors import TreadleError
+from treadle.core.errors import TreadleError, UntrustedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,6 +107,12 @@ def print_labelled(console: "Console", label: str, label_style: str, text: str, 
     from rich.text import Text
 
     console.print(Text.assemble((label, label_style), (clean(text), style)), soft_wrap=True)
+
+
+def write_error(error: TreadleError) -> str:
+    """Return the text of an error in one line, with advice for the command line."""
+    text = error.explain("pass --trust") if isinstance(error, UntrustedError) else str(error)
+    return re.sub(":; ", ": ", "; ".join([line.removeprefix("- ") for line in text.splitlines()]))
 
 
 def print_interrupted(text: str) -> None:
