@@ -3,7 +3,6 @@
 from contextlib import closing
 from typing import Annotated
 
-import msgspec
 import typer
 
 from treadle.agent.run import Run
@@ -14,7 +13,7 @@ from treadle.cli.terminal.agents import RunAgents
 from treadle.cli.terminal.drive import FollowUp, drive
 from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.journals import find_run, open_existing
-from treadle.cli.terminal.output import clean, print_lines, print_note, stdout
+from treadle.cli.terminal.output import clean, print_json, print_note, stdout
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
@@ -109,7 +108,7 @@ def _read_decision(text: str, arguments: str | None, reason: str | None) -> Deci
 def _list(run_id: str, waiting: dict[str, ToolCall], *, is_json: bool) -> int:
     """Print the calls that wait for a decision, and return 0 if there are any."""
     if is_json:
-        print_lines([msgspec.json.encode(call) for call in waiting.values()])
+        print_json(*waiting.values())
     elif not waiting:
         print_note(f"no call of run {run_id} waits for approval")
     for call in () if is_json else waiting.values():

@@ -3,7 +3,6 @@
 from contextlib import closing
 from typing import Annotated
 
-import msgspec
 import typer
 
 from treadle.cli.options import shared as o
@@ -11,7 +10,7 @@ from treadle.cli.terminal.bar import bar, spinner
 from treadle.cli.terminal.journals import find_runs, open_existing
 from treadle.cli.terminal.output import (
     print_error,
-    print_lines,
+    print_json,
     print_note,
     stdout,
     write_command,
@@ -51,7 +50,7 @@ def check(
             for checked in map(checks.check_run, run_ids):
                 totals = [totals[0] + checked.events, totals[1] + checked.contents]
                 if is_json:
-                    print_lines([msgspec.json.encode(checked)])
+                    print_json(checked)
                 if checked.problems:
                     found.append(checked)
                 advance(checked.run_id)

@@ -15,12 +15,11 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.output import clean, print_lines, stdout
+from treadle.cli.terminal.output import clean, print_json, stdout
 from treadle.journal.registry import DEFAULT_PATH
 
 EXAMPLES = (
@@ -53,7 +52,7 @@ def doctor(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
     for check in _check_all(Path(journal or DEFAULT_PATH)):
         can_work = can_work and (check.is_ok or not check.is_needed)
         if is_json:
-            print_lines([msgspec.json.encode(check)])
+            print_json(check)
         else:
             _print(check)
     return ExitCode.DONE if can_work else ExitCode.FAILED

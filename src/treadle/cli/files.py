@@ -4,7 +4,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from treadle.agent.run import Run
@@ -12,7 +11,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.files import find_changes, write_files
 from treadle.cli.terminal.journals import find_run, open_existing
-from treadle.cli.terminal.output import clean, print_lines, print_note, stdout, write_count
+from treadle.cli.terminal.output import clean, print_json, print_note, stdout, write_count
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 
@@ -59,9 +58,7 @@ def files(
         for path in paths:
             size = len(found.read_artifact(found.state.files[path]))
             if is_json:
-                print_lines(
-                    [msgspec.json.encode({"path": path, "bytes": size, "sha256": found.state.files[path]})]
-                )
+                print_json({"path": path, "bytes": size, "sha256": found.state.files[path]})
             else:
                 stdout().print(f"{clean(path)}  {write_count(size, 'byte')}", soft_wrap=True)
     if not paths:

@@ -3,13 +3,12 @@
 import asyncio
 from typing import Annotated
 
-import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import call_at_end_of_stdin, execute
-from treadle.cli.terminal.output import flush, print_lines, print_note, stdout, write_command
+from treadle.cli.terminal.output import flush, print_json, print_note, stdout, write_command
 from treadle.teacher.server import ServerSettings, serve
 
 EXAMPLES = (
@@ -90,7 +89,7 @@ def mock(
 
 def _print_url(url: str, *, is_json: bool) -> None:
     if is_json:
-        print_lines([msgspec.json.encode({"base_url": url})])
+        print_json({"base_url": url})
         return
     stdout().print(url, style="bold")
     flush()

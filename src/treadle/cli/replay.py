@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Annotated
 
-import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
@@ -13,7 +12,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.options.agent import PolicyOptions
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.journals import Apart, find_runs, open_existing, read_started
-from treadle.cli.terminal.output import clean, print_labelled, print_lines, stdout, write_count, write_seconds
+from treadle.cli.terminal.output import clean, print_json, print_labelled, stdout, write_count, write_seconds
 from treadle.core.replay import Replay
 from treadle.core.replay import replay as replay_events
 from treadle.journal.protocol import Journal
@@ -89,7 +88,7 @@ def _print(replay: Replay, *, is_json: bool) -> None:
             "divergence": divergence
             and {"seq": divergence.seq, "expected": divergence.expected, "actual": divergence.actual},
         }
-        print_lines([msgspec.json.encode(line)])
+        print_json(line)
         return
     console = stdout()
     found = "exact   " if divergence is None else "differs "

@@ -5,7 +5,6 @@ from contextlib import closing
 from functools import partial
 from typing import Annotated
 
-import msgspec
 import typer
 
 from treadle.agent.run import Run
@@ -22,7 +21,7 @@ from treadle.cli.terminal.journals import Apart, find_run, open_existing
 from treadle.cli.terminal.listing import find_unfinished
 from treadle.cli.terminal.output import (
     print_interrupted,
-    print_lines,
+    print_json,
     print_note,
     write_count,
     write_seconds,
@@ -166,7 +165,7 @@ def _resume_all(
 
 def _print(run: Run, follow_up: FollowUp, *, is_json: bool) -> None:
     if is_json:
-        print_lines([msgspec.json.encode(summarize(run))])
+        print_json(summarize(run))
         return
     print_outcome(run)
     if run.questions or run.approvals:

@@ -3,7 +3,6 @@
 from contextlib import closing
 from typing import Annotated
 
-import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
@@ -14,7 +13,7 @@ from treadle.cli.terminal.listing import list_runs, status_of
 from treadle.cli.terminal.output import (
     clean,
     print_error,
-    print_lines,
+    print_json,
     print_note,
     shorten,
     stdout,
@@ -97,7 +96,7 @@ def runs(
     shown = found[:limit] if limit else found
     damaged = [info for info in shown if info.status == DAMAGED]
     if is_json:
-        print_lines([msgspec.json.encode(_to_line(info)) for info in shown])
+        print_json(*[_to_line(info) for info in shown])
         return _report(damaged)
     if not shown:
         print_note("no runs" if condition == RunFilter() and status is None else "no such runs")

@@ -8,7 +8,7 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.output import clean, print_lines, print_note, stdout, write_count
+from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout, write_count
 from treadle.tasks import TASK_SETS, load_task, task_set
 
 EXAMPLES = (
@@ -50,7 +50,7 @@ def _print_sets(*, is_json: bool) -> None:
     for name in TASK_SETS.names():
         size = len(task_set(name))
         if is_json:
-            print_lines([msgspec.json.encode({"task_set": name, "tasks": size})])
+            print_json({"task_set": name, "tasks": size})
         else:
             stdout().print(f"{name}  {write_count(size, 'task')}", soft_wrap=True)
 
@@ -58,7 +58,7 @@ def _print_sets(*, is_json: bool) -> None:
 def _print_set(name: str, limit: int | None, *, is_json: bool) -> None:
     found = task_set(name)
     ids = (f"{name}:{task.task_id}" for task in islice(found, limit))
-    print_lines([msgspec.json.encode({"task": item}) if is_json else item.encode() for item in ids])
+    print_lines(msgspec.json.encode({"task": item}) if is_json else item.encode() for item in ids)
     if limit is not None and len(found) > limit:
         print_note(f"{limit} of {len(found):,} tasks; --limit 0 shows all")
 
@@ -73,7 +73,7 @@ def _print_task(ref: str, *, is_json: bool) -> None:
             "tools": list(task.tools),
             "files": {path: content.decode("utf-8", "replace") for path, content in task.files.items()},
         }
-        print_lines([msgspec.json.encode(value)])
+        print_json(value)
         return
     console = stdout()
     console.print(clean(ref), style="bold")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from treadle.agent.run import Run
@@ -16,8 +15,8 @@ from treadle.cli.terminal.files import import_file
 from treadle.cli.terminal.journals import Apart, find_runs, open_existing
 from treadle.cli.terminal.output import (
     clean,
+    print_json,
     print_labelled,
-    print_lines,
     print_note,
     stdout,
     write_count,
@@ -129,7 +128,7 @@ def _refuse_strange_tools(journal: Journal, run_ids: Sequence[str], tools: Seque
 
 def _print(verification: "Verification", *, is_json: bool) -> None:
     if is_json:
-        print_lines([msgspec.json.encode(verification)])
+        print_json(verification)
         return
     console = stdout()
     found, style = "same    ", "green"

@@ -51,10 +51,19 @@ def _seal(secret: bytes | None, texts: tuple[str, ...]) -> str:
     return hmac.new(secret, joined, hashlib.sha256).hexdigest()
 
 
+def state_folder() -> Path:
+    """Return the folder of what Treadle keeps for this user: `treadle` in XDG_STATE_HOME, by default
+    `~/.local/state`.
+
+    Raises: `RuntimeError` if the user has no home.
+    """
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "treadle"
+
+
 def _secret_path() -> Path | None:
     """Return the path of the file with the secret; `None` if the user has no home folder."""
     try:
-        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "treadle" / "secret"
+        return state_folder() / "secret"
     except RuntimeError:
         return None
 

@@ -17,7 +17,7 @@ from treadle.agent.agent import Agent
 from treadle.cli.options.agent import AgentOptions
 from treadle.cli.terminal.agents import make_model
 from treadle.cli.terminal.execute import call_at_end_of_stdin, execute, run_limited
-from treadle.cli.terminal.output import print_error, print_lines
+from treadle.cli.terminal.output import print_error, print_json
 from treadle.core.errors import TreadleError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Request
@@ -149,7 +149,7 @@ class Worker:
             self._send()
 
     def _send(self) -> None:
-        print_lines([msgspec.json.encode(self._report)])
+        print_json(self._report)
 
 
 async def _work(order: Order, journal: Journal) -> None:

@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.execute import execute
-from treadle.cli.terminal.output import clean, print_lines, stdout
+from treadle.cli.terminal.output import clean, print_json, stdout
 from treadle.models.protocol import Model
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def check(
     if not probed.is_usable:
         return ExitCode.FAILED
     if is_json:
-        print_lines([msgspec.json.encode({"grade": probed.grade, "output_mode": probed.output_mode})])
+        print_json({"grade": probed.grade, "output_mode": probed.output_mode})
         return ExitCode.DONE
     console = stdout()
     console.print(f"\ngrade   {probed.grade}", style="bold")
@@ -64,7 +63,7 @@ def check(
 async def _probe(prober: "Prober", *, is_json: bool) -> "Probed":
     async for finding in prober.findings():
         if is_json:
-            print_lines([msgspec.json.encode(finding)])
+            print_json(finding)
         else:
             _print(finding)
     return prober.result()

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.output import clean, print_lines, stdout
+from treadle.cli.terminal.output import clean, print_json, stdout
 from treadle.core.masking import hide_in_url
 from treadle.models.config.keys import where_is_key
 from treadle.models.config.presets import find_preset
@@ -48,10 +48,8 @@ def list_models(is_json: o.IsJson = False) -> int:
     config = load_config()
     models, known = list(_list_models(config)), list(_list_providers())
     if is_json:
-        print_lines([msgspec.json.encode(item) for item in models])
-        print_lines(
-            [msgspec.json.encode({"provider": item.name, **msgspec.to_builtins(item)}) for item in known]
-        )
+        print_json(*models)
+        print_json(*[{"provider": item.name, **msgspec.to_builtins(item)} for item in known])
         return ExitCode.DONE
     console = stdout()
     if models:

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import msgspec
+
 from treadle.core.errors import TreadleError, UntrustedError
 
 if TYPE_CHECKING:
@@ -134,6 +136,11 @@ def print_lines(lines: Iterable[bytes]) -> None:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.write(b"\n")
     flush()
+
+
+def print_json(*values: Any) -> None:
+    """Print each value as a line of JSON, and flush them."""
+    print_lines(map(msgspec.json.encode, values))
 
 
 def print_bytes(data: bytes) -> None:

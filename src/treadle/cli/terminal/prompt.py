@@ -6,10 +6,10 @@ It is used if both standard input and standard output are terminals. Other input
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.cli.terminal.output import print_note, stdout
+from treadle.journal.identity import state_folder
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -99,10 +99,8 @@ def _open_history() -> "History":
     written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-    given = os.environ.get("XDG_STATE_HOME")
     try:
-        folder = Path(given) if given else Path.home() / ".local" / "state"
-        path = folder / "treadle" / "chat_history"
+        path = state_folder() / "chat_history"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
     except (OSError, RuntimeError):

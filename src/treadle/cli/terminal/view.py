@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from treadle.agent.run import Run
 from treadle.cli.terminal.format import (
     format_artifact,
@@ -14,7 +12,15 @@ from treadle.cli.terminal.format import (
     style_of,
     summarize,
 )
-from treadle.cli.terminal.output import clean, is_live, print_lines, shorten, stdout, write_seconds
+from treadle.cli.terminal.output import (
+    clean,
+    is_live,
+    print_json,
+    print_lines,
+    shorten,
+    stdout,
+    write_seconds,
+)
 from treadle.core import events as e
 from treadle.core.types import Json, ToolCall
 
@@ -80,7 +86,7 @@ class JsonView:
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
         """See `View.finish`."""
-        print_lines([msgspec.json.encode({**summarize(run, seconds), **(more or {})})])
+        print_json({**summarize(run, seconds), **(more or {})})
 
     def close(self) -> None:
         """See `View.close`."""

@@ -3,7 +3,6 @@
 import sys
 from typing import Annotated
 
-import msgspec
 import typer
 
 from treadle.agent.driving import make_run_id
@@ -12,7 +11,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import read_mount
-from treadle.cli.terminal.output import clean, print_error, print_lines, print_note, stdout, write_count
+from treadle.cli.terminal.output import clean, print_error, print_json, print_note, stdout, write_count
 from treadle.core.errors import ConfigError
 from treadle.core.events import SnapshotTaken
 from treadle.core.registry import did_you_mean
@@ -56,7 +55,7 @@ def call(
     if result.error_kind in (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS):
         raise ConfigError(result.content)
     if is_json:
-        print_lines([msgspec.json.encode(result)])
+        print_json(result)
     elif result.is_error:
         print_error(result.content)
     else:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner
-from treadle.cli.terminal.output import clean, print_lines, print_note, stdout
+from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolSpec
 from treadle.tools.schema.definitions import Shape
@@ -64,7 +63,7 @@ def _print_toolsets(*, is_json: bool) -> None:
 
     names = TOOLSETS.names()
     if is_json:
-        print_lines([msgspec.json.encode({"name": name}) for name in names])
+        print_json(*[{"name": name} for name in names])
         return
     width = max(map(len, names))
     for name in names:
@@ -80,7 +79,7 @@ def _print_tools(specs: Sequence[ToolSpec], shape: Shape | None, *, is_json: boo
         print_lines([encode(specs, shape)])
         return
     if is_json:
-        print_lines([msgspec.json.encode(spec) for spec in specs])
+        print_json(*specs)
         return
     width = max((len(spec.name) for spec in specs), default=0)
     for spec in specs:

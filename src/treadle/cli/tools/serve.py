@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from enum import StrEnum
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
@@ -15,7 +14,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.files import read_mount
-from treadle.cli.terminal.output import flush, print_lines, print_note, stdout
+from treadle.cli.terminal.output import flush, print_json, print_note, stdout
 from treadle.core.errors import ConfigError
 from treadle.core.registry import require
 from treadle.sandbox.memory import MemorySandbox
@@ -168,7 +167,7 @@ def _make_app(sessions: ToolSessions, host: str, *, has_mcp: bool, has_spin: boo
 
 def _print_addresses(paths: dict[str, str], sessions: ToolSessions, *, is_json: bool) -> None:
     if is_json:
-        print_lines([msgspec.json.encode({**paths, "tools": list(sessions.tools)})])
+        print_json({**paths, "tools": list(sessions.tools)})
         return
     for name, address in paths.items():
         stdout().print(f"{name:<5} {address}", style="bold")
