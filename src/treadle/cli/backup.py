@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.journals import open_existing
 from treadle.cli.terminal.output import print_note, write_command, write_count
+from treadle.cli.work.journals import open_existing
 
 EXAMPLES = (
     "treadle backup runs-backup.db",

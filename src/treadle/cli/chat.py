@@ -17,17 +17,17 @@ from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.options.complete import complete_run
-from treadle.cli.terminal.agents import RunAgents, make_agent
 from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.bar import spinner
-from treadle.cli.terminal.drive import FollowUp, print_follow_up
-from treadle.cli.terminal.execute import Work
-from treadle.cli.terminal.files import read_mount
 from treadle.cli.terminal.format import exit_code
-from treadle.cli.terminal.journals import find_run, open_existing, open_or_make
 from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
 from treadle.cli.terminal.prompt import Prompt
+from treadle.cli.work.agents import RunAgents, make_agent
+from treadle.cli.work.disk import read_mount
+from treadle.cli.work.drive import FollowUp, print_follow_up
+from treadle.cli.work.execute import Work
+from treadle.cli.work.journals import find_run, open_existing, open_or_make
 from treadle.core.errors import ConfigError, RunNotFoundError
 from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean

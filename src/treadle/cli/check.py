@@ -7,7 +7,6 @@ import typer
 
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import bar, spinner
-from treadle.cli.terminal.journals import find_runs, open_existing
 from treadle.cli.terminal.output import (
     print_error,
     print_json,
@@ -16,6 +15,7 @@ from treadle.cli.terminal.output import (
     write_command,
     write_count,
 )
+from treadle.cli.work.journals import find_runs, open_existing
 from treadle.journal.check import Check, Checked
 
 EXAMPLES = (

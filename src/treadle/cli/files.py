@@ -9,9 +9,9 @@ import typer
 from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.files import find_changes, write_files
-from treadle.cli.terminal.journals import find_run, open_existing
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout, write_count
+from treadle.cli.work.changes import find_changes, write_files
+from treadle.cli.work.journals import find_run, open_existing
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 

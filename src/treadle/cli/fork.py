@@ -7,9 +7,9 @@ import typer
 
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
-from treadle.cli.terminal.agents import RunAgents
-from treadle.cli.terminal.drive import FollowUp, drive
-from treadle.cli.terminal.journals import find_run, new_run_id, open_existing
+from treadle.cli.work.agents import RunAgents
+from treadle.cli.work.drive import FollowUp, drive
+from treadle.cli.work.journals import find_run, new_run_id, open_existing
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 from treadle.journal.protocol import Journal

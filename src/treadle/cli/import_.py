@@ -7,9 +7,8 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.files import import_file
-from treadle.cli.terminal.journals import open_or_make
 from treadle.cli.terminal.output import clean, print_lines, print_note, write_count
+from treadle.cli.work.journals import import_file, open_or_make
 
 EXAMPLES = (
     "treadle import runs.jsonl",

@@ -7,8 +7,8 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.execute import call_at_end_of_stdin, execute
 from treadle.cli.terminal.output import flush, print_json, print_note, stdout, write_command
+from treadle.cli.work.execute import call_at_end_of_stdin, execute
 from treadle.teacher.server import ServerSettings, serve
 
 EXAMPLES = (

@@ -12,13 +12,8 @@ from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.options.complete import complete_run
-from treadle.cli.terminal.agents import RunAgents
 from treadle.cli.terminal.bar import bar
-from treadle.cli.terminal.drive import FollowUp, drive, print_follow_up
-from treadle.cli.terminal.execute import execute, run_limited
 from treadle.cli.terminal.format import exit_code, summarize
-from treadle.cli.terminal.journals import Apart, find_run, open_existing
-from treadle.cli.terminal.listing import find_unfinished
 from treadle.cli.terminal.output import (
     print_interrupted,
     print_json,
@@ -27,6 +22,11 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.cli.terminal.view import make_view, print_outcome
+from treadle.cli.work.agents import RunAgents
+from treadle.cli.work.drive import FollowUp, drive, print_follow_up
+from treadle.cli.work.execute import execute, run_limited
+from treadle.cli.work.journals import Apart, find_run, open_existing
+from treadle.cli.work.listing import find_unfinished
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.state import Status
 from treadle.core.types import StopReason

@@ -10,18 +10,12 @@ import typer
 from treadle.agent.run import Run
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
-from treadle.cli.terminal.agents import make_agent
-from treadle.cli.terminal.drive import FollowUp, drive
-from treadle.cli.terminal.files import (
-    Changes,
-    find_changes,
-    print_changes,
-    read_mount,
-    refuse_folder,
-    write_files,
-)
-from treadle.cli.terminal.journals import new_run_id, open_or_make
 from treadle.cli.terminal.piped import read_stdin
+from treadle.cli.work.agents import make_agent
+from treadle.cli.work.changes import Changes, find_changes, print_changes, write_files
+from treadle.cli.work.disk import read_mount, refuse_folder
+from treadle.cli.work.drive import FollowUp, drive
+from treadle.cli.work.journals import new_run_id, open_or_make
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy

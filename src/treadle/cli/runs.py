@@ -8,8 +8,6 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.format import format_age, style_of
-from treadle.cli.terminal.journals import find_run, open_existing
-from treadle.cli.terminal.listing import list_runs, status_of
 from treadle.cli.terminal.output import (
     clean,
     print_error,
@@ -19,6 +17,8 @@ from treadle.cli.terminal.output import (
     stdout,
     write_command,
 )
+from treadle.cli.work.journals import find_run, open_existing
+from treadle.cli.work.listing import list_runs, status_of
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json, StopReason

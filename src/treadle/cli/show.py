@@ -7,9 +7,9 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.journals import find_run, open_existing
 from treadle.cli.terminal.output import print_lines
 from treadle.cli.terminal.transcript import print_events, print_transcript, write_artifact
+from treadle.cli.work.journals import find_run, open_existing
 
 EXAMPLES = (
     "treadle show last",

@@ -10,9 +10,6 @@ from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import bar, spinner
-from treadle.cli.terminal.execute import execute
-from treadle.cli.terminal.files import import_file
-from treadle.cli.terminal.journals import Apart, find_runs, open_existing
 from treadle.cli.terminal.output import (
     clean,
     print_json,
@@ -21,6 +18,8 @@ from treadle.cli.terminal.output import (
     stdout,
     write_count,
 )
+from treadle.cli.work.execute import execute
+from treadle.cli.work.journals import Apart, find_runs, import_file, open_existing
 from treadle.core.errors import ConfigError
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal

@@ -13,11 +13,11 @@ from treadle.cli.demo.census import Census, count_second_answers, take_census
 from treadle.cli.demo.view import DemoView
 from treadle.cli.export import write_lines
 from treadle.cli.replay import replay_runs
-from treadle.cli.terminal.execute import execute
-from treadle.cli.terminal.files import write_whole
-from treadle.cli.terminal.journals import Apart
 from treadle.cli.terminal.output import shorten, write_command, write_count, write_seconds
 from treadle.cli.terminal.transcript import print_transcript
+from treadle.cli.work.disk import write_whole
+from treadle.cli.work.execute import execute
+from treadle.cli.work.journals import Apart
 from treadle.journal.protocol import Journal
 from treadle.trajectory.verify import verify_run
 

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from treadle.agent.agent import Agent
 from treadle.cli.options.agent import AgentOptions
-from treadle.cli.terminal.agents import make_model
-from treadle.cli.terminal.execute import call_at_end_of_stdin, execute, run_limited
 from treadle.cli.terminal.output import print_error, print_json
+from treadle.cli.work.agents import make_model
+from treadle.cli.work.execute import call_at_end_of_stdin, execute, run_limited
 from treadle.core.errors import TreadleError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Request

@@ -6,8 +6,8 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.output import clean, print_json, stdout
+from treadle.cli.work.execute import execute
 from treadle.models.protocol import Model
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""What several commands need to show runs, ask questions and write files."""
+"""What commands show on the terminal and read from it."""

@@ -9,9 +9,9 @@ from treadle.agent.driving import make_run_id
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner
-from treadle.cli.terminal.execute import execute
-from treadle.cli.terminal.files import read_mount
 from treadle.cli.terminal.output import clean, print_error, print_json, print_note, stdout, write_count
+from treadle.cli.work.disk import read_mount
+from treadle.cli.work.execute import execute
 from treadle.core.errors import ConfigError
 from treadle.core.events import SnapshotTaken
 from treadle.core.registry import did_you_mean

@@ -12,7 +12,6 @@ from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
 from treadle.cli.options.shared import ViewOptions
 from treadle.cli.terminal.ask import make_approver
-from treadle.cli.terminal.execute import execute
 from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import (
     OptionValue,
@@ -23,6 +22,7 @@ from treadle.cli.terminal.output import (
     write_command,
 )
 from treadle.cli.terminal.view import make_view
+from treadle.cli.work.execute import execute
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, StopReason, ToolCall
 from treadle.loop.listener import Emit

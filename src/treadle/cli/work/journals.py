@@ -1,13 +1,17 @@
-"""Functions that open journals and find the runs that a command line names."""
+"""Functions that open and import journals, and find the runs that a command line names."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from treadle.agent.driving import make_run_id
+from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import print_error, write_error
+from treadle.cli.work.execute import execute
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError, TreadleError
 from treadle.core.events import RunStarted
+from treadle.journal.jsonl import Imported, import_lines
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import make_folder, open_journal
 
@@ -72,6 +76,24 @@ def _has_run(journal: Journal, run_id: str) -> bool:
     except JournalError:  # it is there, but damaged
         return True
     return True
+
+
+def import_file(journal: Journal, path: str) -> Imported:
+    """Store the runs of an exported journal, and return their ids. `-` is standard input.
+
+    Raises: `ConfigError` if the file cannot be read; `JournalError` if it is not an exported journal.
+    """
+    try:
+        if path == "-":
+            return execute(import_lines(journal, sys.stdin.buffer))
+        with Path(path).open("rb") as file, spinner(f"importing {path}"):
+            return execute(import_lines(journal, file))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"cannot read {path!r}: {error.strerror}") from error
+    except JournalError as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 class Apart:

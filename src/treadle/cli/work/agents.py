@@ -12,7 +12,7 @@ from treadle.agent.run import Run
 from treadle.agent.spec import Files
 from treadle.agent.trust import demands_of, settle_trust
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
-from treadle.cli.terminal.journals import read_started
+from treadle.cli.work.journals import read_started
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean

@@ -1,0 +1,1 @@
+"""The work that commands share: on journals, runs, agents and files."""
