@@ -12,21 +12,19 @@ from operator import is_not
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
-from msgspec.structs import replace
-
-from treadle.agent import driving
 from treadle.agent.answer import AnswerType, answer_type
-from treadle.agent.attachments import read_attachments
 from treadle.agent.batch import BatchWork, check_batch_id, split_options
-from treadle.agent.driving import Attached
-from treadle.agent.kit import Kit
+from treadle.agent.driving.begin import run_task
+from treadle.agent.driving.fork import fork_run
+from treadle.agent.driving.kit import Kit
+from treadle.agent.driving.resume import resume_run
+from treadle.agent.driving.trust import demands_of
 from treadle.agent.options import (
     AgentOptions,
     BatchOptions,
     ForkOptions,
     Given,
     ResumeOptions,
-    RunContext,
     RunOptions,
     StreamOptions,
     check_agent,
@@ -34,27 +32,20 @@ from treadle.agent.options import (
     check_run,
     check_run_id,
     check_tools,
-    read_instructions,
 )
 from treadle.agent.run import Run, T_co, V
 from treadle.agent.spec import Files, make_model, make_spec, refuse_missing
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.agent.task import Task
-from treadle.agent.trust import demands_of
 from treadle.agent.window import Batch
-from treadle.core import events as e
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.narrowing import Item
 from treadle.core.policy import Policy
 from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec
-from treadle.core.state import Status
-from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal
-from treadle.loop.wayout import see_through
-from treadle.loop.workbench import to_decided
 from treadle.models.protocol import Model
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Approver, Tool, ToolLike
@@ -211,37 +202,7 @@ class Agent(Generic[T_co]):
         `deps` that were not given; and what `on_event` raises.
         """
         check_options(options, RunOptions.__optional_keys__, "run")
-        return await self.begin_run(task, self._given(options, schema), options)
-
-    async def begin_run(self, task: str | Task, given: Given, options: StreamOptions) -> Run[Any]:
-        """Make a run of `task` and drive it; see `run`."""
-        if options or type(task) is not str:
-            check_run(task, options)
-        attach, deps = options.get("attach", ()), given.deps
-        attached: Attached = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
-        run_id = options.get("run_id") or driving.make_run_id()
-        if self.instructions is not None and not isinstance(self.instructions, str):
-            text = task if isinstance(task, str) else task.input
-            context = RunContext(
-                run_id=run_id,
-                deps=None if deps is NO_DEPS else deps,
-                input=text,
-                metadata=options.get("metadata") or {},
-            )
-            said = await read_instructions(self.instructions, context)
-            given = replace(given, instructions=said)
-        driver = driving.begin(
-            self,
-            task,
-            given,
-            run_id=run_id,
-            files=options.get("files"),
-            metadata=options.get("metadata"),
-            attached=attached,
-        )
-        return await driving.drive(
-            driver, self.journal, None if isinstance(task, str) else task, given.answer
-        )
+        return await run_task(self, task, self._given(options, schema), options)
 
     @overload
     def stream(
@@ -326,27 +287,7 @@ class Agent(Generic[T_co]):
         check_options(options, ResumeOptions.__optional_keys__, "resume")
         check_run_id(run_id)
         check_callable("on_event", options.get("on_event"))
-        return await self.resume_run(run_id, self._given(options, schema), options)
-
-    async def resume_run(self, run_id: str, given: Given, options: ResumeOptions | None = None) -> Run[Any]:
-        """Continue a run; see `resume`."""
-        answers = (options or {}).get("answers") or {}
-        state, writer = await driving.reopen(self, run_id, trust=given.trust)
-        try:
-            driving.check_answers(state, answers)
-            decisions = driving.read_approvals(state, (options or {}).get("approvals") or {}, self.tools)
-            task = driving.load_task_of(state.started)
-            is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
-            if is_over and (task is None or state.rewards):
-                await see_through(writer.release)
-                return Run(run_id, state, self.journal, given.answer)
-            driver = await driving.go_on(self, state, writer, given, task)
-            driver.put(*[e.QuestionAnswered(question_id=key, text=text) for key, text in answers.items()])
-            driver.put(*[to_decided(call_id, decision) for call_id, decision in decisions.items()])
-        except BaseException:
-            await see_through(writer.release)
-            raise
-        return await driving.drive(driver, self.journal, task, given.answer)
+        return await resume_run(self, run_id, self._given(options, schema), options)
 
     @overload
     async def fork(
@@ -376,10 +317,7 @@ class Agent(Generic[T_co]):
         check_callable("on_event", options.get("on_event"))
         if at is not None and not isinstance(at, int):
             raise ConfigError(f"at is {at!r}; give the number of an event, an int")
-        given = self._given(options, schema)
-        text, new_run_id = options.get("text"), options.get("new_run_id")
-        driver, task = await driving.fork(self, run_id, at, text, new_run_id, given)
-        return await driving.drive(driver, self.journal, task, given.answer)
+        return await fork_run(self, run_id, at, self._given(options, schema), options)
 
     async def replay(self, run_id: str, *, policy: Policy | None = None) -> Replay:
         """Make all decisions of a run again from its journal, without calling a model or a tool.

@@ -2,35 +2,21 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from treadle.agent.answer import AnswerType
+from treadle.agent.driving.begin import run_task
+from treadle.agent.driving.drive import AgentParts
+from treadle.agent.driving.resume import resume_run
 from treadle.agent.options import Given, StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task
 from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, Role, StopReason
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import RunFilter
 
 T = TypeVar("T")
-
-
-class Runner(Protocol):
-    """The part of an agent that batches use."""
-
-    @property
-    def journal(self) -> Journal:
-        """The journal that the runs are kept in."""
-        ...
-
-    async def begin_run(self, task: str | Task, given: Given, options: StreamOptions) -> Run[Any]:
-        """Make a run of `task` and drive it."""
-        ...
-
-    async def resume_run(self, run_id: str, given: Given) -> Run[Any]:
-        """Continue a run."""
-        ...
 
 
 class BatchWork(Generic[T]):
@@ -42,7 +28,7 @@ class BatchWork(Generic[T]):
 
     def __init__(
         self,
-        agent: Runner,
+        agent: AgentParts,
         given: Given,
         answer: AnswerType[T],
         batch_id: str | None,
@@ -60,7 +46,7 @@ class BatchWork(Generic[T]):
         """Return the run of the task with this number, counted from 1."""
         metadata: dict[str, Json] = {**(self._options.get("metadata") or {}), "number": number}
         if self._batch_id is None:
-            return await self._agent.begin_run(task, self._given, {**self._options, "metadata": metadata})
+            return await run_task(self._agent, task, self._given, {**self._options, "metadata": metadata})
         run_id = f"{self._batch_id}-{number}"
         if self._looking is None:
             self._looking = asyncio.ensure_future(asyncio.to_thread(self._has_runs))
@@ -70,7 +56,7 @@ class BatchWork(Generic[T]):
         metadata["batch"] = self._batch_id
         options: StreamOptions = {**self._options, "metadata": metadata, "run_id": run_id}
         try:
-            return await self._agent.begin_run(task, self._given, options)
+            return await run_task(self._agent, task, self._given, options)
         except RunExistsError:
             # Another process works on the same batch.
             found = await self._take_up(run_id, task)
@@ -97,7 +83,7 @@ class BatchWork(Generic[T]):
         if run.status is Status.FINISHED and not has_broken:
             return run
         try:
-            return await self._agent.resume_run(run_id, self._given)
+            return await resume_run(self._agent, run_id, self._given)
         except LeaseHeldError:
             return run
 

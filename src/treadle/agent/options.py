@@ -1,6 +1,5 @@
 """The options of agents and runs, declared once, and the checks of what callers give."""
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypedDict
@@ -136,24 +135,6 @@ class Given(Struct, frozen=True):
     emit: Emit | None = None
     trust: bool = False
     """True if the caller trusts a run that comes from elsewhere."""
-    instructions: str | None = None
-    """What the agent's function returned for the new run; `None` if the agent has no such function."""
-
-
-async def read_instructions(given: Instructions | None, context: RunContext[Any]) -> str | None:
-    """Return the instructions that a function makes for a new run; `None` if `given` is not a function.
-
-    Raises: `ConfigError` if the function does not return a text, and what the function raises.
-    """
-    if given is None or isinstance(given, str):
-        return None
-    function: Callable[..., Any] = given
-    said = function(context) if inspect.signature(function).parameters else function()
-    if inspect.isawaitable(said):
-        said = await said
-    if not isinstance(said, str):
-        raise ConfigError(f"the instructions function {function!r} returned {said!r:.200}; return a str")
-    return said
 
 
 def check_agent(model: object, options: Mapping[str, Any]) -> None:

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Unpack
 
-from msgspec.structs import replace
-
-from treadle.agent import driving
 from treadle.agent.attachments import Attachable, read_attachments
-from treadle.agent.driving import AgentParts
-from treadle.agent.options import Given, RunContext, SendOptions, check_message, read_instructions
+from treadle.agent.driving.begin import begin, make_run_id, turn_started
+from treadle.agent.driving.drive import AgentParts, leave
+from treadle.agent.driving.resume import go_on, reopen, resume_turn
+from treadle.agent.options import Given, SendOptions, check_message
 from treadle.agent.run import Run, T_co
 from treadle.agent.spec import Files
 from treadle.agent.stream import RunStream
@@ -22,7 +21,6 @@ from treadle.core.types import Message
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
-from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Decision
 
 
@@ -52,12 +50,12 @@ class Session(Generic[T_co]):
         """
         driver = None if self.run_id is None else await self._reopen(self.run_id)
         if driver is None:
-            driver = await self._begin(self.run_id or driving.make_run_id())
+            driver = await self._begin(self.run_id or make_run_id())
         self.run_id = driver.run_id
         try:
             await driver.kept()
         except BaseException:
-            await driving.leave(driver, None)
+            await leave(driver, None)
             raise
         self._driver = driver
         return self
@@ -95,7 +93,7 @@ class Session(Generic[T_co]):
                     "`session.finish_turn(answers=..., approvals=...)`"
                 )
             driver.listen(on_event)
-            driver.put(driving.turn_started(driver.state, text, parts), blobs=blobs or None)
+            driver.put(turn_started(driver.state, text, parts), blobs=blobs or None)
             return await self._drive(on_event)
 
     def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream[T_co]:
@@ -118,7 +116,7 @@ class Session(Generic[T_co]):
             driver = self._open_driver()
             if driver.state.status is Status.PAUSED or answers or approvals:
                 driver.listen(on_event)
-                driving.resume_turn(self._agent, driver, answers or {}, approvals or {})
+                resume_turn(self._agent, driver, answers, approvals)
             return await self._drive(on_event)
 
     async def close(self) -> None:
@@ -138,14 +136,14 @@ class Session(Generic[T_co]):
         try:
             driver, self._driver = self._driver, None
             if driver is not None:
-                await driving.leave(driver, "closed")
+                await leave(driver, "closed")
         finally:
             self._lock.release()
 
     async def _leave(self, driver: Driver | None) -> None:
         async with self._lock:
             if driver is not None:
-                await driving.leave(driver, "closed")
+                await leave(driver, "closed")
 
     def send_sync(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
         """Call `send` and block until it returns."""
@@ -166,23 +164,18 @@ class Session(Generic[T_co]):
         block(self.close, "async with agent.session()")
 
     async def _begin(self, run_id: str) -> Driver:
-        agent, given = self._agent, self._given
-        context = RunContext(
-            run_id=run_id, deps=None if given.deps is NO_DEPS else given.deps, input=None, metadata={}
-        )
-        said = await read_instructions(agent.instructions, context)
-        return driving.begin(agent, None, replace(given, instructions=said), run_id=run_id, files=self._files)
+        return await begin(self._agent, None, self._given, run_id=run_id, files=self._files)
 
     async def _reopen(self, run_id: str) -> Driver | None:
         """Return a driver for a session that exists, or `None` if the journal has no such run."""
         try:
-            state, writer = await driving.reopen(self._agent, run_id, trust=self._given.trust)
+            state, writer = await reopen(self._agent, run_id, trust=self._given.trust)
         except RunNotFoundError:
             return None
         try:
             if state.started is None or not state.started.is_session:
                 raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
-            return await driving.go_on(self._agent, state, writer, self._given)
+            return await go_on(self._agent, state, writer, self._given)
         except BaseException:
             await see_through(writer.release)
             raise

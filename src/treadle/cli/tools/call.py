@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.agent.driving import make_run_id
+from treadle.agent.driving.begin import make_run_id
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner

@@ -7,10 +7,10 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from treadle.agent.agent import Agent
-from treadle.agent.driving import load_task_of
+from treadle.agent.driving.resume import load_task_of
+from treadle.agent.driving.trust import demands_of, settle_trust
 from treadle.agent.run import Run
 from treadle.agent.spec import Files
-from treadle.agent.trust import demands_of, settle_trust
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.work.journals import read_started
 from treadle.core.errors import ConfigError, UntrustedError

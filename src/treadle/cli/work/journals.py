@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from treadle.agent.driving import make_run_id
+from treadle.agent.driving.begin import make_run_id
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import print_error, write_error
 from treadle.cli.work.execute import execute

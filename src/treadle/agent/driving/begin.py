@@ -1,0 +1,146 @@
+"""The beginning of runs and sessions."""
+
+import asyncio
+import inspect
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace
+
+from treadle.agent.attachments import read_attachments
+from treadle.agent.driving.drive import AgentParts, drive, make_driver, spec_for, system_message
+from treadle.agent.options import (
+    Given,
+    Instructions,
+    RunContext,
+    StreamOptions,
+    check_run,
+)
+from treadle.agent.run import Run
+from treadle.agent.spec import Files, read_mount
+from treadle.agent.task import Task
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.core.state import State
+from treadle.core.types import (
+    Artifact,
+    Json,
+    Message,
+    Role,
+    TaskRef,
+)
+from treadle.loop.driver import Driver
+from treadle.sandbox.protocol import Sandbox
+from treadle.tools.context import NO_DEPS
+
+Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
+"""The parts of a message, and a mapping of hash to content for the store."""
+
+
+async def run_task(agent: AgentParts, task: str | Task, given: Given, options: StreamOptions) -> Run[Any]:
+    """Make a run of `task` and drive it."""
+    if options or type(task) is not str:
+        check_run(task, options)
+    attach = options.get("attach", ())
+    driver = await begin(
+        agent,
+        task,
+        given,
+        run_id=options.get("run_id") or make_run_id(),
+        files=options.get("files"),
+        metadata=options.get("metadata"),
+        attached=await asyncio.to_thread(read_attachments, attach) if attach else ((), {}),
+    )
+    return await drive(driver, agent.journal, None if isinstance(task, str) else task, given.answer)
+
+
+async def begin(
+    agent: AgentParts,
+    work: str | Task | None,
+    given: Given,
+    *,
+    run_id: str,
+    files: Files | None = None,
+    metadata: Mapping[str, Json] | None = None,
+    attached: Attached = ((), {}),
+) -> Driver:
+    """Create a run, append its first events, and return its driver. If `work` is `None`, the run is a session."""
+    task = None if work is None or isinstance(work, str) else work
+    text = task.input if task is not None else work if isinstance(work, str) else None
+    if files is None:
+        files = agent.files if task is None else task.files
+    output = agent.kit.output(given.answer.schema, task)
+    context = RunContext(
+        run_id=run_id,
+        deps=None if given.deps is NO_DEPS else given.deps,
+        input=text,
+        metadata=metadata or {},
+    )
+    said = await _read_instructions(agent.instructions, context)
+    sandbox = _make_sandbox(files)
+    agent.kit.toolbox(task).check_deps(given.deps)
+    if task is not None:
+        agent.kit.check_policy(agent.policy, task)
+    writer = agent.journal.create(run_id)
+    spec = spec_for(agent, task, given.answer.schema, files)
+    if said is not None:
+        spec = replace(spec, instructions=said)
+    driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy)
+    started = e.RunStarted(
+        version=e.VERSION,
+        agent=spec,
+        instructions=system_message(spec, output),
+        tools=driver.bench.toolbox.specs,
+        is_session=text is None,
+        task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
+        output=output,
+        metadata=dict(metadata) if metadata else None,
+    )
+    snapshot, blobs = driver.bench.take_snapshot()
+    turn = () if text is None else (turn_started(driver.state, text, attached[0]),)
+    # Appended together, because a run without its turn could never go on.
+    driver.put(started, *snapshot, *turn, blobs={**(blobs or {}), **attached[1]} or None)
+    return driver
+
+
+async def _read_instructions(given: Instructions | None, context: RunContext[Any]) -> str | None:
+    """Return the instructions that a function makes for a new run; `None` if `given` is not a function.
+
+    Raises: `ConfigError` if the function does not return a text, and what the function raises.
+    """
+    if given is None or isinstance(given, str):
+        return None
+    function: Callable[..., Any] = given
+    said = function(context) if inspect.signature(function).parameters else function()
+    if inspect.isawaitable(said):
+        said = await said
+    if not isinstance(said, str):
+        raise ConfigError(f"the instructions function {function!r} returned {said!r:.200}; return a str")
+    return said
+
+
+def _make_sandbox(files: Files | None) -> Sandbox:
+    """Return a sandbox in memory with `files`."""
+    from treadle.sandbox.memory import MemorySandbox
+
+    return MemorySandbox(read_mount(files) if isinstance(files, str | Path) else files)
+
+
+def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e.TurnStarted:
+    """Return the event that opens the next turn with the user's message."""
+    return e.TurnStarted(turn=state.turn + 1, message=Message(Role.USER, text, parts=parts))
+
+
+_random = random.Random()
+"""A generator of its own, so that a program that seeds the global one still gets different run ids."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
+
+
+def make_run_id() -> str:
+    """Return a new run id. Ids sort by the time at which they were made."""
+    return f"{int(time.time() * 1000):011x}{_random.getrandbits(32):08x}"

@@ -1,0 +1,186 @@
+"""A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
+
+import asyncio
+from importlib.util import find_spec
+from typing import Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from treadle.agent.answer import AnswerType
+from treadle.agent.driving.kit import Kit
+from treadle.agent.options import (
+    Given,
+    Instructions,
+)
+from treadle.agent.run import Run
+from treadle.agent.spec import Files, path_of
+from treadle.agent.task import Task
+from treadle.core import events as e
+from treadle.core.errors import ConfigError, JournalError
+from treadle.core.policy import Policy
+from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.state import State, Status
+from treadle.core.types import (
+    Fault,
+    Json,
+    OutputSpec,
+)
+from treadle.journal.protocol import Journal, RunWriter
+from treadle.loop.driver import Driver
+from treadle.loop.wayout import see_through
+from treadle.loop.workbench import Clock
+from treadle.models.protocol import Model, has_price
+from treadle.sandbox.protocol import Sandbox
+from treadle.tools.protocol import Approver
+
+T = TypeVar("T")
+
+
+class AgentParts(Protocol):
+    """The attributes of an agent that its runs use."""
+
+    model: Model
+    instructions: Instructions | None
+    policy: Policy
+    has_policy: bool
+    kit: Kit
+    files: Files | None
+    approver: Approver | None
+    deps: object
+    clock: Clock
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent as a value."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """The journal that the runs are kept in."""
+        ...
+
+
+async def drive(driver: Driver, journal: Journal, task: Task | None, answer: AnswerType[T]) -> Run[T]:
+    """Drive a run until it ends or pauses, grade it, and release its lease.
+
+    The tools are closed and the lease is released even after an error, and after any number of cancellations.
+    """
+    try:
+        state = await driver.drive()
+        if task is not None and state.status is Status.FINISHED and not state.rewards:
+            _grade(driver, task)
+        await driver.leave()
+    except BaseException as error:
+        reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
+        await leave(driver, reason)
+        raise
+    return Run(driver.run_id, driver.state, journal, answer)
+
+
+async def leave(driver: Driver, reason: str | None) -> None:
+    """Close the tools of a run and release its lease, even if cancelled. With a `reason`, also record a pause.
+
+    An asynchronous listener is not told about the pause. If the store fails here, only the record of the pause is
+    lost: the run can be resumed as after a crash.
+    """
+    driver.give_up_listener()
+
+    async def pause() -> None:
+        if reason is not None:
+            await driver.pause(reason)
+
+    async def go() -> None:
+        await driver.leave()
+
+    try:
+        await see_through(pause, go)
+    except JournalError:
+        return
+
+
+def make_driver(
+    agent: AgentParts,
+    state: State,
+    writer: RunWriter,
+    sandbox: Sandbox,
+    given: Given,
+    task: Task | None,
+    output: OutputSpec | None,
+    policy: Policy,
+) -> Driver:
+    """Return a driver for a run with the agent's model, tools and approver.
+
+    Raises: `ConfigError` if the policy limits a cost that is not known.
+    """
+    if policy.max_cost_usd is not None and not has_price(agent.model):
+        extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
+        raise ConfigError(
+            f"max_cost_usd (--max-cost) limits the cost, and no price of the model {agent.model.name!r} is known: "
+            f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
+        )
+    toolbox = agent.kit.toolbox(task, output, given.answer).under(policy)
+    driver = Driver(
+        state,
+        writer,
+        agent.model,
+        toolbox,
+        sandbox,
+        given.emit,
+        agent.approver,
+        read_blob=agent.journal.read_blob,
+        clock=agent.clock,
+    )
+    driver.bench.deps = given.deps
+    driver.find_answer_fault = given.answer.find_fault
+    return driver
+
+
+async def restore(journal: Journal, state: State) -> Sandbox:
+    """Return a sandbox with the files and tool states of `state`, read from the journal."""
+    from treadle.sandbox.memory import MemorySandbox
+
+    if not state.files and not state.tool_states:
+        return MemorySandbox.restore({}, journal.read_stored)
+    return await asyncio.to_thread(MemorySandbox.restore, state.files, journal.read_stored, state.tool_states)
+
+
+def spec_for(
+    agent: AgentParts,
+    task: Task | None,
+    schema: dict[str, Json] | None,
+    files: Files | None,
+) -> AgentSpec:
+    """Return the agent's spec with the task, the schema and the files of one run."""
+    spec = agent.spec
+    if task is not None:
+        names = agent.kit.names_for(task)
+        spec = replace(
+            spec,
+            instructions=task.instructions if spec.instructions is None else spec.instructions,
+            tools=tuple([PartSpec(name=name) for name in names]) or spec.tools,
+            task_set=task.task_set,
+        )
+    folder = path_of(files)
+    if schema == spec.schema and folder == spec.files:
+        return spec
+    return replace(spec, schema=schema, files=folder)
+
+
+def system_message(spec: AgentSpec, output: OutputSpec | None) -> str | None:
+    """Return the system message if it differs from the spec's instructions, else `None`."""
+    if output is None:
+        return None
+    from treadle.tools.schema.output import instruct
+
+    text = instruct(spec.instructions, output)
+    return None if text == spec.instructions else text
+
+
+def _grade(driver: Driver, task: Task) -> None:
+    """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade."""
+    state, sandbox = driver.state, driver.bench.sandbox
+    if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+        return
+    files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
+    grade = task.check(state.output, files)
+    driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail))

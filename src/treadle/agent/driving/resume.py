@@ -1,0 +1,150 @@
+"""The continuation of runs, of the turns of sessions, and the answers and approvals that they wait for."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for
+from treadle.agent.driving.trust import require_trust
+from treadle.agent.options import (
+    Given,
+    ResumeOptions,
+)
+from treadle.agent.run import Run
+from treadle.agent.task import Task, load_task
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.core.policy import Policy
+from treadle.core.state import State, Status
+from treadle.core.types import (
+    OutputSpec,
+    StopReason,
+    ToolErrorKind,
+    ToolResult,
+)
+from treadle.journal.protocol import RunWriter
+from treadle.loop.driver import Driver
+from treadle.loop.wayout import see_through
+from treadle.loop.workbench import read_call, to_decided
+from treadle.tools.protocol import Decision, Tool
+
+
+async def resume_run(
+    agent: AgentParts, run_id: str, given: Given, options: ResumeOptions | None = None
+) -> Run[Any]:
+    """Continue a run; see `Agent.resume`."""
+    given_options = options or {}
+    state, writer = await reopen(agent, run_id, trust=given.trust)
+    try:
+        decided = _read_decisions(
+            state, given_options.get("answers"), given_options.get("approvals"), agent.kit.own.tools
+        )
+        task = load_task_of(state.started)
+        is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
+        if is_over and (task is None or state.rewards):
+            await see_through(writer.release)
+            return Run(run_id, state, agent.journal, given.answer)
+        driver = await go_on(agent, state, writer, given, task)
+        driver.put(*decided)
+    except BaseException:
+        await see_through(writer.release)
+        raise
+    return await drive(driver, agent.journal, task, given.answer)
+
+
+async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:
+    """Acquire the lease of a run, and return the run's state and a writer for it.
+
+    Raises: `RunNotFoundError`; `LeaseHeldError` if another process drives the run; `UntrustedError`.
+    """
+    journal = agent.journal
+    await asyncio.to_thread(require_trust, journal, run_id, agent.spec, trust=trust)
+    writer = await journal.acquire(run_id)
+    try:
+        return (await asyncio.to_thread(Run.load, run_id, journal)).state, writer
+    except BaseException:
+        await see_through(writer.release)
+        raise
+
+
+async def go_on(
+    agent: AgentParts, state: State, writer: RunWriter, given: Given, task: Task | None = None
+) -> Driver:
+    """Return a driver for an existing run, with its files restored.
+
+    Appends `run_resumed`, unless the run is over and only its grade is missing.
+    """
+    agent.kit.toolbox(task).check_deps(given.deps)
+    sandbox = await restore(agent.journal, state)
+    policy = agent.policy if agent.has_policy else state.policy
+    recorded = state.output_spec
+    # Another model may have to be asked in another way.
+    output = agent.kit.output(None if recorded is None else recorded.schema, task)
+    driver = make_driver(agent, state, writer, sandbox, given, task, output, policy)
+    if state.status is not Status.FINISHED or state.stop_reason is StopReason.ERROR:
+        driver.put(resumed(agent, driver, task, policy, output))
+    return driver
+
+
+def resume_turn(
+    agent: AgentParts,
+    driver: Driver,
+    answers: Mapping[str, str] | None,
+    approvals: Mapping[str, Decision | bool] | None,
+) -> None:
+    """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
+    state = driver.state
+    decided = _read_decisions(state, answers, approvals, driver.bench.toolbox.tools)
+    driver.put(resumed(agent, driver, None, state.policy, state.output_spec), *decided)
+
+
+def _read_decisions(
+    state: State,
+    answers: Mapping[str, str] | None,
+    approvals: Mapping[str, Decision | bool] | None,
+    tools: Mapping[str, Tool],
+) -> list[e.DurableBody]:
+    """Return the events of answers by question id and of decisions by call id.
+
+    Raises: `ConfigError` for an answer or a decision that the run does not wait for, or for new arguments that do
+    not fit their tool.
+    """
+    found: list[e.DurableBody] = []
+    for question_id, text in (answers or {}).items():
+        if state.questions.get(question_id, "") is not None:
+            known = [key for key, answer in state.questions.items() if answer is None]
+            raise ConfigError(f"no question {question_id!r} is open; open are: {known or 'none'}")
+        found.append(e.QuestionAnswered(question_id=question_id, text=text))
+    waiting = {item.call.call_id: item.call for item in state.waiting_calls}
+    for call_id, said in (approvals or {}).items():
+        if call_id not in waiting:
+            raise ConfigError(
+                f"no call {call_id!r} waits for a decision; waiting are: {', '.join(waiting) or 'none'}"
+            )
+        decision = Decision(said) if isinstance(said, bool) else said
+        if decision.arguments is not None:
+            ready = read_call(replace(waiting[call_id], arguments=decision.arguments), tools)
+            if isinstance(ready, ToolResult) and ready.error_kind is not ToolErrorKind.UNKNOWN_TOOL:
+                raise ConfigError(f"call {call_id!r} cannot be run with these arguments: {ready.content}")
+        found.append(to_decided(call_id, decision))
+    return found
+
+
+def load_task_of(started: e.RunStarted | None) -> Task | None:
+    """Return the task of a run; `None` if it has none. Raises: `ConfigError` if the task cannot be loaded."""
+    ref = started.task if started is not None else None
+    return None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")
+
+
+def resumed(
+    agent: AgentParts, driver: Driver, task: Task | None, policy: Policy, output: OutputSpec | None
+) -> e.RunResumed:
+    started = driver.state.started
+    assert started is not None
+    begun = started.spec
+    spec = spec_for(agent, task, None if output is None else output.schema, begun.files)
+    # The system message of a run never changes.
+    spec = replace(spec, instructions=begun.instructions, policy=policy)
+    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output)
