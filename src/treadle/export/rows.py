@@ -22,6 +22,52 @@ from treadle.core.types import Effect, Fault, Json, Message, Role, ToolSpec
 from treadle.journal.protocol import Journal
 
 
+class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The origin of a row that was generated for a dataset."""
+
+    sample_id: str
+    """The id of the row in its dataset."""
+    dataset: str
+    """The name of the dataset."""
+    topic: tuple[str, ...] = ()
+    """The path of the topic from the root."""
+    topic_id: str = ""
+    seed: int = 0
+    kind: str | None = None
+    """The kind of tool use that was planned; `None` for conversations without tools."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of tool use that the conversation shows."""
+    difficulty: str = ""
+    persona: str = ""
+    """The simulated user, in one sentence."""
+    goal: str = ""
+    """What the user wanted."""
+    conversation: str = "agent"
+    """The type of the conversation: `basic`, `cot` or `agent`."""
+    reasoning: str | None = None
+    """The form of the reasoning: `freetext` or `agent`; `None` if the row shows none."""
+    turns: int = 1
+    models: dict[str, str] = {}
+    """The names of the models by role: `agent`, `scenarios`, `user`, `judge`."""
+    input_tokens: int = 0
+    """The tokens of all runs of the sample."""
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    """The cost of all runs of the sample; `None` if a price is unknown."""
+    prices: dict[str, str] = {}
+    """The prices that were applied, by role, in words."""
+    tool_hashes: dict[str, str] = {}
+    """The SHA-256 of each tool's definition, by name."""
+    filters: dict[str, str] = {}
+    """The filters that the row passed, by name, with their notes."""
+    is_verified: bool = False
+    """True if all calls were made again in a fresh sandbox and gave the recorded results."""
+    is_from_teacher: bool = False
+    """True if the built-in teacher, and not a language model, wrote the conversation."""
+    environment: str = ""
+    """The origin of the initial files."""
+
+
 class Lineage(Struct, frozen=True, omit_defaults=True):
     """The origin of a row."""
 
@@ -46,6 +92,8 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
     """The names of the models that wrote the assistant messages, in order. Empty if `model` wrote all of them."""
     event_version: str = ""
     treadle_version: str = ""
+    sample: SampleInfo | None = None
+    """The origin of a generated row; `None` if the run was not made for a dataset."""
 
 
 class Row(Struct, frozen=True):

@@ -1,0 +1,1 @@
+"""The generation of training data: topics, scenarios, conversations, quality checks and datasets."""

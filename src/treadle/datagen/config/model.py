@@ -1,0 +1,205 @@
+"""The configuration as pydantic models. Field docstrings are the descriptions in the published JSON Schema."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from treadle.core.types import Json
+from treadle.datagen.scenarios.types import Difficulty, Kind
+from treadle.models.config.file import ModelTable
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A part of the configuration. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Models(Section):
+    """The models, each as `provider:name`, as a name of treadle.toml, or with its settings. A role without a model
+    uses `default`."""
+
+    default: str | ModelTable | None = None
+    topics: str | ModelTable | None = None
+    """The writer of topics; a small model is enough."""
+    scenarios: str | ModelTable | None = None
+    """The writer of scenarios."""
+    agent: str | ModelTable | None = None
+    """The agent, whose conversations are the rows."""
+    user: str | ModelTable | None = None
+    """The simulated user."""
+    judge: str | ModelTable | None = None
+    """The judge, if `quality.judge` is given."""
+
+
+class Topics(Section):
+    """The topics, which are built from a prompt or loaded from a file."""
+
+    prompt: str
+    """The root topic."""
+    mode: Literal["tree", "graph"] = "tree"
+    instructions: str = ""
+    """Further instructions for the writer of topics."""
+    degree: Annotated[int, Field(ge=1, le=50)] = 5
+    """How many subtopics each topic has."""
+    depth: Annotated[int, Field(ge=1, le=10)] = 2
+    """How many levels there are below the root."""
+    load: Path | None = None
+    """A file of topics to use instead of building them."""
+    window: Count = 16
+    """How many topics are expanded at the same time."""
+    max_attempts: Count = 3
+    """How often a topic is expanded before it is recorded as failed."""
+    similarity: Share = 0.85
+    """Topics that are at least this similar are merged."""
+
+
+class Conversation(Section):
+    """The form of the conversations."""
+
+    type: Literal["basic", "cot", "agent"] = "agent"
+    """`basic`: questions and answers. `cot`: answers with a chain of thought. `agent`: an agent that uses tools."""
+    reasoning: Literal["freetext", "agent"] | None = None
+    """The form of the reasoning in rows: one text, or the thoughts of each step."""
+    min_turns: Count = 1
+    max_turns: Count = 1
+    output_schema: dict[str, Json] | None = None
+    """A JSON Schema for the answers, which become the rows."""
+
+
+class Personas(Section):
+    """The population of simulated users."""
+
+    roles: list[str] = []
+    """Occupations to draw from; without any, the built-in ones."""
+    styles: list[str] = []
+    """Ways of writing to draw from; without any, the built-in ones."""
+
+
+class Generation(Section):
+    """The samples."""
+
+    num_samples: int | str = "auto"
+    """The number of rows: a number, `auto` for one for each leaf topic, or a percentage of that, such as `50%`."""
+    instructions: str = ""
+    """The agent's system message while the conversations are made."""
+    guidance: str = ""
+    """Further instructions for the writer of scenarios."""
+    conversation: Conversation = Conversation()
+    kinds: dict[Kind, Annotated[float, Field(ge=0)]] = {}
+    """The weights of the kinds of tool use; without any, a built-in mix of the kinds that are possible."""
+    difficulties: dict[Difficulty, Annotated[float, Field(ge=0)]] = {}
+    """The weights of the difficulties; without any, all are equally frequent."""
+    personas: Personas = Personas()
+    window: Count = 32
+    """How many samples are made at the same time."""
+    max_attempts: Count = 3
+    """How many samples are tried for each row that is asked for, on average, before the generation stops."""
+    sample_attempts: Count = 2
+    """How often a sample that was rejected is made again, with the reasons as feedback, before it is given up."""
+
+
+class Tools(Section):
+    """The agent's tools and its environment."""
+
+    use: list[str] = []
+    """Toolsets by name, as for `treadle run --tools`."""
+    definitions: list[dict[str, Json]] = []
+    """Definitions of tools whose results are simulated, in the shape of DeepFabric, OpenAI or MCP."""
+    files: str | dict[str, str] | None = None
+    """The initial files of each sample: a folder, a mapping of path to content, or `tasks:SET`, whose tasks bring
+    their files."""
+    max_steps: Count = 10
+    """How many inferences a turn may have."""
+    max_calls: Count | None = None
+    """How many tool calls a turn may have."""
+
+
+class Judge(Section):
+    """A model that grades samples by a rubric."""
+
+    rubric: str
+    min_score: Share = 0.6
+    """The least score of a good row."""
+
+
+class Quality(Section):
+    """The filters. Each has a default; `false` switches one off, and an object holds its settings."""
+
+    filters: dict[str, bool | dict[str, Json]] = {}
+    """Filters by name; see the documentation for their settings."""
+    evaluation_sets: list[Path] = []
+    """Files of rows that the dataset must not overlap."""
+    judge: Judge | None = None
+
+
+class Output(Section):
+    """The dataset."""
+
+    path: Path = Path("dataset")
+    """The folder of the dataset."""
+    formats: list[str] = ["trl"]
+    """The formats in which the rows are written, as for `treadle export --format`."""
+    splits: dict[str, Annotated[float, Field(gt=0)]] = {"train": 1.0}
+    """The shares of the splits. No topic is in two splits."""
+    system_message: str | None = None
+    """The system message in the rows; by default, the agent's instructions."""
+    include_system_message: bool = True
+    parquet: bool = False
+    """True to write Parquet files too."""
+
+
+class HuggingFace(Section):
+    """A repository on the Hugging Face Hub."""
+
+    repository: str
+    private: bool = False
+    tags: list[str] = []
+
+
+class Kaggle(Section):
+    """A dataset on Kaggle."""
+
+    handle: str
+    tags: list[str] = []
+    description: str = ""
+    version_notes: str = ""
+
+
+class Publish(Section):
+    """Where `treadle publish` uploads the dataset."""
+
+    license: str | None = None
+    """The licence of the dataset as an SPDX identifier, such as `CC-BY-4.0`."""
+    sources: dict[str, str] = {}
+    """The licences of the sources, by name of the source."""
+    huggingface: HuggingFace | None = None
+    kaggle: Kaggle | None = None
+
+
+class Limits(Section):
+    """Hard limits of the whole generation."""
+
+    max_cost_usd: Annotated[float, Field(ge=0)] | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
+
+
+class Config(Section):
+    """The configuration of one dataset."""
+
+    name: str = "dataset"
+    seed: int = 0
+    """The seed of the plan, of the personas and of the models' sampling."""
+    models: Models = Models()
+    topics: Topics
+    generation: Generation = Generation()
+    tools: Tools = Tools()
+    quality: Quality = Quality()
+    limits: Limits = Limits()
+    output: Output = Output()
+    publish: Publish = Publish()

@@ -1,0 +1,1 @@
+"""Conversations between a simulated user and an agent."""

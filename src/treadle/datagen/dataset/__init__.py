@@ -1,0 +1,1 @@
+"""Datasets: the folder of a dataset, its statistics, splits, card and report."""

@@ -1,0 +1,1 @@
+"""Quality: filters over finished samples, and the search for duplicates."""

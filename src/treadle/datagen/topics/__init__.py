@@ -1,0 +1,1 @@
+"""Topic trees and graphs: building, files of topics, and pictures."""

@@ -1,0 +1,22 @@
+"""Runs with fixed ids, so that work which is repeated after a crash continues them instead of paying again."""
+
+from typing import Any, Unpack
+
+from treadle.agent.agent import Agent
+from treadle.agent.options import RunOptions
+from treadle.agent.run import Run
+from treadle.agent.task import Task
+from treadle.core.errors import RunExistsError
+
+
+async def run_once(
+    agent: Agent[Any], task: str | Task, run_id: str, **options: Unpack[RunOptions]
+) -> Run[Any]:
+    """Return the run `run_id` of a task: the finished one if the journal has it, else begin or continue it.
+
+    Raises: as `Agent.run` and `Agent.resume` do.
+    """
+    try:
+        return await agent.run(task, **{**options, "run_id": run_id})
+    except RunExistsError:
+        return await agent.resume(run_id, on_event=options.get("on_event"))
