@@ -10,9 +10,11 @@ from treadle.core.errors import RunExistsError
 
 
 async def run_once(
-    agent: Agent[Any], task: str | Task, run_id: str, **options: Unpack[RunOptions]
+    agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[RunOptions]
 ) -> Run[Any]:
     """Return the run `run_id` of a task: the finished one if the journal has it, else begin or continue it.
+
+    A run that ended with an error is continued.
 
     Raises: as `Agent.run` and `Agent.resume` do.
     """
