@@ -148,7 +148,7 @@ class Config:
     def model_of(
         self, table: ModelTable, *, name: str | None = None, limiter: "Limiter | None" = None, **options: Any
     ) -> Model:
-        """Return the model of a table, which may be in another file. `limit` and `fallback` name tables of this one.
+        """Return the model of a table, which may be from another file; it names limits and models of this one.
 
         `name` is the model's name in the agent spec; `None`: the spec has the settings of the table. `limiter` is
         used if the table names no limit.
