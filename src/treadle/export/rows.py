@@ -66,6 +66,8 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """True if the built-in teacher, and not a language model, wrote the conversation."""
     environment: str = ""
     """The origin of the initial files."""
+    instructions: str | None = None
+    """The system message with which the agent ran, if the row shows another one or none."""
 
 
 class Lineage(Struct, frozen=True, omit_defaults=True):
