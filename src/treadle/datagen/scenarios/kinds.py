@@ -61,8 +61,8 @@ def plan_kind(
 ) -> Kind | None:
     """Return the kind that sample `number` aims at; `None` if no kind is possible.
 
-    `weights` has the possible kinds. The kinds of any number of first samples are close to the weights. With `kept`, the numbers of good rows by
-    kind, the kind is the one that is missing most.
+    `weights` has the possible kinds. The kinds of any number of first samples are close to the weights. With
+    `kept`, the numbers of good rows by kind, the kind is the one that is missing most.
     """
     if not weights:
         return None
@@ -152,7 +152,8 @@ def kinds_of(messages: Sequence[Message]) -> tuple[Kind, ...]:
 
 _COURTESY = re.compile(
     r"(?:anything|something) else|would you like|do you want|shall i|should i|let me know|"
-    r"(?:can|may) i (?:help|assist)|how (?:can|may) i|is there any|does (?:this|that) (?:help|make sense)|want me to",
+    r"(?:can|may) i (?:help|assist)|how (?:can|may) i|is there any|"
+    r"does (?:this|that) (?:help|make sense)|want me to",
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"[^.!?\uff1f\u061f\n]*[?\uff1f\u061f]")
