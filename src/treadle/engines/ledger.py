@@ -176,35 +176,41 @@ class Ledger:
         `settle` may read and write its own tables on the connection; what it writes is part of the transaction.
         `seconds` is how long the plan has been worked on. Raises: `JournalError` if the disk refuses.
         """
-        with self._transaction():
-            outcome = settle(self.connection)
-            end = None if outcome.file is None else self._append(outcome.file, outcome.line)
-            reason = outcome.reasons[0].partition(":")[0] if outcome.reasons else ""
-            self.connection.execute(
-                "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    number,
-                    attempt,
-                    outcome.status.value,
-                    outcome.label,
-                    reason,
-                    outcome.input_tokens,
-                    outcome.output_tokens,
-                    outcome.cost_usd,
-                    outcome.file,
-                    end,
-                    time.time(),
-                    msgspec.json.encode({"reasons": outcome.reasons, "details": outcome.details}),
-                ),
-            )
-            if outcome.is_final:
-                self.connection.execute(
-                    "UPDATE items SET status = ? WHERE number = ?", (outcome.status.value, number)
-                )
-            self._set("worked_seconds", repr(seconds))
+        try:
+            with self._transaction():
+                outcome = settle(self.connection)
+                end = None if outcome.file is None else self._append(outcome.file, outcome.line)
+                self._insert(number, attempt, outcome, end)
+                self._set("worked_seconds", repr(seconds))
+        except BaseException:
+            self._cut()
+            raise
         if outcome.file is not None and end is not None:
             self._ends[outcome.file] = end
         return outcome
+
+    def _insert(self, number: int, attempt: int, outcome: Outcome, end: int | None) -> None:
+        self.connection.execute(
+            "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                number,
+                attempt,
+                outcome.status.value,
+                outcome.label,
+                outcome.reasons[0].partition(":")[0] if outcome.reasons else "",
+                outcome.input_tokens,
+                outcome.output_tokens,
+                outcome.cost_usd,
+                outcome.file,
+                end,
+                time.time(),
+                msgspec.json.encode({"reasons": outcome.reasons, "details": outcome.details}),
+            ),
+        )
+        if outcome.is_final:
+            self.connection.execute(
+                "UPDATE items SET status = ? WHERE number = ?", (outcome.status.value, number)
+            )
 
     def reopen(self, *statuses: Status) -> int:
         """Open the items with these statuses again, and return how many there are."""
@@ -355,16 +361,16 @@ class Ledger:
             while written < len(line):
                 written += os.write(file, line[written:])
         except OSError as error:
-            self._cut(name)
             raise JournalError(
                 f"cannot write the {name} of {str(self.path.parent)!r}: {error.strerror}"
             ) from error
         return start + len(line)
 
-    def _cut(self, name: str) -> None:
-        """Remove what stands after the last counted line, if the disk allows it; the next opening does it else."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._files[name], self._ends[name])
+    def _cut(self) -> None:
+        """Remove what stands after the counted lines, if the disk allows it; otherwise the next opening does it."""
+        for name, file in self._files.items():
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, self._ends[name])
 
 
 def _lock(path: Path) -> sqlite3.Connection:
