@@ -15,7 +15,7 @@ from treadle.cli.export import write_lines
 from treadle.cli.replay import replay_runs
 from treadle.cli.terminal.output import shorten, write_command, write_count, write_seconds
 from treadle.cli.terminal.transcript import print_transcript
-from treadle.cli.work.disk import write_whole
+from treadle.export.whole import write_whole
 from treadle.cli.work.execute import execute
 from treadle.cli.work.journals import Apart
 from treadle.journal.protocol import Journal

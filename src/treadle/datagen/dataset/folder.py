@@ -36,6 +36,16 @@ class Folder(Struct, frozen=True):
         return self.path / "rejected.jsonl"
 
     @property
+    def config(self) -> Path:
+        """The configuration that the dataset was made with."""
+        return self.path / "config.yaml"
+
+    @property
+    def splits(self) -> Path:
+        """The split of each topic, so that topics keep their splits when rows are added."""
+        return self.path / "splits.json"
+
+    @property
     def card(self) -> Path:
         """The dataset card."""
         return self.path / "README.md"
