@@ -18,7 +18,9 @@ from treadle.teacher import oracle_for
 
 CONFIG = Config.model_validate({"name": "shop", "topics": {"prompt": "Shop"}, "tools": {"use": ["files"]}})
 FAMILIES = ("csv_sum", "todo_count", "stock_update", "json_merge", "log_errors", "ledger_diff")
-TOOL = ToolSpec("read_file", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}, Effect.PURE)
+TOOL = ToolSpec(
+    "read_file", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}, Effect.PURE
+)
 
 
 def path_of(number: int, leaves: int = 4) -> tuple[str, ...]:
@@ -51,7 +53,9 @@ def info(number: int, *, leaves: int = 4, name: str = "shop", **fields: object) 
     return msgspec.convert(values, SampleInfo)
 
 
-def plain_row(number: int, *, text: str | None = None, leaves: int = 4, name: str = "shop", **fields: object) -> Row:
+def plain_row(
+    number: int, *, text: str | None = None, leaves: int = 4, name: str = "shop", **fields: object
+) -> Row:
     """Return a row that has no run."""
     call = ToolCall("c1", "read_file", '{"path": "a.txt"}')
     messages = (

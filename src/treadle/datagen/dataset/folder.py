@@ -46,6 +46,11 @@ class Folder(Struct, frozen=True):
         return self.path / "splits.json"
 
     @property
+    def sources(self) -> Path:
+        """The datasets that a merged dataset was made of."""
+        return self.path / "sources.json"
+
+    @property
     def card(self) -> Path:
         """The dataset card."""
         return self.path / "README.md"

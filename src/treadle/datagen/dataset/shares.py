@@ -70,7 +70,10 @@ def assign(
     over = {name: count - wanted[name] for name, count in over.items()}
     while (best := min(_exchanges(free, over), default=None)) is not None:
         moved: list[tuple[str, str, str]] = []
-        for size, source, target in ((best.out, best.source, best.target), (best.back, best.target, best.source)):
+        for size, source, target in (
+            (best.out, best.source, best.target),
+            (best.back, best.target, best.source),
+        ):
             if size:
                 moved.append((free[source][size].pop(), source, target))
         for key, source, target in moved:
@@ -82,7 +85,7 @@ def assign(
 
 
 class _Exchange(Struct, frozen=True, order=True):
-    """A move of a group from one split to another, and possibly of a smaller one in return. The least is the best."""
+    """A move of a group to another split, and possibly of a smaller one in return. The least is the best."""
 
     gain: int
     """How much nearer to the shares the sizes come, as a negative number."""
@@ -120,4 +123,4 @@ def _pick(position: float, shares: Mapping[str, float]) -> str:
         passed += share / whole
         if position < passed:
             return name
-    return next(reversed(shares))
+    return list(shares)[-1]

@@ -123,7 +123,11 @@ def split_rows(path: Path, out: Path, plan: Plan, *, is_fresh: bool = False) -> 
     for key, size in sizes.items():
         rows[found[key]] += size
         groups[unions.find(key)] += size
-    wanted, topics, whole = apportion(sizes.total(), plan.shares), Counter(found.values()), sum(plan.shares.values())
+    wanted, topics, whole = (
+        apportion(sizes.total(), plan.shares),
+        Counter(found.values()),
+        sum(plan.shares.values()),
+    )
     return Splits(
         splits=tuple(
             [
@@ -248,7 +252,7 @@ def apply_system_message(row: Row, plan: Plan) -> Row:
 
 
 def _read_record(out: Path, plan: Plan) -> _Record | None:
-    """Return the splits as they were written to `out` before; `None` if there are none with this seed and shares."""
+    """Return the splits as `out` has them from before; `None` if there are none with this seed and shares."""
     try:
         record = msgspec.json.decode(Folder(out).splits.read_bytes(), type=_Record)
     except (OSError, msgspec.DecodeError):

@@ -278,10 +278,7 @@ def describe(stats: Stats) -> dict[str, object]:
         for name in stats.__struct_fields__
         if not name.startswith("_") and name not in (*spreads, *_NOT_LISTED)
     }
-    counts = {
-        name: +value if isinstance(value, Counter) else value
-        for name, value in plain.items()
-    }
+    counts = {name: +value if isinstance(value, Counter) else value for name, value in plain.items()}
     reasons = {name: dict(found.most_common(5)) for name, found in stats.reasons.items()}
     return {
         **counts,
