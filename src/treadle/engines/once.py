@@ -3,7 +3,7 @@
 from typing import Any, Unpack
 
 from treadle.agent.agent import Agent
-from treadle.agent.options import RunOptions, StreamOptions
+from treadle.agent.options import StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task
 from treadle.core.errors import RunExistsError
@@ -16,7 +16,7 @@ async def run_once(
 
     A run that ended with an error is continued. Raises: as `Agent.run` and `Agent.resume` do.
     """
-    given: RunOptions = {**options, "run_id": run_id}
+    given: StreamOptions = {**options, "run_id": run_id}
     try:
         return await agent.run(task, **given)
     except RunExistsError:
