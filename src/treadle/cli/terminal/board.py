@@ -45,6 +45,8 @@ _SHARE = 0.01
 """The share of the processor time that drawings may take."""
 _STEPS = 5
 """How many lines of the sample that is being written are shown."""
+_READ_SECONDS = 1.0
+"""How long a finished sample is shown at least."""
 _BAR_CELLS = 30
 _HINT = "Ctrl-C finishes the samples in flight and stops; a second Ctrl-C stops at once"
 _STATUS_STYLES = {"kept": "green", "rejected": "yellow", "failed": "red"}
@@ -57,6 +59,7 @@ class _Sample(Struct):
     lines: deque[str]
     """The newest lines."""
     ended: SampleEnded | None = None
+    ended_at: float = 0.0
 
 
 class Board:
@@ -90,14 +93,15 @@ class Board:
             sample = self._samples.get(notice.sample_id)
             if sample is not None:
                 sample.lines.append(notice.text)
-                if self._shown is None or self._shown.ended is not None:
+                shown = self._shown
+                if shown is None or (shown.ended and time.monotonic() - shown.ended_at >= _READ_SECONDS):
                     self._shown = sample
         elif isinstance(notice, SampleBegun):
             self._samples[notice.sample_id] = _Sample(notice, deque(maxlen=_STEPS))
         elif isinstance(notice, SampleEnded):
             sample = self._samples.pop(notice.sample_id, None)
             if sample is not None:
-                sample.ended = notice
+                sample.ended, sample.ended_at = notice, time.monotonic()
         elif isinstance(notice, TopicExpanded):
             self._expanded = notice
         elif isinstance(notice, TopicsReady):
