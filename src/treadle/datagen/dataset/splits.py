@@ -15,7 +15,7 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Message, Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import read_entries
+from treadle.datagen.dataset.rows import read_config, read_entries
 from treadle.datagen.dataset.shares import Unions, apportion, assign
 from treadle.datagen.topics.graph import TopicGraph, topic_id
 from treadle.export.exporter import FORMATS, encode_row
@@ -86,6 +86,15 @@ class Plan(Struct, frozen=True, kw_only=True):
             system_message=output.system_message,
             has_system_message=output.include_system_message,
         )
+
+    @classmethod
+    def find(cls, path: Path) -> "Plan":
+        """Return the plan of a dataset's folder; a plan with one split if it has no configuration.
+
+        Raises: `ConfigError` if the configuration cannot be read.
+        """
+        config = read_config(path)
+        return cls(shares={"train": 1.0}) if config is None else cls.of(config)
 
 
 class _Record(Struct):
