@@ -5,7 +5,7 @@ content is hashed once for all sandboxes that hold it. Methods may be called fro
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from threading import Lock
 
 from treadle.core.errors import SandboxError
@@ -312,3 +312,30 @@ def _to_bytes(name: str, content: bytes | str) -> bytes:
         return content.encode()
     except UnicodeEncodeError as error:
         raise SandboxError(f"the text of {name!r} is not valid Unicode: {error}") from None
+
+
+class SharedFiles(Mapping[str, bytes]):
+    """The initial files of many sandboxes. They are checked and hashed once, and each sandbox shares them until it
+    is written to."""
+
+    def __init__(self, files: Mapping[str, bytes | str]) -> None:
+        """Keep `files`. Raises: `SandboxError` as `MemorySandbox` does."""
+        self._sandbox = MemorySandbox(files)
+        self._paths = self._sandbox.paths()
+        self._sandbox.snapshot_id  # noqa: B018 (computes the hashes)
+
+    def open(self) -> MemorySandbox:
+        """Return a new sandbox with the files, in a time that does not depend on their number."""
+        return self._sandbox.copy()
+
+    def __getitem__(self, path: str) -> bytes:
+        try:
+            return self._sandbox.read(path)
+        except SandboxError:
+            raise KeyError(path) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
