@@ -108,7 +108,7 @@ def open_environments(tools: Tools, seed: int) -> Environments:
 
 def _open_tools(tools: Tools) -> tuple[ToolLike, ...]:
     """Return the toolsets of a configuration by name, and one with the simulated tools."""
-    found: list[ToolLike] = list(tools.use)
+    found: list[ToolLike] = list(tools.parts())
     if tools.definitions:
         from treadle.tools.mock.toolset import mock_of
 
