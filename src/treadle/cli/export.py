@@ -12,11 +12,11 @@ from treadle.cli.options import shared as o
 from treadle.cli.options.complete import complete_format
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import print_lines, print_note, write_count
-from treadle.cli.work.disk import write_whole
 from treadle.cli.work.journals import Apart, find_runs, open_existing
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.export import FORMATS, export_rows
+from treadle.export.whole import write_whole
 from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import DAMAGED, Journal
 

@@ -11,8 +11,8 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_note
-from treadle.cli.work.disk import write_whole
 from treadle.core.errors import ConfigError
+from treadle.export.whole import write_whole
 
 EXAMPLES = (
     "treadle init",

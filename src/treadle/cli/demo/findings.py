@@ -15,9 +15,9 @@ from treadle.cli.export import write_lines
 from treadle.cli.replay import replay_runs
 from treadle.cli.terminal.output import shorten, write_command, write_count, write_seconds
 from treadle.cli.terminal.transcript import print_transcript
-from treadle.cli.work.disk import write_whole
 from treadle.cli.work.execute import execute
 from treadle.cli.work.journals import Apart
+from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
 from treadle.trajectory.verify import verify_run
 

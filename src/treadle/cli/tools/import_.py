@@ -12,10 +12,10 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.definitions import encode, print_losses
 from treadle.cli.terminal.output import print_lines, print_note, write_count
-from treadle.cli.work.disk import write_whole
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolSpec
+from treadle.export.whole import write_whole
 from treadle.tools.schema.definitions import Shape, parse_definitions, read_definitions
 
 EXAMPLES = (

@@ -1,12 +1,11 @@
-"""Files on the disk: those to mount in a sandbox, and complete files and folders for the output."""
+"""Files on the disk: those to mount in a sandbox, and folders for the output."""
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from treadle.cli.options.shared import MountOptions
 from treadle.cli.terminal.output import print_note
-from treadle.core.errors import ConfigError, ExportError
+from treadle.core.errors import ConfigError
 from treadle.sandbox.mount import Mount
 
 
@@ -45,28 +44,3 @@ def refuse_folder(out: Path, mount: Path | None) -> None:
         raise ConfigError(f"--out {str(out)!r} cannot be read: {error.strerror}") from error
     if not is_free:
         raise ConfigError(f"--out {str(out)!r} exists and is not empty; give a new folder")
-
-
-def write_whole(lines: Iterable[bytes], out: Path) -> int:
-    """Write lines to a file that appears only when it is complete, and return their number.
-
-    Raises: `ConfigError` if no file can be made at `out`; `ExportError` if it cannot be written completely.
-    """
-    part = out.with_name(f"{out.name}.{os.getpid()}.part")
-    count = 0
-    try:
-        file = part.open("wb")
-    except OSError as error:
-        raise ConfigError(f"cannot write {str(out)!r}: {error.strerror}") from error
-    try:
-        try:
-            with file:
-                for line in lines:
-                    file.write(line + b"\n")
-                    count += 1
-            part.replace(out)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise ExportError(f"cannot write {str(out)!r}: {error.strerror}") from error
-    return count

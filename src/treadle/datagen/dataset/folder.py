@@ -36,6 +36,21 @@ class Folder(Struct, frozen=True):
         return self.path / "rejected.jsonl"
 
     @property
+    def config(self) -> Path:
+        """The configuration that the dataset was made with."""
+        return self.path / "config.yaml"
+
+    @property
+    def splits(self) -> Path:
+        """The split of each topic, so that topics keep their splits when rows are added."""
+        return self.path / "splits.json"
+
+    @property
+    def sources(self) -> Path:
+        """The datasets that a merged dataset was made of."""
+        return self.path / "sources.json"
+
+    @property
     def card(self) -> Path:
         """The dataset card."""
         return self.path / "README.md"

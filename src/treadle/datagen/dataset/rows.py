@@ -1,0 +1,128 @@
+"""The rows of datasets, read one after another from a folder or a file of the format `treadle`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from pydantic import ValidationError
+
+from treadle.core.documents import decode_document
+from treadle.core.errors import ConfigError, ExportError
+from treadle.core.registry import did_you_mean
+from treadle.core.types import Message, ToolSpec
+from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.quality.protocol import Verdict
+from treadle.export.rows import Lineage, Row
+
+_NEAR = 2_000
+"""How many ids are compared with an unknown one to suggest the nearest."""
+
+
+class Entry(Struct, frozen=True):
+    """One line of a file of rows."""
+
+    number: int
+    """The number of the row in the file, from 1."""
+    row: Row
+    verdicts: tuple[Verdict, ...] = ()
+    """The verdicts about a rejected sample; empty for a good row."""
+
+    @property
+    def row_id(self) -> str:
+        """The id of the row in its dataset; for rows of other origin, the id of their run."""
+        return id_of(self.row)
+
+
+class _Line(Struct):
+    messages: tuple[Message, ...]
+    lineage: Lineage
+    tools: tuple[ToolSpec, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+
+
+_LINES = msgspec.json.Decoder(_Line)
+
+
+def id_of(row: Row) -> str:
+    """Return the id of a row in its dataset; for rows of other origin, the id of their run."""
+    sample = row.lineage.sample
+    return row.lineage.run_id if sample is None else sample.sample_id
+
+
+def find_rows(path: Path) -> Path:
+    """Return the file with the rows of a dataset. `path` is the dataset's folder or the file.
+
+    Raises: `ConfigError` if there is no such file.
+    """
+    if path.is_dir():
+        path = Folder(path).rows
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no file {str(path)!r}; give the folder of a dataset, or a file of rows of the format treadle"
+        )
+    return path
+
+
+def read_entries(path: Path, *, is_rejected: bool = False) -> Iterator[Entry]:
+    """Yield the rows of a dataset or of a file, in their order, or the rejected samples of a dataset.
+
+    `path` is the folder of a dataset or a file of rows. A file, or a dataset without the file of rejected samples,
+    has none.
+    Raises: `ConfigError` if there is no such file; `ExportError` that names the line if a line is not a row.
+    """
+    file_of_rows = find_rows(path)
+    if is_rejected:
+        path = Folder(path).rejected
+        if not path.is_file():
+            return
+    else:
+        path = file_of_rows
+    with path.open("rb") as file:
+        for number, line in enumerate(filter(bytes.strip, file), 1):
+            try:
+                found = _LINES.decode(line)
+            except msgspec.DecodeError as error:
+                raise ExportError(
+                    f"line {number} of {str(path)!r} is not a row of the format treadle: {error}; "
+                    "`treadle dataset convert` reads other formats"
+                ) from error
+            yield Entry(number, Row(found.messages, found.tools, found.lineage), found.verdicts)
+
+
+def read_config(path: Path) -> Config | None:
+    """Return the configuration in the folder of a dataset; `None` if there is none.
+
+    Raises: `ConfigError` if it cannot be read.
+    """
+    place = Folder(path).config
+    if not path.is_dir() or not place.exists():
+        return None
+    document = decode_document(place.read_bytes(), str(place), is_yaml=None)
+    try:
+        return Config.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(f"{str(place)!r} is not a configuration of a dataset: {error}") from error
+
+
+def find_entry(path: Path, text: str, *, is_rejected: bool = False) -> Entry:
+    """Return the row that `text` names: its number from 1, its id, its run's id, or `last`.
+
+    Raises: `ConfigError` if there is no such row.
+    """
+    known: list[str] = []
+    count, last = 0, None
+    for last in read_entries(path, is_rejected=is_rejected):
+        count += 1
+        if text in (str(count), last.row_id, last.row.lineage.run_id):
+            return last
+        if len(known) < _NEAR:
+            known.append(last.row_id)
+    if last is not None and text == "last":
+        return last
+    what = "rejected samples" if is_rejected else "rows"
+    near = f"; there are {count:,} {what}"
+    if known and not text.isdigit():
+        near = did_you_mean(text, known, f"ids look like {known[0]!r}")
+    raise ConfigError(f"there is no row {text!r} in {str(path)!r}{near}")

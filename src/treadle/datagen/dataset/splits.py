@@ -1,0 +1,285 @@
+"""The splits of a dataset: no topic is in two of them, and a topic stays in its split when rows are added."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from treadle.core.errors import ConfigError, ExportError
+from treadle.core.types import Message, Role
+from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.rows import read_config, read_entries
+from treadle.datagen.dataset.shares import Unions, apportion, assign
+from treadle.datagen.topics.graph import TopicGraph, topic_id
+from treadle.export.exporter import FORMATS, encode_row
+from treadle.export.rows import Row
+from treadle.export.whole import whole_file, write_whole
+
+
+class Split(Struct, frozen=True):
+    """One split as it was written."""
+
+    name: str
+    share: float
+    """The share that was asked for, of 1."""
+    wanted: int
+    """The number of rows that is nearest to this share."""
+    rows: int
+    topics: int
+
+
+class Splits(Struct, frozen=True, kw_only=True):
+    """The splits of a dataset."""
+
+    splits: tuple[Split, ...]
+    files: tuple[str, ...]
+    """The names of the files that were written."""
+    largest_group: int = 0
+    """The number of rows of the largest group of topics that has to stay together."""
+    kept: int = 0
+    """How many topics kept the split that they had before."""
+    left_out: dict[str, str] = {}
+    """For each file that lacks rows: how many, and the reason for the first one."""
+
+    @property
+    def is_exact(self) -> bool:
+        """True if each split has the number of rows that was asked for."""
+        return all(split.rows == split.wanted for split in self.splits)
+
+    def __str__(self) -> str:
+        """Return what was achieved, in one sentence."""
+        parts = [
+            f"{split.name} {split.rows:,} rows ({split.topics:,} topics; wanted {split.wanted:,})"
+            for split in self.splits
+        ]
+        return ", ".join(parts)
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """How a dataset is split and written."""
+
+    shares: dict[str, float]
+    formats: tuple[str, ...] = ("trl",)
+    seed: int = 0
+    parquet: bool = False
+    system_message: str | None = None
+    """The system message of all rows; `None` keeps that of each row."""
+    has_system_message: bool = True
+    """False to write the rows without a system message."""
+
+    @classmethod
+    def of(cls, config: Config) -> "Plan":
+        """Return the plan of a configuration."""
+        output = config.output
+        return cls(
+            shares=dict(output.splits),
+            formats=tuple(output.formats),
+            seed=config.seed,
+            parquet=output.parquet,
+            system_message=output.system_message,
+            has_system_message=output.include_system_message,
+        )
+
+    @classmethod
+    def find(cls, path: Path) -> "Plan":
+        """Return the plan of a dataset's folder; a plan with one split if it has no configuration.
+
+        Raises: `ConfigError` if the configuration cannot be read.
+        """
+        config = read_config(path)
+        return cls(shares={"train": 1.0}) if config is None else cls.of(config)
+
+
+class _Record(Struct):
+    """The file `splits.json`: the splits as they were written the last time."""
+
+    seed: int
+    shares: dict[str, float]
+    topics: dict[str, str]
+    """The split of each topic, by id; of rows without a topic, by a hash of what the user asked."""
+    files: list[str] = field(default_factory=list)
+
+
+def write_splits(folder: Path, config: Config) -> Splits:
+    """Write the rows of a dataset by split and format, as its configuration says; see `split_rows`."""
+    return split_rows(folder, folder, Plan.of(config))
+
+
+def split_rows(path: Path, out: Path, plan: Plan, *, is_fresh: bool = False) -> Splits:
+    """Write the rows of a dataset or a file to the folder `out`, one file for each split and format.
+
+    Topics keep the splits that `out` has them in, if shares and seed are the same, unless `is_fresh`. A row that a
+    format cannot hold is left out of that format's file. A split without rows gets no file.
+
+    Raises: `ConfigError` if a format is unknown or the shares are wrong; as `read_entries` does.
+    """
+    _check(plan)
+    record = None if is_fresh else _read_record(out, plan)
+    sizes, unions = _group(path)
+    found = _assign(sizes, unions, plan, {} if record is None else record.topics)
+    out.mkdir(parents=True, exist_ok=True)
+    files, left_out = _write_files(path, out, plan, found)
+    _replace_record(out, _Record(plan.seed, plan.shares, found, files))
+    rows: Counter[str] = Counter()
+    groups: Counter[str] = Counter()
+    for key, size in sizes.items():
+        rows[found[key]] += size
+        groups[unions.find(key)] += size
+    wanted, topics, whole = (
+        apportion(sizes.total(), plan.shares),
+        Counter(found.values()),
+        sum(plan.shares.values()),
+    )
+    return Splits(
+        splits=tuple(
+            [
+                Split(name, share / whole, wanted[name], rows[name], topics[name])
+                for name, share in plan.shares.items()
+            ]
+        ),
+        files=tuple(files),
+        largest_group=max(groups.values(), default=0),
+        kept=0 if record is None else sum(record.topics.get(key) == name for key, name in found.items()),
+        left_out=left_out,
+    )
+
+
+def _check(plan: Plan) -> None:
+    """Check that all splits and formats can be written. Raises: `ConfigError`."""
+    apportion(0, plan.shares)
+    for name in plan.shares:
+        if not name.isidentifier():
+            raise ConfigError(f"a split cannot be called {name!r}; use letters, digits and underscores")
+    for name in plan.formats:
+        FORMATS.load(name)
+
+
+def key_of(row: Row) -> str:
+    """Return the id of a row's topic. For a row without a topic: a hash of what the user asked."""
+    sample = row.lineage.sample
+    if sample is not None and sample.topic_id:
+        return sample.topic_id
+    asked = next((message.content for message in row.messages if message.role is Role.USER), "")
+    return "asked-" + _hash(asked)
+
+
+def _group(path: Path) -> tuple[Counter[str], Unions]:
+    """Return the number of rows of each topic, and the topics that have to stay together.
+
+    Topics stay together if one is the other's subtopic, in the rows' paths or by a cross-link, or if both end in
+    the same text.
+    """
+    sizes: Counter[str] = Counter()
+    paths: dict[str, tuple[str, ...]] = {}
+    for entry in read_entries(path):
+        key, sample = key_of(entry.row), entry.row.lineage.sample
+        sizes[key] += 1
+        if sample is not None and sample.topic:
+            paths.setdefault(key, sample.topic)
+    unions = Unions()
+    texts: dict[str, str] = {}
+    for key, names in paths.items():
+        unions.join(key, texts.setdefault(" ".join(names[-1].casefold().split()), key))
+        for length in range(1, len(names)):
+            if (above := topic_id(names[:length])) in sizes:
+                unions.join(key, above)
+    for child, parent in _find_links(path, sizes.keys()):
+        unions.join(child, parent)
+    return sizes, unions
+
+
+def _find_links(path: Path, keys: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield each topic among `keys` that is below another one of them in the topics of a dataset, with that one."""
+    if not path.is_dir() or not Folder(path).topics.exists():
+        return
+    topics = msgspec.json.decode(Folder(path).topics.read_bytes(), type=TopicGraph).topics
+    for key in keys:
+        above, waiting = {key}, [key]
+        while waiting:
+            topic = topics.get(waiting.pop())
+            for parent in [] if topic is None else topic.parents:
+                if parent not in above:
+                    above.add(parent)
+                    waiting.append(parent)
+        yield from ((key, parent) for parent in above if parent != key and parent in keys)
+
+
+def _assign(sizes: Counter[str], unions: Unions, plan: Plan, old: Mapping[str, str]) -> dict[str, str]:
+    """Return the split of each topic; a group stays in the split that most of its topics had before."""
+    groups: Counter[str] = Counter()
+    before: dict[str, list[str]] = defaultdict(list)
+    for key, size in sizes.items():
+        group = unions.find(key)
+        groups[group] += size
+        if key in old:
+            before[group].append(old[key])
+    fixed = {group: Counter(names).most_common(1)[0][0] for group, names in before.items()}
+    found = assign(groups, plan.shares, plan.seed, fixed)
+    return {key: found[unions.find(key)] for key in sizes}
+
+
+def _write_files(
+    path: Path, out: Path, plan: Plan, found: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Write the rows, and return the names of the files and what they lack."""
+    folder, files = Folder(out), dict[tuple[str, str], BinaryIO]()
+    formats = {name: FORMATS.load(name) for name in plan.formats}
+    used = [name for name in plan.shares if name in set(found.values())]
+    refused: dict[str, list[str]] = defaultdict(list)
+    with ExitStack() as stack:
+        for split in used:
+            for name in formats:
+                files[split, name] = stack.enter_context(whole_file(folder.split(split, name)))
+        for entry in read_entries(path):
+            split, row = found[key_of(entry.row)], apply_system_message(entry.row, plan)
+            for name, row_format in formats.items():
+                try:
+                    line = encode_row(row, row_format, with_reasoning=row_format.has_reasoning)
+                except ExportError as error:
+                    refused[folder.split(split, name).name].append(f"{entry.row_id}: {error}"[:300])
+                    continue
+                files[split, name].write(line + b"\n")
+    names = [folder.split(split, name).name for split, name in files]
+    return names, {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
+
+
+def apply_system_message(row: Row, plan: Plan) -> Row:
+    """Return a row with the system message of the plan."""
+    if plan.has_system_message and plan.system_message is None:
+        return row
+    rest = tuple([message for message in row.messages if message.role is not Role.SYSTEM])
+    if plan.has_system_message and plan.system_message:
+        rest = (Message(Role.SYSTEM, plan.system_message), *rest)
+    return replace(row, messages=rest)
+
+
+def _read_record(out: Path, plan: Plan) -> _Record | None:
+    """Return the splits as `out` has them from before; `None` if there are none with this seed and shares."""
+    try:
+        record = msgspec.json.decode(Folder(out).splits.read_bytes(), type=_Record)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return record if (record.seed, record.shares) == (plan.seed, plan.shares) else None
+
+
+def _replace_record(out: Path, record: _Record) -> None:
+    """Write the record of the splits, and remove the files that were written before and are not any more."""
+    path = Folder(out).splits
+    try:
+        old = msgspec.json.decode(path.read_bytes(), type=_Record).files
+    except (OSError, msgspec.DecodeError):
+        old = []
+    write_whole([msgspec.json.encode(record)], path)
+    for name in set(old) - set(record.files):
+        (out / Path(name).name).unlink(missing_ok=True)
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,168 @@
+"""Splits by topic: no topic is in two of them, the shares are met, and topics keep their split."""
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.datagen.dataset import made
+
+from treadle import ConfigError
+from treadle.core.types import Message, Role
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.shares import Unions, apportion, assign
+from treadle.datagen.dataset.splits import Plan, Splits, split_rows, write_splits
+from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
+from treadle.export import read_rows
+
+SHARES = {"train": 0.8, "test": 0.2}
+PLAN = Plan(shares=SHARES)
+
+
+def topics_in(out: Path, name: str) -> Counter[str]:
+    with Folder(out).split(name, "trl").open("rb") as file:
+        samples = [row.lineage.sample for row in read_rows(file, "trl")]
+    return Counter(sample.topic_id for sample in samples if sample is not None)
+
+
+def sizes_of(splits: Splits) -> dict[str, int]:
+    return {split.name: split.rows for split in splits.splits}
+
+
+def test_no_topic_is_in_two_splits_and_no_row_is_lost(tmp_path: Path) -> None:
+    source = made.plain_folder(tmp_path / "d", 300, leaves=30)
+    splits = split_rows(source, tmp_path / "out", PLAN)
+    train, test = (topics_in(tmp_path / "out", name) for name in SHARES)
+    assert not train.keys() & test.keys()
+    assert train.total() + test.total() == 300
+    assert sizes_of(splits) == {"train": 240, "test": 60}
+    assert splits.is_exact
+
+
+@given(
+    st.dictionaries(st.text("abc", min_size=1, max_size=6), st.integers(1, 9), min_size=1, max_size=40),
+    st.integers(0, 5),
+)
+def test_shares_are_as_exact_as_single_exchanges_can_make_them(sizes: dict[str, int], seed: int) -> None:
+    shares = {"train": 0.7, "valid": 0.1, "test": 0.2}
+    found = assign(sizes, shares, seed)
+    assert found.keys() == sizes.keys()
+    counts = Counter(dict.fromkeys(shares, 0))
+    for key, name in found.items():
+        counts[name] += sizes[key]
+    wanted = apportion(sum(sizes.values()), shares)
+    for name, count in counts.items():
+        assert abs(count - wanted[name]) <= 3 * max(sizes.values())
+    if set(sizes.values()) == {1}:
+        assert dict(counts) == wanted
+
+
+def test_the_largest_remainder_gets_the_rows_that_are_left() -> None:
+    assert apportion(10, {"a": 0.56, "b": 0.44}) == {"a": 6, "b": 4}
+    assert apportion(10, {"train": 8, "valid": 1, "test": 1}) == {"train": 8, "valid": 1, "test": 1}
+    assert sum(apportion(101, {"a": 1, "b": 1, "c": 1}).values()) == 101
+    with pytest.raises(ConfigError, match="more than 0"):
+        apportion(1, {"a": 0.0})
+
+
+def test_the_seed_decides_and_the_order_of_the_rows_does_not(tmp_path: Path) -> None:
+    rows = [made.plain_row(number, leaves=40) for number in range(1, 201)]
+    one = made.write_rows(tmp_path / "one.jsonl", rows)
+    two = made.write_rows(tmp_path / "two.jsonl", rows[::-1])
+    split_rows(one, tmp_path / "a", PLAN)
+    split_rows(two, tmp_path / "b", PLAN)
+    split_rows(one, tmp_path / "c", Plan(shares=SHARES, seed=1))
+    assert topics_in(tmp_path / "a", "test") == topics_in(tmp_path / "b", "test")
+    assert topics_in(tmp_path / "a", "test") != topics_in(tmp_path / "c", "test")
+
+
+def test_topics_keep_their_split_when_rows_are_added(tmp_path: Path) -> None:
+    split_rows(made.plain_folder(tmp_path / "d", 100, leaves=20), tmp_path / "out", PLAN)
+    before = topics_in(tmp_path / "out", "test").keys()
+    more = made.plain_folder(tmp_path / "d", 400, leaves=50)
+    splits = split_rows(more, tmp_path / "out", PLAN)
+    after = topics_in(tmp_path / "out", "test").keys()
+    assert before <= after
+    assert splits.kept == 20
+    assert splits.is_exact
+
+
+def test_the_hash_alone_keeps_most_topics_in_their_split(tmp_path: Path) -> None:
+    few, many = ({str(number): 1 for number in range(count)} for count in (1000, 1100))
+    one, two = assign(few, SHARES, 3), assign(many, SHARES, 3)
+    assert sum(one[key] == two[key] for key in few) > 950
+
+
+def test_a_subtopic_of_a_shared_leaf_stays_with_it(tmp_path: Path) -> None:
+    """Rows of a leaf, of a topic below it, and of a topic with the same text are in one split."""
+    path = ("Shop", "Returns")
+    rows = []
+    for number, topic in enumerate([path, (*path, "Refunds"), ("Shop", "Mail", " returns")] * 3, 1):
+        row = made.plain_row(number, topic=topic, topic_id=topic_id(topic))
+        rows.append(row)
+    rows += [made.plain_row(number, leaves=6) for number in range(10, 20)]
+    source = made.write_rows(tmp_path / "rows.jsonl", rows)
+    for seed in range(8):
+        splits = split_rows(source, tmp_path / "out", Plan(shares={"train": 0.5, "test": 0.5}, seed=seed))
+        together = {topic_id(path), topic_id((*path, "Refunds")), topic_id(("Shop", "Mail", " returns"))}
+        for name in ("train", "test"):
+            assert len(together & topics_in(tmp_path / "out", name).keys()) in (0, 3)
+        assert splits.largest_group == 9
+
+
+def test_cross_links_of_the_topics_count_too(tmp_path: Path) -> None:
+    source = made.plain_folder(tmp_path / "d", 40, leaves=4)
+    ids = [topic_id(made.path_of(number)) for number in range(4)]
+    topics = {key: Topic(topic_id=key, text=key, path=("Shop", key)) for key in ids}
+    topics[ids[0]].parents = [ids[3]]
+    graph = TopicGraph(root_id=ids[0], topics=topics)
+    Folder(source).topics.write_bytes(msgspec.json.encode(graph))
+    assert split_rows(source, tmp_path / "out", PLAN).largest_group == 20
+
+
+def test_what_a_format_cannot_hold_is_left_out_and_said(tmp_path: Path) -> None:
+    rows = [made.plain_row(number) for number in range(1, 9)]
+    call = replace(rows[0].messages[1].tool_calls[0], arguments="[1]")
+    broken = (rows[0].messages[0], replace(rows[0].messages[1], tool_calls=(call,)), *rows[0].messages[2:])
+    rows[0] = replace(rows[0], messages=broken)
+    source = made.write_rows(tmp_path / "rows.jsonl", rows)
+    splits = split_rows(source, tmp_path / "out", Plan(shares={"train": 1.0}, formats=("trl", "openai")))
+    assert "1 rows, such as s000001" in splits.left_out["train.trl.jsonl"]
+    assert len((tmp_path / "out" / "train.trl.jsonl").read_bytes().splitlines()) == 7
+    assert len((tmp_path / "out" / "train.openai.jsonl").read_bytes().splitlines()) == 8
+
+
+def test_the_system_message_of_the_configuration_is_that_of_the_rows(tmp_path: Path) -> None:
+    source = made.plain_folder(tmp_path / "d", 4)
+    output = {"output": {"system_message": "Be kind."}}
+    write_splits(source, type(made.CONFIG).model_validate({**made.CONFIG.model_dump(), **output}))
+    with Folder(source).split("train", "trl").open("rb") as file:
+        assert {row.messages[0] for row in read_rows(file, "trl")} == {Message(Role.SYSTEM, "Be kind.")}
+
+
+def test_files_of_splits_that_are_gone_are_removed_and_no_others(tmp_path: Path) -> None:
+    source = made.plain_folder(tmp_path / "d", 40, leaves=10)
+    (source / "mine.trl.jsonl").write_text("kept")
+    split_rows(source, source, PLAN)
+    split_rows(source, source, Plan(shares={"all": 1.0}))
+    names = {path.name for path in source.glob("*.trl.jsonl")}
+    assert names == {"mine.trl.jsonl", "all.trl.jsonl"}
+
+
+def test_an_impossible_split_is_refused(tmp_path: Path) -> None:
+    source = made.plain_folder(tmp_path / "d", 4)
+    with pytest.raises(ConfigError, match=r"cannot be called '\.\./x'"):
+        split_rows(source, tmp_path, Plan(shares={"../x": 1.0}))
+    with pytest.raises(ConfigError, match="did you mean 'trl'"):
+        split_rows(source, tmp_path, Plan(shares=SHARES, formats=("trk",)))
+
+
+def test_joined_keys_are_one_group_in_any_order() -> None:
+    unions = Unions()
+    for pair in (("c", "d"), ("b", "c"), ("x", "y"), ("a", "d")):
+        unions.join(*pair)
+    assert {unions.find(key) for key in "abcd"} == {"a"}
+    assert unions.find("y") == "x"
