@@ -115,7 +115,9 @@ async def _write_scenario(
     )
     metadata = labels(studio.config.name, "scenario", spec.sample_id, attempt)
     run_id = f"{spec.sample_id}-{attempt}-scenario"
-    async with studio.writer.session(run_id, metadata=metadata, pauses_when_cancelled=True) as session:
+    async with studio.writer.session(
+        run_id, metadata=metadata, expects_new=True, pauses_when_cancelled=True
+    ) as session:
         run = await session.finish_turn()
         if run.state.turn == 0:
             run = await session.send(write_facts(facts))

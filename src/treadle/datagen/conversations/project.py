@@ -70,7 +70,7 @@ def _describe(
         topic_id=spec.topic_id,
         seed=spec.seed,
         kind=spec.kind,
-        kinds=kinds_of(messages) if studio.has_tools else (),
+        kinds=tuple([kind.value for kind in kinds_of(messages)]) if studio.has_tools else (),
         difficulty=spec.difficulty,
         persona=describe_persona(spec.persona),
         goal=dialogue.scenario.goal,
