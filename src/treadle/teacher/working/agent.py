@@ -1,7 +1,8 @@
 """The teacher as an agent: finds in the transcript what it is asked for, and makes the next step of that."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +22,10 @@ from treadle.teacher.working.talks.talk import Reply
 _PATH = re.compile(r"[\w.-]*\w(?:/[\w. -]*\w)*\.\w+|[\w.-]+(?:/[\w.-]*\w)+")
 _ASKS_FOR_PATH = "Which file do you mean? Please give me its path."
 _ASKS_FOR_ARGUMENT = "Which value should I use for {name}? Please give it as {name} = ..."
+
+
+_IS_REASONING = re.compile("reason|thought|thinking|explanation|steps", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[.?!]) ")
 
 
 class _Job(Struct, frozen=True):
@@ -62,8 +67,17 @@ def answer_as_agent(
         )
     if schema is None or message.tool_calls:
         return message
-    fitting = make_instance(schema, message.content)
+    fitting = make_instance(schema, message.content, partial(_fill, message))
     return msgspec.structs.replace(message, content=msgspec.json.encode(fitting).decode())
+
+
+def _fill(message: Message, name: str, schema: Mapping[str, Json]) -> Json:
+    """Return the value of a field for reasoning in an answer that must fit a schema; `None` for other fields."""
+    if not _IS_REASONING.search(name) or not message.reasoning:
+        return None
+    sentences = [part for part in _SENTENCE.split(message.reasoning) if part]
+    kind = schema.get("type")
+    return sentences if kind == "array" else message.reasoning if kind == "string" else None
 
 
 def _positions(messages: Sequence[Message]) -> list[int]:
