@@ -58,7 +58,39 @@ TOOLS = {
     "serve": Command("treadle.cli.tools.serve:serve", "Serve tools over MCP and over the Spin protocol."),
 }
 
-_RUN, _INSPECT, _SETUP, _OFFLINE = "Run", "Inspect and export", "Models, tools and tasks", "Try it offline"
+DATASET = {
+    "show": Command(
+        "treadle.cli.dataset.show:show",
+        "Show one row of a dataset: its messages, calls, results and verdicts.",
+    ),
+    "stats": Command(
+        "treadle.cli.dataset.stats:stats",
+        "Count what there is in a dataset: rows, tools, kinds, topics, tokens, cost, duplicates and rejections.",
+    ),
+    "verify": Command(
+        "treadle.cli.dataset.verify:verify",
+        "Make the tool calls of all rows again in fresh sandboxes, and compare the rows with the journal.",
+    ),
+    "split": Command(
+        "treadle.cli.dataset.split:split",
+        "Write the rows by split and format, so that no topic is in two splits.",
+    ),
+    "merge": Command(
+        "treadle.cli.dataset.merge:merge_datasets",
+        "Merge datasets into one, without the rows that are there twice.",
+    ),
+    "convert": Command(
+        "treadle.cli.dataset.convert:convert",
+        "Convert rows from one format to another, and say what they lose.",
+    ),
+    "report": Command(
+        "treadle.cli.dataset.report:report",
+        "Write a report with pictures, as one HTML file that needs no network.",
+    ),
+}
+
+_RUN, _INSPECT, _DATA = "Run", "Inspect and export", "Training data"
+_SETUP, _OFFLINE = "Models, tools and tasks", "Try it offline"
 
 COMMANDS: dict[str, Command | Group] = {
     "run": Command("treadle.cli.run:run", "Run a model with tools on a text or a task.", _RUN),
@@ -94,6 +126,12 @@ COMMANDS: dict[str, Command | Group] = {
     "import": Command("treadle.cli.import_:import_", "Import the runs of an exported journal.", _INSPECT),
     "backup": Command(
         "treadle.cli.backup:backup", "Copy a journal to a new file, also while it is in use.", _INSPECT
+    ),
+    "dataset": Group(
+        DATASET,
+        "Show, count, verify, split, merge and convert datasets, and report on them.",
+        ("treadle dataset stats dataset", "treadle dataset show dataset 3"),
+        _DATA,
     ),
     "models": Group(
         MODELS,

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.agent.task import load_task
-from treadle.core.types import Usage
+from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import Dialogue, hold_dialogue
 from treadle.datagen.conversations.parts import Bill, Failed, failure_of, labels
 from treadle.datagen.conversations.project import make_row
@@ -40,9 +41,14 @@ class Made(Struct, frozen=True, kw_only=True):
     """The cost of all runs of the attempt; `None` if a price is unknown."""
     error: str | None = None
     """Why there is no row; `None` if there is one."""
-    is_infrastructure: bool = False
-    """True if the error is not the sample's fault, for example because a server did not answer. The same attempt
-    can then be made again, and continues what is there."""
+    fault: Fault | None = None
+    """Who is responsible for the error. If it is not the sample's, for example because a server did not answer, the
+    same attempt can be made again, and continues what is there. `None` if there is no error."""
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """True if the sample is not to blame for the error."""
+        return self.fault in (Fault.INFRASTRUCTURE, Fault.USER)
 
 
 async def make_sample(
@@ -59,6 +65,8 @@ async def make_sample(
     scenario = await _write_scenario(studio, spec, attempt, environment, feedback, bill)
     row, failed = None, scenario if isinstance(scenario, Failed) else None
     if isinstance(scenario, Scenario):
+        if not scenario.is_task:
+            environment = replace(environment, task=None, task_input="")
         task = None if environment.task is None else load_task(environment.task)
         shown = studio.instructions(None if task is None else task.instructions)
         advice = "\n".join([FEEDBACK, *[f"- {reason}" for reason in feedback]]) if feedback else ""
@@ -84,7 +92,7 @@ async def make_sample(
         usage=bill.usage,
         cost_usd=bill.cost_usd,
         error=None if failed is None else failed.error,
-        is_infrastructure=failed is not None and failed.is_infrastructure,
+        fault=None if failed is None else failed.fault,
     )
 
 

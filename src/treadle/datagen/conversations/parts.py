@@ -26,16 +26,15 @@ class Failed(Struct, frozen=True):
     """Why a sample could not be made."""
 
     error: str
-    is_infrastructure: bool = False
-    """True if the sample is not to blame, for example because a server did not answer."""
+    fault: Fault = Fault.MODEL
+    """Who is responsible; the sample is not to blame for the infrastructure or the user."""
 
 
 def failure_of(run: Run[Any], who: str) -> Failed | None:
     """Return why a run has no answer; `None` if it has one. `who` names the model's role in the error."""
     if run.error is None:
         return None
-    is_infrastructure = run.fault in (Fault.INFRASTRUCTURE, Fault.USER)
-    return Failed(f"{who} failed: {run.error}", is_infrastructure)
+    return Failed(f"{who} failed: {run.error}", run.fault or Fault.MODEL)
 
 
 def labels(dataset: str, part: str, sample_id: str, attempt: int) -> dict[str, Json]:

@@ -1,16 +1,17 @@
 """The rows of datasets, read one after another from a folder or a file of the format `treadle`."""
 
-from collections import deque
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from pydantic import ValidationError
 
+from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Message, ToolSpec
+from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.quality.protocol import Verdict
 from treadle.export.rows import Lineage, Row
@@ -90,31 +91,38 @@ def read_entries(path: Path, *, is_rejected: bool = False) -> Iterator[Entry]:
             yield Entry(number, Row(found.messages, found.tools, found.lineage), found.verdicts)
 
 
+def read_config(path: Path) -> Config | None:
+    """Return the configuration in the folder of a dataset; `None` if there is none.
+
+    Raises: `ConfigError` if it cannot be read.
+    """
+    place = Folder(path).config
+    if not path.is_dir() or not place.exists():
+        return None
+    document = decode_document(place.read_bytes(), str(place), is_yaml=None)
+    try:
+        return Config.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(f"{str(place)!r} is not a configuration of a dataset: {error}") from error
+
+
 def find_entry(path: Path, text: str, *, is_rejected: bool = False) -> Entry:
-    """Return the row that `text` names: its number from 1 (from the end if negative), its id, or its run's id.
+    """Return the row that `text` names: its number from 1, its id, its run's id, or `last`.
 
     Raises: `ConfigError` if there is no such row.
     """
-    entries = read_entries(path, is_rejected=is_rejected)
-    number = _read_number(text)
-    if number:
-        # The line with this number, or as many lines as the number says to count from the end.
-        last = deque(islice(entries, number) if number > 0 else entries, maxlen=max(1, -number))
-        if last and (last[0].number == number or len(last) == -number):
-            return last[0]
-        count = sum(1 for _ in read_entries(path, is_rejected=is_rejected))
-        raise ConfigError(f"there is no row {text} in {str(path)!r}; it has {count:,} rows")
     known: list[str] = []
-    for entry in entries:
-        if text in (entry.row_id, entry.row.lineage.run_id):
-            return entry
+    count, last = 0, None
+    for last in read_entries(path, is_rejected=is_rejected):
+        count += 1
+        if text in (str(count), last.row_id, last.row.lineage.run_id):
+            return last
         if len(known) < _NEAR:
-            known.append(entry.row_id)
-    near = did_you_mean(text, known, f"ids look like {known[0]!r}" if known else "there are no rows")
+            known.append(last.row_id)
+    if last is not None and text == "last":
+        return last
+    what = "rejected samples" if is_rejected else "rows"
+    near = f"; there are {count:,} {what}"
+    if known and not text.isdigit():
+        near = did_you_mean(text, known, f"ids look like {known[0]!r}")
     raise ConfigError(f"there is no row {text!r} in {str(path)!r}{near}")
-
-
-def _read_number(text: str) -> int:
-    """Return the number in `text`, or 0 if it is not one."""
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0

@@ -15,9 +15,10 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Message, Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import read_entries
+from treadle.datagen.dataset.rows import read_config, read_entries
 from treadle.datagen.dataset.shares import Unions, apportion, assign
-from treadle.datagen.topics.graph import TopicGraph, topic_id
+from treadle.datagen.dataset.topics import read_topics
+from treadle.datagen.topics.graph import topic_id
 from treadle.export.exporter import FORMATS, encode_row
 from treadle.export.rows import Row
 from treadle.export.whole import whole_file, write_whole
@@ -86,6 +87,15 @@ class Plan(Struct, frozen=True, kw_only=True):
             system_message=output.system_message,
             has_system_message=output.include_system_message,
         )
+
+    @classmethod
+    def find(cls, path: Path) -> "Plan":
+        """Return the plan of a dataset's folder; a plan with one split if it has no configuration.
+
+        Raises: `ConfigError` if the configuration cannot be read.
+        """
+        config = read_config(path)
+        return cls(shares={"train": 1.0}) if config is None else cls.of(config)
 
 
 class _Record(Struct):
@@ -188,9 +198,8 @@ def _group(path: Path) -> tuple[Counter[str], Unions]:
 
 def _find_links(path: Path, keys: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield each topic among `keys` that is below another one of them in the topics of a dataset, with that one."""
-    if not path.is_dir() or not Folder(path).topics.exists():
-        return
-    topics = msgspec.json.decode(Folder(path).topics.read_bytes(), type=TopicGraph).topics
+    graph = read_topics(path)
+    topics = {} if graph is None else graph.topics
     for key in keys:
         above, waiting = {key}, [key]
         while waiting:

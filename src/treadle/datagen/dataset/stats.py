@@ -7,6 +7,7 @@ texts.
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import msgspec
@@ -93,6 +94,8 @@ class Stats(Struct, kw_only=True):
     """The number of calls with an error as the result, by tool."""
     orders: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often a call of the second tool follows a call of the first one; `START` and `END` are the ends."""
+    sequences: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """The number of turns by the order of their tool calls, in which a repeated tool counts once."""
     offered: Counter[str] = field(default_factory=Counter)
     """The number of rows that offer a tool to the model, by tool."""
     kinds_wanted: Counter[str] = field(default_factory=Counter)
@@ -177,19 +180,26 @@ class Stats(Struct, kw_only=True):
         self.chars.add(count_chars(row.messages))
         self.offered.update({tool.name for tool in row.tools})
         calls = 0
-        last = START
+        order: list[str] = []
         for message in row.messages:
-            if message.role is Role.USER:
-                last = START
             for call in message.tool_calls:
                 calls += 1
                 self.tools[call.name] += 1
                 self.tool_errors[call.name] += call.call_id in errors
-                self.orders[last, call.name] += 1
-                last = call.name
+                order.append(call.name)
             if message.role is Role.ASSISTANT and not message.tool_calls:
-                self.orders[last, END] += 1
+                self._add_order(order)
+                order = []
+        if order:
+            self._add_order(order)
         self.calls.add(calls)
+
+    def _add_order(self, order: list[str]) -> None:
+        """Count the tool calls of one turn."""
+        self.orders.update(pairwise([START, *order, END]))
+        names = tuple([name for name, _ in groupby(order)])
+        if names in self.sequences or len(self.sequences) < _MAX_REASONS:
+            self.sequences[names] += 1
 
     def _add_sample(self, row: Row) -> None:
         sample = row.lineage.sample
@@ -220,7 +230,7 @@ class Stats(Struct, kw_only=True):
 
 
 _MAX_REASONS = 1_000
-"""How many different reasons are counted for each filter."""
+"""How many different reasons of each filter are counted, and how many different orders of tool calls."""
 
 
 def collect(path: Path) -> Stats:
@@ -290,4 +300,4 @@ def describe(stats: Stats) -> dict[str, object]:
     }
 
 
-_NOT_LISTED = ("orders", "topic_paths", "topics", "rejected_topics", "reasons", "prices")
+_NOT_LISTED = ("orders", "sequences", "topic_paths", "topics", "rejected_topics", "reasons", "prices")

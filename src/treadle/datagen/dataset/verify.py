@@ -41,6 +41,40 @@ class Checked(Struct, frozen=True, kw_only=True):
         return not self.problems and not self.skipped
 
 
+class Totals(Struct):
+    """The sums over the rows that were verified."""
+
+    rows: int = 0
+    claimed: int = 0
+    """How many rows say that they are verified."""
+    confirmed: int = 0
+    """How many of these are."""
+    faulty: int = 0
+    """How many rows have a problem."""
+    calls: int = 0
+    matched: int = 0
+    skipped: int = 0
+
+    def add(self, checked: Checked) -> None:
+        """Add the outcome for one row."""
+        self.rows += 1
+        self.claimed += checked.is_claimed
+        self.confirmed += checked.is_claimed and checked.is_confirmed
+        self.faulty += bool(checked.problems)
+        self.calls += checked.calls
+        self.matched += checked.matched
+        self.skipped += checked.skipped
+
+    def __str__(self) -> str:
+        """Return the sums in one sentence."""
+        skipped = f", {self.skipped:,} not made again" if self.skipped else ""
+        faulty = f"; {self.faulty:,} rows have a problem" if self.faulty else ""
+        return (
+            f"{self.rows:,} rows: {self.confirmed:,} of {self.claimed:,} that claim to be verified are confirmed; "
+            f"{self.matched:,} of {self.calls:,} calls gave the same result{skipped}{faulty}"
+        )
+
+
 async def verify_rows(
     path: Path, journal: Journal, *, window: int = 16, trust: bool = False
 ) -> AsyncIterator[Checked]:

@@ -51,6 +51,8 @@ class WrittenScenario:
     withheld: str = ""
     success: list[str] = field(default_factory=list)
     new_files: list[str] = field(default_factory=list)
+    is_task: bool = True
+    """False if the facts contain a task and the message asks for something else."""
 
 
 def scenario_facts(
@@ -102,6 +104,7 @@ def to_scenario(written: WrittenScenario) -> Scenario:
         goal=written.goal.strip(),
         withheld=written.withheld.strip(),
         success=tuple(written.success),
+        is_task=written.is_task,
     )
 
 
