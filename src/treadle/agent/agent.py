@@ -26,15 +26,18 @@ from treadle.agent.options import (
     Given,
     ResumeOptions,
     RunOptions,
+    SessionOptions,
     StreamOptions,
     check_agent,
     check_callable,
+    check_files,
+    check_metadata,
     check_run,
     check_run_id,
     check_tools,
 )
 from treadle.agent.run import Run, T_co, V
-from treadle.agent.spec import Files, make_model, make_spec, refuse_missing
+from treadle.agent.spec import make_model, make_spec, refuse_missing
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.agent.task import Task
@@ -329,22 +332,17 @@ class Agent(Generic[T_co]):
 
         return await asyncio.to_thread(lambda: replay(self.journal.read(run_id), find_output_fault, policy))
 
-    def session(
-        self,
-        run_id: str | None = None,
-        *,
-        files: Files | None = None,
-        deps: object = NO_DEPS,
-        trust: bool = False,
-    ) -> "Session[T_co]":
+    def session(self, run_id: str | None = None, **options: Unpack[SessionOptions]) -> "Session[T_co]":
         """Return a session, to be used with `async with`. If `run_id` is a session in the journal, continue it.
 
-        `deps` and `trust` are as for `resume`.
+        `SessionOptions` describes the options.
         """
         from treadle.agent.session import Session
 
-        given = Given(self.answer, self.deps if deps is NO_DEPS else deps, trust=trust)
-        return Session(self, run_id, files, given)
+        check_options(options, SessionOptions.__optional_keys__, "session")
+        check_files(options.get("files"))
+        check_metadata(options.get("metadata"))
+        return Session(self, run_id, self._given(options, None), options)
 
     async def close(self) -> None:
         """Close the toolset objects that this agent was given, such as connections to servers.

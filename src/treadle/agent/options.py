@@ -10,11 +10,13 @@ from msgspec import Struct
 from treadle.agent.answer import TEXT, AnswerType
 from treadle.agent.attachments import Attachable
 from treadle.agent.spec import Files
+from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.types import Artifact, Json
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.listener import Emit
+from treadle.sandbox.memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
 from treadle.tools.protocol import Approver, Decision, ToolLike
 
@@ -119,6 +121,27 @@ class ForkOptions(TypedDict, total=False):
     """As for `ResumeOptions`."""
 
 
+class SessionOptions(TypedDict, total=False):
+    """Options of `Agent.session`."""
+
+    files: Files | None
+    """The initial files of the sandbox, in place of those of the agent or the task."""
+    metadata: Mapping[str, Json] | None
+    """As for `StreamOptions`. Used only if the session is new."""
+    task: Task | None
+    """The task that the session works on: it has the files, the tools of an agent without tools, and the check for
+    `Session.grade`. The caller sends the messages."""
+    expects_new: bool
+    """True if the journal probably has no such session. It is then begun without looking for it, which is faster,
+    and continued if it exists."""
+    pauses_when_cancelled: bool
+    """True if a cancelled turn stays open, so that the session can be opened again and the turn be finished. By
+    default, cancelling ends the turn."""
+    deps: object
+    trust: bool
+    """As for `ResumeOptions`."""
+
+
 class SendOptions(TypedDict, total=False):
     """Options of `Session.send` and `send_sync`."""
 
@@ -173,7 +196,8 @@ def check_tools(tools: object) -> None:
 
 def check_files(files: object) -> None:
     """Check that `files` is a folder or a mapping. Raises: `ConfigError`."""
-    if files is None or isinstance(files, str | Path):
+    # Shared files were checked when they were made.
+    if files is None or isinstance(files, str | Path | SharedFiles):
         return
     if not isinstance(files, Mapping):
         raise ConfigError(
@@ -199,9 +223,16 @@ def check_run(task: object, options: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"the task is {task!r:.200}; give the user's message as a str, or a Task from `load_task`"
         )
-    run_id, metadata = options.get("run_id"), options.get("metadata")
+    run_id = options.get("run_id")
     if run_id is not None:
         check_run_id(run_id)
+    check_metadata(options.get("metadata"))
+    check_files(options.get("files"))
+    check_message(options)
+
+
+def check_metadata(metadata: Mapping[str, Json] | None) -> None:
+    """Check that metadata is a dict of JSON values. Raises: `ConfigError`."""
     if metadata is not None:
         try:
             msgspec.json.encode(dict(metadata))
@@ -209,8 +240,6 @@ def check_run(task: object, options: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"metadata is {metadata!r:.200}; give a dict of JSON values ({error})"
             ) from error
-    check_files(options.get("files"))
-    check_message(options)
 
 
 def check_run_id(run_id: object) -> None:

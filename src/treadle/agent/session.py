@@ -7,14 +7,13 @@ from typing import Any, Generic, Unpack
 
 from treadle.agent.attachments import Attachable, read_attachments
 from treadle.agent.driving.begin import begin, make_run_id, turn_started
-from treadle.agent.driving.drive import AgentParts, leave
-from treadle.agent.driving.resume import go_on, reopen, resume_turn
-from treadle.agent.options import Given, SendOptions, check_message
+from treadle.agent.driving.drive import AgentParts, grade_run, leave
+from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
+from treadle.agent.options import Given, SendOptions, SessionOptions, check_message
 from treadle.agent.run import Run, T_co
-from treadle.agent.spec import Files
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
-from treadle.core.errors import ConfigError, RunNotFoundError
+from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
 from treadle.core.types import Message
@@ -28,13 +27,16 @@ class Session(Generic[T_co]):
     """A conversation. Use it with `async with`, or with `with` and the `_sync` methods.
 
     A session holds the run's lease until it is closed. The limits of the policy apply to each turn. A session can
-    be used further after a turn that failed.
+    be used further after a turn that failed. If it is opened again, a turn that ended with an error is open again.
     """
 
-    def __init__(self, agent: AgentParts, run_id: str | None, files: Files | None, given: Given) -> None:
+    def __init__(
+        self, agent: AgentParts, run_id: str | None, given: Given, options: SessionOptions | None = None
+    ) -> None:
         self._agent = agent
         self._given = given
-        self._files = files
+        self._options = options or {}
+        self._task = self._options.get("task")
         self._driver: Driver | None = None
         self._lock = asyncio.Lock()
         """Held while a turn is driven, and until a cancelled turn has recorded its pause."""
@@ -48,16 +50,17 @@ class Session(Generic[T_co]):
         Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session, or if a tool
         needs `deps` that were not given; `UntrustedError` if it comes from elsewhere and nobody trusts it.
         """
-        driver = None if self.run_id is None else await self._reopen(self.run_id)
+        run_id = self.run_id or make_run_id()
+        expects_new = self.run_id is None or self._options.get("expects_new", False)
+        driver = None if expects_new else await self._reopen(run_id)
         if driver is None:
-            driver = await self._begin(self.run_id or make_run_id())
-        self.run_id = driver.run_id
-        try:
-            await driver.kept()
-        except BaseException:
-            await leave(driver, None)
-            raise
-        self._driver = driver
+            try:
+                driver = await self._begin(run_id)
+            except RunExistsError:
+                driver = await self._reopen(run_id)
+                if driver is None:
+                    raise
+        self.run_id, self._driver = run_id, driver
         return self
 
     @property
@@ -116,8 +119,22 @@ class Session(Generic[T_co]):
             driver = self._open_driver()
             if driver.state.status is Status.PAUSED or answers or approvals:
                 driver.listen(on_event)
-                resume_turn(self._agent, driver, answers, approvals)
+                resume_turn(self._agent, driver, self._task, answers, approvals)
             return await self._drive(on_event)
+
+    async def grade(self) -> float | None:
+        """Grade the last turn with the check of the session's task, and return the reward.
+
+        A turn that was graded is not graded again. The result is `None` if the session has no task, or its turn is
+        open or failed through no fault of the model.
+        """
+        async with self._lock:
+            driver = self._open_driver()
+            if self._task is not None and driver.state.turn and not driver.state.is_turn_open:
+                if "check" not in driver.state.rewards:
+                    grade_run(driver, self._task)
+                await driver.kept()
+            return driver.state.rewards.get("check")
 
     async def close(self) -> None:
         """Wait for a running turn to end, then release the run, so that any process can open it again.
@@ -164,7 +181,16 @@ class Session(Generic[T_co]):
         block(self.close, "async with agent.session()")
 
     async def _begin(self, run_id: str) -> Driver:
-        return await begin(self._agent, None, self._given, run_id=run_id, files=self._files)
+        driver = await begin(
+            self._agent,
+            self._task,
+            self._given,
+            run_id=run_id,
+            files=self._options.get("files"),
+            metadata=self._options.get("metadata"),
+            is_session=True,
+        )
+        return await _keep(driver)
 
     async def _reopen(self, run_id: str) -> Driver | None:
         """Return a driver for a session that exists, or `None` if the journal has no such run."""
@@ -175,10 +201,12 @@ class Session(Generic[T_co]):
         try:
             if state.started is None or not state.started.is_session:
                 raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
-            return await go_on(self._agent, state, writer, self._given)
+            self._task = self._task or load_task_of(state.started)
+            driver = await go_on(self._agent, state, writer, self._given, self._task)
         except BaseException:
             await see_through(writer.release)
             raise
+        return await _keep(driver)
 
     def _open_driver(self) -> Driver:
         if self._driver is None:
@@ -196,9 +224,20 @@ class Session(Generic[T_co]):
             await driver.kept()
         except asyncio.CancelledError:
             driver.give_up_listener()
-            await see_through(lambda: driver.abandon("cancelled"))
+            stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon
+            await see_through(lambda: stop("cancelled"))
             raise
         finally:
             self._turn = None
             driver.listen(None)
         return Run(driver.run_id, clone(driver.state), self._agent.journal, self._given.answer)
+
+
+async def _keep(driver: Driver) -> Driver:
+    """Wait until the driver's events are durable, and return it. If the store refuses them, give the run up."""
+    try:
+        await driver.kept()
+    except BaseException:
+        await leave(driver, None)
+        raise
+    return driver

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.agent.window import Batch
 from treadle.engines.ledger import Counts, Item, Ledger, Outcome, Status
@@ -144,6 +145,7 @@ class Engine(Generic[R]):
         self.ledger.plan(item)
         self._last_number = item.number
         self.counts.planned += 1
+        self.counts.shares[item.share] = self.counts.shares.get(item.share, 0) + 1
         return item
 
     async def _attempt(self, _: int, item: Item) -> None:
@@ -176,8 +178,10 @@ class Engine(Generic[R]):
             name = outcome.reasons[0].partition(":")[0] if outcome.reasons else ""
             counts.reasons[name] = counts.reasons.get(name, 0) + 1
             self._failures = 0
-            if not outcome.is_final:
-                self._again.append(Item(item.number, item.label, item.spec, attempt, outcome.reasons))
+            if outcome.is_final:
+                counts.shares[item.share] -= 1
+            else:
+                self._again.append(replace(item, attempts=attempt, feedback=outcome.reasons))
         else:
             counts.failed += 1
             self._failures += 1

@@ -23,7 +23,8 @@ from treadle.core.types import Json
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS items (
-    number INTEGER PRIMARY KEY, status TEXT NOT NULL, label TEXT NOT NULL, spec BLOB NOT NULL);
+    number INTEGER PRIMARY KEY, status TEXT NOT NULL, label TEXT NOT NULL, share TEXT NOT NULL,
+    spec BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS open_items ON items (number) WHERE status = 'open';
 CREATE TABLE IF NOT EXISTS attempts (
     number INTEGER NOT NULL, attempt INTEGER NOT NULL, status TEXT NOT NULL, label TEXT NOT NULL,
@@ -52,6 +53,8 @@ class Item(Struct, frozen=True):
     """The position in the plan, from 1."""
     label: str
     """What the item is counted under, such as the planned kind of tool use."""
+    share: str
+    """The part of the plan that the item belongs to, such as its topic."""
     spec: Json
     """The plan of the item."""
     attempts: int = 0
@@ -109,6 +112,8 @@ class Counts(Struct):
     """How many items the plan has."""
     labels: dict[str, int] = {}
     """The number of kept items by label."""
+    shares: dict[str, int] = {}
+    """The number of items by share, without the rejected ones."""
     reasons: dict[str, int] = {}
     """The number of rejected attempts by the name of the first reason."""
     input_tokens: int = 0
@@ -159,8 +164,8 @@ class Ledger:
         """Add an item to the plan."""
         with self._transaction():
             self.connection.execute(
-                "INSERT INTO items VALUES (?, 'open', ?, ?)",
-                (item.number, item.label, msgspec.json.encode(item.spec)),
+                "INSERT INTO items VALUES (?, 'open', ?, ?, ?)",
+                (item.number, item.label, item.share, msgspec.json.encode(item.spec)),
             )
 
     def count(
@@ -171,35 +176,41 @@ class Ledger:
         `settle` may read and write its own tables on the connection; what it writes is part of the transaction.
         `seconds` is how long the plan has been worked on. Raises: `JournalError` if the disk refuses.
         """
-        with self._transaction():
-            outcome = settle(self.connection)
-            end = None if outcome.file is None else self._append(outcome.file, outcome.line)
-            reason = outcome.reasons[0].partition(":")[0] if outcome.reasons else ""
-            self.connection.execute(
-                "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    number,
-                    attempt,
-                    outcome.status.value,
-                    outcome.label,
-                    reason,
-                    outcome.input_tokens,
-                    outcome.output_tokens,
-                    outcome.cost_usd,
-                    outcome.file,
-                    end,
-                    time.time(),
-                    msgspec.json.encode({"reasons": outcome.reasons, "details": outcome.details}),
-                ),
-            )
-            if outcome.is_final:
-                self.connection.execute(
-                    "UPDATE items SET status = ? WHERE number = ?", (outcome.status.value, number)
-                )
-            self._set("worked_seconds", repr(seconds))
+        try:
+            with self._transaction():
+                outcome = settle(self.connection)
+                end = None if outcome.file is None else self._append(outcome.file, outcome.line)
+                self._insert(number, attempt, outcome, end)
+                self._set("worked_seconds", repr(seconds))
+        except BaseException:
+            self._cut()
+            raise
         if outcome.file is not None and end is not None:
             self._ends[outcome.file] = end
         return outcome
+
+    def _insert(self, number: int, attempt: int, outcome: Outcome, end: int | None) -> None:
+        self.connection.execute(
+            "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                number,
+                attempt,
+                outcome.status.value,
+                outcome.label,
+                outcome.reasons[0].partition(":")[0] if outcome.reasons else "",
+                outcome.input_tokens,
+                outcome.output_tokens,
+                outcome.cost_usd,
+                outcome.file,
+                end,
+                time.time(),
+                msgspec.json.encode({"reasons": outcome.reasons, "details": outcome.details}),
+            ),
+        )
+        if outcome.is_final:
+            self.connection.execute(
+                "UPDATE items SET status = ? WHERE number = ?", (outcome.status.value, number)
+            )
 
     def reopen(self, *statuses: Status) -> int:
         """Open the items with these statuses again, and return how many there are."""
@@ -214,11 +225,11 @@ class Ledger:
     def open_items(self) -> list[Item]:
         """Return the items that are not decided, in order."""
         found = self.connection.execute(
-            "SELECT number, label, spec FROM items WHERE status = 'open' ORDER BY number"
+            "SELECT number, label, share, spec FROM items WHERE status = 'open' ORDER BY number"
         ).fetchall()
-        return [self._with_attempts(number, label, spec) for number, label, spec in found]
+        return [self._with_attempts(*row) for row in found]
 
-    def _with_attempts(self, number: int, label: str, spec: bytes) -> Item:
+    def _with_attempts(self, number: int, label: str, share: str, spec: bytes) -> Item:
         # A failed attempt has no outcome of its own, so it is made again under the same number.
         row = self.connection.execute(
             "SELECT attempt, outcome FROM attempts WHERE number = ? AND status != 'failed' "
@@ -226,9 +237,9 @@ class Ledger:
             (number,),
         ).fetchone()
         if row is None:
-            return Item(number, label, msgspec.json.decode(spec))
+            return Item(number, label, share, msgspec.json.decode(spec))
         feedback = tuple(msgspec.json.decode(row[1])["reasons"])
-        return Item(number, label, msgspec.json.decode(spec), row[0], feedback)
+        return Item(number, label, share, msgspec.json.decode(spec), row[0], feedback)
 
     def entries(self, status: Status | None = None) -> Iterator[Entry]:
         """Yield the attempts with `status`, or all, in order of number and attempt."""
@@ -258,7 +269,7 @@ class Ledger:
     def counts(self) -> Counts:
         """Return the sums over all attempts. An item that failed counts once, by its newest attempt."""
         ask = self.connection.execute
-        counts = Counts(labels={}, reasons={})
+        counts = Counts(labels={}, shares={}, reasons={})
         for status, number in ask("SELECT status, count(*) FROM items GROUP BY status"):
             counts.planned += number
             if status in (Status.KEPT, Status.FAILED):
@@ -276,6 +287,9 @@ class Ledger:
             if status == Status.REJECTED:
                 counts.rejected = number
         counts.labels = dict(ask("SELECT label, count(*) FROM attempts WHERE status = 'kept' GROUP BY label"))
+        counts.shares = dict(
+            ask("SELECT share, count(*) FROM items WHERE status != 'rejected' GROUP BY share")
+        )
         counts.reasons = dict(
             ask("SELECT reason, count(*) FROM attempts WHERE status = 'rejected' GROUP BY reason")
         )
@@ -347,16 +361,16 @@ class Ledger:
             while written < len(line):
                 written += os.write(file, line[written:])
         except OSError as error:
-            self._cut(name)
             raise JournalError(
                 f"cannot write the {name} of {str(self.path.parent)!r}: {error.strerror}"
             ) from error
         return start + len(line)
 
-    def _cut(self, name: str) -> None:
-        """Remove what stands after the last counted line, if the disk allows it; the next opening does it else."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._files[name], self._ends[name])
+    def _cut(self) -> None:
+        """Remove what stands after the counted lines, if the disk allows it; otherwise the next opening does it."""
+        for name, file in self._files.items():
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, self._ends[name])
 
 
 def _lock(path: Path) -> sqlite3.Connection:

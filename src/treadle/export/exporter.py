@@ -1,42 +1,92 @@
 """The export of runs as rows of a format, one JSON object per line, and the import of such rows."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
-from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
 from treadle.core.registry import Registry
-from treadle.core.types import Json, Message, StopReason
-from treadle.export.rows import Lineage, Row, load_row, read_tools, write_tools
+from treadle.core.types import Json, StopReason
+from treadle.export.losses import Loss
+from treadle.export.rows import Row, load_row
 from treadle.journal.protocol import Journal
+
+LINES = "lines"
+"""The only key of a row of a format with `has_own_files`: the lines of the file."""
+
+
+class Column(StrEnum):
+    """The type of a column in a Parquet file."""
+
+    TEXT = "text"
+    JSON = "json"
+    """Any value, as JSON."""
+    LIST = "list"
+    """A list of any values, each as JSON."""
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    FLOAT = "float"
 
 
 class RowFormat(Protocol):
-    """A format of rows, which writes messages and reads them again."""
+    """A format of rows, which writes a row as one JSON object and reads it again."""
 
     @property
     def has_reasoning(self) -> bool:
         """True if the format's readers know reasoning; it is then written unless the caller says otherwise."""
         ...
 
-    def write_messages(self, messages: Sequence[Message], *, with_reasoning: bool) -> list[dict[str, Json]]:
-        """Return the column `messages`.
+    @property
+    def has_own_files(self) -> bool:
+        """True if each row is a file of its own with several lines, which are the row's list `lines`."""
+        ...
 
-        Raises: `ExportError` if the format cannot express a message.
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What a row can lose in this format."""
+        ...
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """The keys of a row and their types. Empty if every dataset has keys of its own."""
+        ...
+
+    @property
+    def aliases(self) -> frozenset[str]:
+        """Further keys that are read, and written under other names."""
+        ...
+
+    def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
+        """Return the row in this format. Raises: `ExportError` if the format cannot express it."""
+        ...
+
+    def read(self, raw: dict[str, Json]) -> Row:
+        """Return a row from this format, whoever wrote it.
+
+        Raises: `ExportError`, or an error about a missing key or a wrong type, if it is not a row of this format.
         """
         ...
 
-    def read_messages(self, raw: Sequence[dict[str, Json]]) -> list[Message]:
-        """Return the messages in a column that `write_messages` returned."""
+    def fits(self, raw: dict[str, Json]) -> bool:
+        """Return whether an object looks like a row of this format."""
         ...
 
 
 FORMATS: Registry[RowFormat] = Registry(
     "format",
     "treadle.export",
-    {"openai": "treadle.export.openai:FORMAT", "trl": "treadle.export.trl:FORMAT"},
+    {
+        "treadle": "treadle.export.row_formats.native:FORMAT",
+        "deepfabric": "treadle.export.row_formats.deepfabric:FORMAT",
+        "openai": "treadle.export.row_formats.openai:FORMAT",
+        "trl": "treadle.export.row_formats.trl:FORMAT",
+        "hermes": "treadle.export.row_formats.hermes:FORMAT",
+        "sharegpt": "treadle.export.row_formats.sharegpt:FORMAT",
+        "hf_trace": "treadle.export.row_formats.hf_trace:FORMAT",
+        "custom": "treadle.export.row_formats.custom:FORMAT",
+    },
 )
 
 
@@ -50,7 +100,7 @@ def export_rows(
     with_reasoning: bool | None = None,
     on_skip: Callable[[str, str], None] | None = None,
 ) -> Iterator[bytes]:
-    """Yield one row, a line of JSON, for each run.
+    """Yield one row, a line of JSON, for each run; several lines if the format's rows are files of their own.
 
     A run that failed through no fault of its model is left out. `only_completed` also leaves out runs that reached
     a limit, were refused or were cancelled, and `min_reward` runs with a lower reward or none. If `on_skip` is
@@ -60,7 +110,6 @@ def export_rows(
     Raises: `ConfigError` if the format is unknown; `RunNotFoundError`; `ExportError` without `on_skip`.
     """
     row_format = FORMATS.load(format)
-    wants_reasoning = row_format.has_reasoning if with_reasoning is None else with_reasoning
     for run_id in run_ids:
         try:
             row = load_row(journal, run_id)
@@ -69,39 +118,66 @@ def export_rows(
                 raise ExportError(f"run {run_id!r} ended with {stop_reason}")
             if min_reward is not None and (reward is None or reward < min_reward):
                 raise ExportError(f"the reward of run {run_id!r} is {reward}, below {min_reward}")
-            yield encode_row(row, row_format, with_reasoning=wants_reasoning) + b"\n"
+            yield encode_row(row, row_format, with_reasoning=with_reasoning) + b"\n"
         except ExportError as error:
             if on_skip is None:
                 raise
             on_skip(run_id, str(error))
 
 
-def encode_row(row: Row, row_format: RowFormat, *, with_reasoning: bool) -> bytes:
-    """Return one row as JSON without a newline at the end."""
-    return msgspec.json.encode(
-        {
-            "messages": row_format.write_messages(row.messages, with_reasoning=with_reasoning),
-            "tools": write_tools(row.tools),
-            "lineage": row.lineage,
-        }
-    )
+def encode_row(row: Row, row_format: RowFormat, *, with_reasoning: bool | None = None) -> bytes:
+    """Return one row as JSON without a newline at the end. Raises: `ExportError`."""
+    wants_reasoning = row_format.has_reasoning if with_reasoning is None else with_reasoning
+    raw = row_format.write(row, with_reasoning=wants_reasoning)
+    if row_format.has_own_files:
+        return b"\n".join([msgspec.json.encode(line) for line in raw[LINES]])
+    return msgspec.json.encode(raw)
+
+
+def decode_rows(lines: Iterable[bytes], row_format: RowFormat) -> Iterator[tuple[int, dict[str, Json]]]:
+    """Yield each row in the lines as a JSON object, with the number of its first line. Empty lines are skipped.
+
+    Raises: `ExportError` that names the line if a line is not a JSON object.
+    """
+    session: list[Json] = []
+    first = 1
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            raw = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise ExportError(f"line {number} is not JSON: {error}") from error
+        if not isinstance(raw, dict):
+            raise ExportError(f"line {number} is not a JSON object")
+        if not row_format.has_own_files:
+            yield number, raw
+            continue
+        if session and row_format.fits({LINES: [raw]}):
+            yield first, {LINES: session}
+            session = []
+        first = number if not session else first
+        session.append(raw)
+    if session:
+        yield first, {LINES: session}
+
+
+def read_row(raw: dict[str, Json], row_format: RowFormat) -> Row:
+    """Return the row in a JSON object. Raises: `ExportError` if it is not a row of the format."""
+    try:
+        return row_format.read(raw)
+    except (msgspec.DecodeError, msgspec.ValidationError, AttributeError, LookupError, TypeError) as error:
+        raise ExportError(f"it lacks a part or has one of another type: {error!r}") from error
 
 
 def read_rows(lines: Iterable[bytes], format: str) -> Iterator[Row]:
-    """Yield the rows in the lines that `export_rows` wrote.
+    """Yield the rows in the lines of a file.
 
     Raises: `ConfigError` if the format is unknown; `ExportError` that names the line if a line is not a row.
     """
     row_format = FORMATS.load(format)
-    for number, line in enumerate(lines, 1):
+    for number, raw in decode_rows(lines, row_format):
         try:
-            raw = msgspec.json.decode(line)
-            lineage = msgspec.convert(raw["lineage"], Lineage)
-            errors = set(lineage.tool_errors)
-            messages = [
-                replace(message, is_error=True) if message.call_id in errors else message
-                for message in row_format.read_messages(raw["messages"])
-            ]
-            yield Row(tuple(messages), read_tools(raw["tools"]), lineage)
-        except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
-            raise ExportError(f"line {number} is not a row of the format {format!r}: {error!r}") from error
+            yield read_row(raw, row_format)
+        except ExportError as error:
+            raise ExportError(f"line {number} is not a row of the format {format!r}: {error}") from error

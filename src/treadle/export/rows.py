@@ -1,10 +1,11 @@
 """Rows: a run's transcript and tools, with their lineage."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
 from treadle.core.events import (
@@ -18,7 +19,7 @@ from treadle.core.events import (
 )
 from treadle.core.state import fold
 from treadle.core.transcript import check_transcript
-from treadle.core.types import Effect, Fault, Json, Message, Role, ToolSpec
+from treadle.core.types import Effect, Fault, Json, Message, Role, StopReason, ToolCall, ToolSpec
 from treadle.journal.protocol import Journal
 
 
@@ -66,6 +67,8 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """True if the built-in teacher, and not a language model, wrote the conversation."""
     environment: str = ""
     """The origin of the initial files."""
+    instructions: str | None = None
+    """The system message with which the agent ran, if the row shows another one or none."""
 
 
 class Lineage(Struct, frozen=True, omit_defaults=True):
@@ -90,6 +93,8 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
     """The ids of the calls whose result was simulated and not returned by a real tool."""
     models: tuple[str, ...] = ()
     """The names of the models that wrote the assistant messages, in order. Empty if `model` wrote all of them."""
+    call_ids: tuple[str, ...] = ()
+    """The ids of all calls, in order, if the messages of the format have no ids or others. Empty after reading."""
     event_version: str = ""
     treadle_version: str = ""
     sample: SampleInfo | None = None
@@ -167,31 +172,111 @@ def _find_models(bodies: Sequence[DurableBody]) -> list[str]:
 
 
 def write_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Json]]:
-    """Return the column `tools`, which is the same in all row formats."""
+    """Return tools in OpenAI's form, which is the column `tools` of most row formats."""
+    return [{"type": "function", "function": item} for item in write_functions(tools)]
+
+
+def write_functions(tools: Sequence[ToolSpec]) -> list[dict[str, Json]]:
+    """Return tools in OpenAI's form without the outer `function`."""
     return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-        }
-        for tool in tools
+        {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in tools
     ]
 
 
-def read_tools(raw: Sequence[dict[str, Json]]) -> tuple[ToolSpec, ...]:
-    """Return the tools in a column that `write_tools` returned. Rows do not contain effects, so each is `once`."""
-    return tuple(
-        [
+def read_tools(raw: Json) -> tuple[ToolSpec, ...]:
+    """Return the tools in a column that `write_tools` or `write_functions` returned, or in their JSON text.
+
+    Rows do not contain effects, so each is `once`.
+    """
+    items = msgspec.json.decode(raw) if isinstance(raw, str) and raw.strip() else raw or ()
+    found = []
+    for item in items:
+        inner = item.get("function", item)
+        found.append(
             ToolSpec(
-                item["function"]["name"],
-                item["function"].get("description", ""),
-                item["function"].get("parameters", {}),
-                Effect.ONCE,
+                inner["name"], inner.get("description") or "", inner.get("parameters") or {}, Effect.ONCE
             )
-            for item in raw
-        ]
-    )
+        )
+    return tuple(found)
 
 
 def hash_tools(tools: Sequence[ToolSpec]) -> str:
     """Return the SHA-256 of the column `tools` as JSON with sorted keys, in hexadecimal."""
     return hashlib.sha256(msgspec.json.encode(write_tools(tools), order="sorted")).hexdigest()
+
+
+def write_object(call: ToolCall, otherwise: str) -> bytes:
+    """Return the arguments of a call as the JSON object that the model wrote, without white space around it.
+
+    Raises: `ExportError` if they are not an object; `otherwise` is the format that can hold them.
+    """
+    try:
+        value = call.parsed
+    except msgspec.DecodeError as error:
+        raise ExportError(
+            f"the arguments of {call.name} ({call.call_id}) are not JSON ({error}); "
+            f"the format {otherwise} carries them as text"
+        ) from error
+    if not isinstance(value, dict):
+        raise ExportError(
+            f"the arguments of {call.name} ({call.call_id}) are {value!r:.80}, not an object; "
+            f"the format {otherwise} carries them as text"
+        )
+    return call.arguments.strip().encode() or b"{}"
+
+
+def call_ids_of(messages: Sequence[Message]) -> tuple[str, ...]:
+    """Return the ids of all calls, in order."""
+    return tuple([call.call_id for message in messages for call in message.tool_calls])
+
+
+def rename_calls(messages: Sequence[Message], names: Mapping[str, str]) -> tuple[Message, ...]:
+    """Return the messages with other call ids, in calls and results. An id that `names` lacks stays."""
+    return tuple(
+        [
+            replace(
+                message,
+                call_id=names.get(message.call_id, message.call_id) if message.call_id else None,
+                tool_calls=tuple(
+                    [
+                        replace(call, call_id=names.get(call.call_id, call.call_id))
+                        for call in message.tool_calls
+                    ]
+                ),
+            )
+            for message in messages
+        ]
+    )
+
+
+def lineage_with_ids(row: Row) -> Lineage:
+    """Return the lineage of a row with its call ids, for a format whose messages have none or others."""
+    return replace(row.lineage, call_ids=call_ids_of(row.messages))
+
+
+def make_row(messages: Sequence[Message], tools: tuple[ToolSpec, ...], raw_lineage: Json) -> Row:
+    """Return the row of messages that were read in a format. Without a lineage, it gets one from its content.
+
+    Raises: `ExportError` if the messages break an invariant of transcripts.
+    """
+    names = {call.call_id: call.name for message in messages for call in message.tool_calls}
+    read = tuple(
+        [
+            replace(item, name=item.name or names.get(item.call_id)) if item.call_id else item
+            for item in messages
+        ]
+    )
+    if faults := check_transcript(read):
+        raise ExportError(f"the transcript is faulty: {'; '.join(faults[:3])}")
+    if raw_lineage is None:
+        digest = hashlib.sha256(msgspec.json.encode(read)).hexdigest()
+        return Row(
+            read, tools, Lineage(f"row-{digest[:16]}", None, StopReason.COMPLETED.value, hash_tools(tools))
+        )
+    lineage = msgspec.convert(raw_lineage, Lineage)
+    ids = call_ids_of(read)
+    if lineage.call_ids and len(lineage.call_ids) == len(ids):
+        read = rename_calls(read, dict(zip(ids, lineage.call_ids, strict=True)))
+    errors = set(lineage.tool_errors)
+    read = tuple([replace(item, is_error=True) if item.call_id in errors else item for item in read])
+    return Row(read, tools, replace(lineage, call_ids=()))

@@ -5,7 +5,7 @@ content is hashed once for all sandboxes that hold it. Methods may be called fro
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from threading import Lock
 
 from treadle.core.errors import SandboxError
@@ -73,6 +73,8 @@ class MemorySandbox:
         """What is to be stored for the change from one content to another, by `file` or `state` and name."""
         self._is_reported = False
         """True if the first delta has been taken."""
+        self._first: tuple[FileDelta, Mapping[str, bytes]] | None = None
+        """The first delta of files that are shared and unchanged; `None` if it has to be made."""
         self._before: dict[str, _Content | None] = {}
         """The earlier contents of the files that changed since the last delta. `None`: the file did not exist."""
         self._id: FilesId | None = None
@@ -223,6 +225,9 @@ class MemorySandbox:
         with self._lock:
             self.has_changes = False
             self.unprepared_bytes = 0
+            if self._first is not None and not self._is_reported and not self._states_before:
+                self._is_reported = True
+                return self._first
             before, self._before = self._before, {}
             states_before, self._states_before = self._states_before, {}
             if not self._is_reported:
@@ -275,6 +280,7 @@ class MemorySandbox:
         return store_next(known, old.data, new.digest, new.data)
 
     def _begin_change(self, name: str, old: _Content | None) -> None:
+        self._first = None
         if self._is_shared:
             self._files, self._folders = self._files.copy(), self._folders.copy()
             self._is_shared = False
@@ -312,3 +318,33 @@ def _to_bytes(name: str, content: bytes | str) -> bytes:
         return content.encode()
     except UnicodeEncodeError as error:
         raise SandboxError(f"the text of {name!r} is not valid Unicode: {error}") from None
+
+
+class SharedFiles(Mapping[str, bytes]):
+    """The initial files of many sandboxes. They are checked and hashed once, and each sandbox shares them until it
+    is written to."""
+
+    def __init__(self, files: Mapping[str, bytes | str]) -> None:
+        """Keep `files`. Raises: `SandboxError` as `MemorySandbox` does."""
+        self._sandbox = MemorySandbox(files)
+        self._paths = self._sandbox.paths()
+        _ = self._sandbox.snapshot_id
+        self._delta = self._sandbox.copy().take_delta()
+
+    def open(self) -> MemorySandbox:
+        """Return a new sandbox with the files, in a time that does not depend on their number."""
+        opened = self._sandbox.copy()
+        opened._first = self._delta
+        return opened
+
+    def __getitem__(self, path: str) -> bytes:
+        try:
+            return self._sandbox.read(path)
+        except SandboxError:
+            raise KeyError(path) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)

@@ -24,6 +24,12 @@ _FAILURE = re.compile(
 """How a failed result begins, for transcripts in wire formats that have no `is_error`."""
 
 
+class Failure(str):
+    """The result of a call that failed, for a solver that asked for failures too."""
+
+    __slots__ = ()
+
+
 class Call(Struct, frozen=True):
     """A tool call that the solver needs to have made once, even if some attempts fail."""
 
@@ -45,6 +51,8 @@ class Step(Struct, frozen=True):
     """Why the calls are made, in one sentence."""
     draft: str = ""
     """The answer to give if no further step is possible; empty if there is none yet."""
+    may_fail: bool = False
+    """True if a failed call is not made again: the solver gets its error as a `Failure`."""
 
 
 Solver: TypeAlias = Generator[Step, list[str], str]
@@ -130,6 +138,8 @@ class Pursuit:
                 self._results[index] = ""
         elif not is_failed:
             self._results[index] = result.content
+        elif self.step.may_fail:
+            self._results[index] = Failure(result.content)
         elif call.look is not None:
             self._looking.add(index)
 

@@ -17,23 +17,20 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.types import (
     Completion,
-    FinishReason,
     Json,
     Message,
     Request,
     Role,
     ToolCall,
     ToolSpec,
-    Usage,
 )
 from treadle.models.config.build import ModelConfig
 from treadle.models.protocol import Model, Watch
+from treadle.teacher.completion import digest, make_completion, stream
 from treadle.teacher.instance import make_instance
-from treadle.teacher.oracle import count_chars, digest, stream
 
 _MAX_RESULT_CHARS = 2_000
 _LINE = re.compile(r"^[ \t]*(?:(call)[ \t]+([^\s{]+)[ \t]*|(then)[ \t]*$|(say)[ \t]+)", re.MULTILINE)
@@ -100,16 +97,16 @@ class EchoModel:
                 for index, (name, arguments) in enumerate(calls[:max_calls])
             ),
         )
-        usage = Usage(sum(map(count_chars, messages)) // 4 + 1, count_chars(message) // 4 + 1)
-        reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-        return Completion(message, reason, usage, 0.0, self.name, f"mock-{digest(key)}")
+        return make_completion(message, messages, self.name, f"mock-{digest(key)}")
 
 
 def make_model(config: ModelConfig) -> Model:
-    """Return the model `mock:echo`. Raises: `ConfigError` for another name."""
-    if config.name != "echo":
-        raise ConfigError(f"there is no model 'mock:{config.name}'; did you mean 'mock:echo'?")
-    return EchoModel()
+    """Return the model `echo`, `teacher` or `teacher:RATE`. Raises: `ConfigError` for another name."""
+    if config.name == "echo":
+        return EchoModel()
+    from treadle.teacher.teacher import make_teacher
+
+    return make_teacher(config.name)
 
 
 def _find_script(messages: Sequence[Message]) -> int:

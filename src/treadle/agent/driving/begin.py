@@ -67,10 +67,16 @@ async def begin(
     files: Files | None = None,
     metadata: Mapping[str, Json] | None = None,
     attached: Attached = ((), {}),
+    is_session: bool = False,
 ) -> Driver:
-    """Create a run, append its first events, and return its driver. If `work` is `None`, the run is a session."""
+    """Create a run, append its first events, and return its driver.
+
+    `work` is the user's message or a task. The first turn of a session begins later, so a session may have no work.
+    """
     task = None if work is None or isinstance(work, str) else work
-    text = task.input if task is not None else work if isinstance(work, str) else None
+    text: str | None = None
+    if not is_session:
+        text = work if isinstance(work, str) else None if task is None else task.input
     if files is None:
         files = agent.files if task is None else task.files
     output = agent.kit.output(given.answer.schema, task)
@@ -95,7 +101,7 @@ async def begin(
         agent=spec,
         instructions=system_message(spec, output),
         tools=driver.bench.toolbox.specs,
-        is_session=text is None,
+        is_session=is_session,
         task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
         output=output,
         metadata=dict(metadata) if metadata else None,
@@ -125,8 +131,10 @@ async def _read_instructions(given: Instructions | None, context: RunContext[Any
 
 def _make_sandbox(files: Files | None) -> Sandbox:
     """Return a sandbox in memory with `files`."""
-    from treadle.sandbox.memory import MemorySandbox
+    from treadle.sandbox.memory import MemorySandbox, SharedFiles
 
+    if isinstance(files, SharedFiles):
+        return files.open()
     return MemorySandbox(read_mount(files) if isinstance(files, str | Path) else files)
 
 

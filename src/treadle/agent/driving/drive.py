@@ -68,7 +68,7 @@ async def drive(driver: Driver, journal: Journal, task: Task | None, answer: Ans
     try:
         state = await driver.drive()
         if task is not None and state.status is Status.FINISHED and not state.rewards:
-            _grade(driver, task)
+            grade_run(driver, task)
         await driver.leave()
     except BaseException as error:
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
@@ -176,7 +176,7 @@ def system_message(spec: AgentSpec, output: OutputSpec | None) -> str | None:
     return None if text == spec.instructions else text
 
 
-def _grade(driver: Driver, task: Task) -> None:
+def grade_run(driver: Driver, task: Task) -> None:
     """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade."""
     state, sandbox = driver.state, driver.bench.sandbox
     if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):

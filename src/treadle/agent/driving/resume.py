@@ -91,13 +91,14 @@ async def go_on(
 def resume_turn(
     agent: AgentParts,
     driver: Driver,
+    task: Task | None,
     answers: Mapping[str, str] | None,
     approvals: Mapping[str, Decision | bool] | None,
 ) -> None:
     """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
     state = driver.state
     decided = _read_decisions(state, answers, approvals, driver.bench.toolbox.tools)
-    driver.put(resumed(agent, driver, None, state.policy, state.output_spec), *decided)
+    driver.put(resumed(agent, driver, task, state.policy, state.output_spec), *decided)
 
 
 def _read_decisions(

@@ -1,7 +1,8 @@
 """The execution of a command's coroutines, with the handling of Ctrl-C.
 
 The first Ctrl-C (or SIGTERM) cancels the work and waits until its journal is complete; a second one does not
-wait.
+wait. Work that can finish what it has begun is asked to stop by the first one, cancelled by the second, and not
+waited for at the third.
 """
 
 import asyncio
@@ -54,6 +55,48 @@ def execute(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the coroutine's result. Raises: `KeyboardInterrupt` if it was interrupted."""
     with Work() as work:
         return work.run(coroutine)
+
+
+def execute_until_stopped(
+    start: Callable[[asyncio.Event], Coroutine[Any, Any, T]], on_stop: Callable[[], None]
+) -> T:
+    """Return the result of the coroutine that `start` returns, which ends early when the event is set.
+
+    The first Ctrl-C or SIGTERM sets the event and calls `on_stop`; the second cancels the coroutine.
+
+    Raises: `KeyboardInterrupt` if it was cancelled.
+    """
+
+    async def guarded() -> T:
+        stop = asyncio.Event()
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+        count = 0
+
+        def ask_to_stop() -> None:
+            stop.set()
+            on_stop()
+
+        def handle(*_: object) -> None:
+            nonlocal count
+            count += 1
+            if count > 2:
+                raise KeyboardInterrupt
+            loop.call_soon_threadsafe(ask_to_stop if count == 1 else task.cancel)
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            return await start(stop)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(guarded())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def run_limited(jobs: Sequence[Callable[[], Coroutine[Any, Any, None]]], limit: int) -> None:

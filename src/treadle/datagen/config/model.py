@@ -5,12 +5,16 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.datagen.scenarios.types import Difficulty, Kind
 from treadle.models.config.file import ModelTable
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0)]
+Role = Literal["topics", "scenarios", "agent", "user", "judge"]
+"""What a model is asked for."""
 
 
 class Section(BaseModel):
@@ -39,8 +43,8 @@ class Models(Section):
 class Topics(Section):
     """The topics, which are built from a prompt or loaded from a file."""
 
-    prompt: str
-    """The root topic."""
+    prompt: str = ""
+    """The root topic. It is required unless topics are loaded."""
     mode: Literal["tree", "graph"] = "tree"
     instructions: str = ""
     """Further instructions for the writer of topics."""
@@ -64,9 +68,12 @@ class Conversation(Section):
     type: Literal["basic", "cot", "agent"] = "agent"
     """`basic`: questions and answers. `cot`: answers with a chain of thought. `agent`: an agent that uses tools."""
     reasoning: Literal["freetext", "agent"] | None = None
-    """The form of the reasoning in rows: one text, or the thoughts of each step."""
+    """The form of the reasoning in rows: `freetext` is one text, `agent` the thought of each step. `cot` needs one;
+    agents have `agent`."""
     min_turns: Count = 1
+    """The least number of turns that the simulated user plans for."""
     max_turns: Count = 1
+    """The largest number of turns: user messages that are answered."""
     output_schema: dict[str, Json] | None = None
     """A JSON Schema for the answers, which become the rows."""
 
@@ -83,31 +90,43 @@ class Personas(Section):
 class Generation(Section):
     """The samples."""
 
-    num_samples: int | str = "auto"
+    num_samples: Count | Annotated[str, Field(pattern=r"^(auto|\d+(\.\d+)?\s*%)$")] = "auto"
     """The number of rows: a number, `auto` for one for each leaf topic, or a percentage of that, such as `50%`."""
     instructions: str = ""
     """The agent's system message while the conversations are made."""
     guidance: str = ""
     """Further instructions for the writer of scenarios."""
     conversation: Conversation = Conversation()
-    kinds: dict[Kind, Annotated[float, Field(ge=0)]] = {}
+    """The form of the conversations."""
+    kinds: dict[Kind, Weight] = {}
     """The weights of the kinds of tool use; without any, a built-in mix of the kinds that are possible."""
-    difficulties: dict[Difficulty, Annotated[float, Field(ge=0)]] = {}
+    difficulties: dict[Difficulty, Weight] = {}
     """The weights of the difficulties; without any, all are equally frequent."""
     personas: Personas = Personas()
+    """The simulated users."""
     window: Count = 32
     """How many samples are made at the same time."""
     max_attempts: Count = 3
     """How many samples are tried for each row that is asked for, on average, before the generation stops."""
     sample_attempts: Count = 2
-    """How often a sample that was rejected is made again, with the reasons as feedback, before it is given up."""
+    """How often a planned sample is made, the first time included. A sample that was rejected is made again with
+    the reasons as feedback."""
+
+
+class Toolset(Section):
+    """A toolset with settings."""
+
+    name: str
+    """The name of the toolset, as for `treadle run --tools`."""
+    settings: dict[str, Json] = {}
+    """The arguments of the toolset, such as `component` of `spin`."""
 
 
 class Tools(Section):
     """The agent's tools and its environment."""
 
-    use: list[str] = []
-    """Toolsets by name, as for `treadle run --tools`."""
+    use: list[str | Toolset] = []
+    """Toolsets by name, as for `treadle run --tools`, or with settings. Paths are relative to this file."""
     definitions: list[dict[str, Json]] = []
     """Definitions of tools whose results are simulated, in the shape of DeepFabric, OpenAI or MCP."""
     files: str | dict[str, str] | None = None
@@ -118,11 +137,22 @@ class Tools(Section):
     max_calls: Count | None = None
     """How many tool calls a turn may have."""
 
+    def parts(self) -> tuple[PartSpec, ...]:
+        """Return the toolsets of `use` for `resolve_tools`."""
+        return tuple([_part_of(item) for item in self.use])
+
+
+def _part_of(item: str | Toolset) -> PartSpec:
+    if isinstance(item, str):
+        return PartSpec(name=item)
+    return PartSpec(name=item.name, settings=item.settings or None)
+
 
 class Judge(Section):
     """A model that grades samples by a rubric."""
 
     rubric: str
+    """What a good sample is, in words."""
     min_score: Share = 0.6
     """The least score of a good row."""
 
@@ -135,6 +165,7 @@ class Quality(Section):
     evaluation_sets: list[Path] = []
     """Files of rows that the dataset must not overlap."""
     judge: Judge | None = None
+    """A model that grades samples; it asks `models.judge`."""
 
 
 class Output(Section):
@@ -144,8 +175,8 @@ class Output(Section):
     """The folder of the dataset."""
     formats: list[str] = ["trl"]
     """The formats in which the rows are written, as for `treadle export --format`."""
-    splits: dict[str, Annotated[float, Field(gt=0)]] = {"train": 1.0}
-    """The shares of the splits. No topic is in two splits."""
+    splits: Annotated[dict[str, Annotated[float, Field(gt=0)]], Field(min_length=1)] = {"train": 1.0}
+    """The splits with their weights. No topic is in two splits."""
     system_message: str | None = None
     """The system message in the rows; by default, the agent's instructions."""
     include_system_message: bool = True
@@ -157,7 +188,9 @@ class HuggingFace(Section):
     """A repository on the Hugging Face Hub."""
 
     repository: str
+    """The repository, as `owner/name`."""
     private: bool = False
+    """True to make the repository private."""
     tags: list[str] = []
 
 
@@ -165,6 +198,7 @@ class Kaggle(Section):
     """A dataset on Kaggle."""
 
     handle: str
+    """The dataset, as `owner/name`."""
     tags: list[str] = []
     description: str = ""
     version_notes: str = ""
@@ -185,21 +219,33 @@ class Limits(Section):
     """Hard limits of the whole generation."""
 
     max_cost_usd: Annotated[float, Field(ge=0)] | None = None
+    """The most that all requests together may cost. Each model then needs a price."""
     max_tokens: Annotated[int, Field(ge=0)] | None = None
+    """The most tokens of all requests together, input and output."""
     max_seconds: Annotated[float, Field(gt=0)] | None = None
+    """The longest time of work on the dataset, in all processes together."""
 
 
 class Config(Section):
     """The configuration of one dataset."""
 
     name: str = "dataset"
+    """The name of the dataset, which its runs and its card have."""
     seed: int = 0
     """The seed of the plan, of the personas and of the models' sampling."""
     models: Models = Models()
+    """The models."""
     topics: Topics
+    """The topics."""
     generation: Generation = Generation()
+    """The samples."""
     tools: Tools = Tools()
+    """The agent's tools and its environment."""
     quality: Quality = Quality()
+    """The filters."""
     limits: Limits = Limits()
+    """Hard limits."""
     output: Output = Output()
+    """The dataset."""
     publish: Publish = Publish()
+    """Where the dataset is uploaded."""

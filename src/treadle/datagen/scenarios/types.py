@@ -79,6 +79,8 @@ class Environment(Struct, frozen=True, kw_only=True):
     """The origin of the files, such as `tasks:files` or the path of a folder."""
     task: str | None = None
     """The task that the files belong to, as `SET:ID`; `None` if there is none. Its check grades the sample."""
+    task_input: str = ""
+    """The user's message of the task; empty if there is none."""
 
 
 class Scenario(Struct, frozen=True, kw_only=True):

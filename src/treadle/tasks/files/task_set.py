@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, lru_cache
 
 from treadle.agent.task import Grade
 from treadle.core.errors import ConfigError
@@ -111,6 +111,12 @@ class FilesTask:
         return f"FilesTask({self.task_id!r})"
 
 
+@lru_cache(maxsize=256)
+def _make(family: Family, seed: int) -> FilesTask:
+    """Return a task. Recent ones are kept, because a task is loaded by its id at each stage of the work on it."""
+    return FilesTask(family, seed)
+
+
 class FilesTaskSet:
     """The set of all tasks: each family with each seed."""
 
@@ -130,7 +136,7 @@ class FilesTaskSet:
         seed = _read_seed(number)
         for family in FAMILIES:
             if family.name == name and seed is not None:
-                return FilesTask(family, seed)
+                return _make(family, seed)
         near = difflib.get_close_matches(name or task_id, [family.name for family in FAMILIES], 3, 0.4)
         ids = [f"{item}-{seed or 0:04d}" for item in near] or [f"{FAMILIES[0].name}-0000"]
         raise ConfigError(
@@ -149,12 +155,13 @@ TASK_SET = FilesTaskSet()
 
 def find_solver(prompt: str) -> Solver | None:
     """Return a solver for the task whose input is `prompt`, or `None` if the set has no such task."""
-    found = _identify(prompt.strip())
+    found = identify(prompt.strip())
     return found[0].solve(*found[1:]) if found else None
 
 
 @lru_cache(maxsize=4096)
-def _identify(prompt: str) -> tuple[Family, Mapping[str, str], Habit] | None:
+def identify(prompt: str) -> tuple[Family, Mapping[str, str], Habit] | None:
+    """Return the family, the values and the habit of the solver for the task whose input is `prompt`."""
     for family in FAMILIES:
         for wording in family.prompts:
             values = wording.match(prompt)

@@ -15,6 +15,7 @@ from treadle.tasks.files import find_solver
 from treadle.teacher.echo import EchoModel
 from treadle.teacher.oracle import OracleModel
 from treadle.teacher.server.chat import decode_request, to_events, to_message, to_tools, to_wire
+from treadle.teacher.teacher import TEACHER, TeacherModel, make_teacher
 
 ORACLE = "oracle"
 ECHO = "echo"
@@ -82,7 +83,9 @@ class OracleApp:
             return _json(200, {"status": "ok"})
         if path == "/v1/models":
             entry = {"object": "model", "created": 0, "owned_by": "treadle"}
-            return _json(200, {"object": "list", "data": [{"id": name, **entry} for name in (ORACLE, ECHO)]})
+            return _json(
+                200, {"object": "list", "data": [{"id": name, **entry} for name in (ORACLE, TEACHER, ECHO)]}
+            )
         return self._fail(body) or self._complete(body)
 
     def _fail(self, body: bytes) -> Reply | None:
@@ -122,7 +125,7 @@ class OracleApp:
                 oracle = self._find_oracle(asked.model)
                 completion = oracle.complete(messages, has_tools=has_tools, max_calls=max_calls)
             else:
-                completion = EchoModel(asked.model).complete(
+                completion = self._find_model(asked.model).complete(
                     messages,
                     to_tools(asked) if has_tools else (),
                     max_calls=max_calls,
@@ -152,6 +155,12 @@ class OracleApp:
                 f"there is no model {name!r}; there are {ORACLE!r}, and '{ORACLE}:RATE' with a rate of mistakes "
                 "from 0 to 1"
             ) from None
+
+    def _find_model(self, name: str) -> "EchoModel | TeacherModel":
+        stem, colon, _ = name.partition(":")
+        if stem != TEACHER:
+            return EchoModel(name)
+        return make_teacher(name) if colon else TeacherModel(mistake_rate=self.settings.mistake_rate)
 
 
 def is_oracle(model: str) -> bool:

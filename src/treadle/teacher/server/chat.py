@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from treadle.core.events import ReasoningDelta, TextDelta
 from treadle.core.types import Completion, Json, Message, Role, ToolCall, ToolSpec, Usage
-from treadle.teacher.oracle import stream
+from treadle.teacher.completion import stream
 
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
 

@@ -1,0 +1,245 @@
+"""The live view of a generation on a terminal.
+
+Notices only change values; a thread draws them a few times a second, and rests longer if drawing is slow. The last
+state stays on the screen.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.cli.terminal.generation import (
+    Pace,
+    write_expanded,
+    write_faults,
+    write_rows,
+    write_stopping,
+    write_topics,
+    write_use,
+)
+from treadle.cli.terminal.output import shorten, stdout
+from treadle.core.errors import TreadleError
+from treadle.core.types import Json
+from treadle.datagen.progress import (
+    Notice,
+    Progress,
+    SampleBegun,
+    SampleEnded,
+    SampleStep,
+    TopicExpanded,
+    TopicsReady,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+DRAW_SECONDS = 0.1
+"""The shortest time between two drawings."""
+_SHARE = 0.01
+"""The share of the processor time that drawings may take."""
+_STEPS = 5
+"""How many lines of the sample that is being written are shown."""
+_READ_SECONDS = 1.0
+"""How long a finished sample is shown at least."""
+_BAR_CELLS = 30
+_HINT = "Ctrl-C finishes the samples in flight and stops; a second Ctrl-C stops at once"
+_STATUS_STYLES = {"kept": "green", "rejected": "yellow", "failed": "red"}
+
+
+class _Sample(Struct):
+    """A sample in flight, or the one that is shown."""
+
+    begun: SampleBegun
+    lines: deque[str]
+    """The newest lines."""
+    ended: SampleEnded | None = None
+    ended_at: float = 0.0
+
+
+class Board:
+    """The live view; see `GenerationView`."""
+
+    def __init__(self, name: str) -> None:
+        from rich.live import Live
+
+        self._name = name
+        self._progress = Progress()
+        self._pace = Pace()
+        self._expanded: TopicExpanded | None = None
+        self._ready: TopicsReady | None = None
+        self._samples: dict[str, _Sample] = {}
+        """The samples in flight, by id."""
+        self._shown: _Sample | None = None
+        self._drawn: list[Text] = []
+        self._is_over = threading.Event()
+        self._console = stdout()
+        self._live = Live(
+            get_renderable=self._render, console=self._console, auto_refresh=False, vertical_overflow="crop"
+        )
+        self._live.start()
+        self._thread = threading.Thread(target=self._draw_often, name="treadle-board", daemon=True)
+        self._thread.start()
+
+    def on_notice(self, notice: Notice, progress: Progress) -> None:
+        """See `GenerationView.on_notice`."""
+        self._progress = progress
+        if isinstance(notice, SampleStep):
+            sample = self._samples.get(notice.sample_id)
+            if sample is not None:
+                sample.lines.append(notice.text)
+                shown = self._shown
+                if shown is None or (shown.ended and time.monotonic() - shown.ended_at >= _READ_SECONDS):
+                    self._shown = sample
+        elif isinstance(notice, SampleBegun):
+            self._samples[notice.sample_id] = _Sample(notice, deque(maxlen=_STEPS))
+        elif isinstance(notice, SampleEnded):
+            sample = self._samples.pop(notice.sample_id, None)
+            if sample is not None:
+                sample.ended, sample.ended_at = notice, time.monotonic()
+        elif isinstance(notice, TopicExpanded):
+            self._expanded = notice
+        elif isinstance(notice, TopicsReady):
+            self._ready = notice
+
+    def on_stop(self, progress: Progress) -> None:
+        """See `GenerationView.on_stop`."""
+        self._progress = progress
+
+    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
+        """See `GenerationView.finish`."""
+        self._progress = progress
+        self.close()
+
+    def close(self) -> None:
+        """See `GenerationView.close`."""
+        if self._is_over.is_set():
+            return
+        self._is_over.set()
+        self._thread.join()
+        with suppress(OSError, TreadleError):
+            self._clear_wrapped()
+            self._live.stop()
+
+    def _draw_often(self) -> None:
+        """Draw until the view is closed, or the terminal is gone."""
+        pause = 0.0
+        while not self._is_over.wait(pause):
+            begin = time.thread_time()
+            try:
+                self._clear_wrapped()
+                self._live.refresh()
+            except (OSError, TreadleError):
+                return
+            pause = max(DRAW_SECONDS, (time.thread_time() - begin) / _SHARE)
+
+    def _clear_wrapped(self) -> None:
+        """Erase the lines that a terminal has wrapped because it became narrower, which `Live` does not know of."""
+        from rich.cells import chop_cells
+        from rich.control import Control
+        from rich.segment import ControlType
+
+        width = self._console.size.width
+        rows = sum([len(chop_cells(line.plain, width)) or 1 for line in self._drawn])
+        if rows <= len(self._drawn):
+            return
+        erase = (ControlType.ERASE_IN_LINE, 2)
+        upwards = ((ControlType.CURSOR_UP, 1), erase) * (rows - 1)
+        down = (ControlType.CURSOR_DOWN, len(self._drawn) - 1)
+        self._console.control(Control(ControlType.CARRIAGE_RETURN, erase, *upwards, down))
+
+    def _render(self) -> "Text":
+        """Return what is shown, in lines that fit the terminal."""
+        from rich.text import Text
+
+        width, height = self._console.size
+        # The width of a line that fills the terminal depends on whether the terminal wraps it.
+        width -= 1
+        progress, is_over = self._progress, self._is_over.is_set()
+        # The event loop's thread changes the dictionaries while this one reads them.
+        progress = replace(progress, reasons=dict(progress.reasons), kinds=dict(progress.kinds))
+        lines = [self._write_bar(progress, width)]
+        if progress.wanted or progress.kept:
+            lines += self._write_counts(progress, width, is_over=is_over)
+        if not is_over:
+            last = Text(_HINT, style="dim")
+            if progress.is_stopping:
+                last = Text(write_stopping(progress), style="bold yellow")
+            # On a small terminal the counts make room for what Ctrl-C does.
+            del lines[max(1, height - 2) :]
+            lines += self._write_sample(max(0, height - len(lines) - 3))
+            lines.append(last)
+        for line in lines:
+            line.truncate(max(1, width), overflow="ellipsis")
+        # Ctrl-C is echoed at the cursor, which is on the blank line at the end.
+        self._drawn = lines = lines if is_over else [*lines, Text(" ")]
+        return Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
+
+    def _write_bar(self, progress: Progress, width: int) -> "Text":
+        from rich.text import Text
+
+        done, total, parts = progress.kept, progress.wanted, []
+        if total:
+            self._pace.note(progress)
+            parts = [write_rows(progress), *self._pace.write(progress)]
+        elif self._ready is not None:
+            parts = [write_topics(self._ready)]
+        elif self._expanded is not None:
+            done, total = self._expanded.done, self._expanded.expected
+            parts = [write_expanded(self._expanded)]
+        else:
+            parts = ["starting"]
+        line = Text(shorten(self._name, 30), style="bold")
+        told = _join(parts, width - line.cell_len - 2)
+        cells = min(_BAR_CELLS, width - line.cell_len - told.cell_len - 4) if total else 0
+        if cells >= 5:
+            full = min(cells, cells * done // total)
+            line.append("  " + "━" * full, style="not bold green")
+            line.append("━" * (cells - full), style="not bold dim")
+        return line.append("  ").append_text(told)
+
+    def _write_counts(self, progress: Progress, width: int, *, is_over: bool) -> list["Text"]:
+        flight = [] if is_over else [f"{progress.in_flight:,} in flight"]
+        parts = [write_use(progress), [*flight, *write_faults(progress)]]
+        if progress.kinds:
+            kinds = sorted(progress.kinds.items(), key=lambda item: -item[1])
+            parts.append([f"{name} {count:,}" for name, count in kinds])
+        return [_join(texts, width - 2, indent="  ") for texts in parts if texts]
+
+    def _write_sample(self, height: int) -> list["Text"]:
+        """Return the lines about the sample that is being written, at most `height`."""
+        from rich.text import Text
+
+        shown = self._shown
+        if shown is None or height < 2:
+            return []
+        begun, ended = shown.begun, shown.ended
+        kind = f" ({begun.kind})" if begun.kind else ""
+        head = Text(f"  {begun.sample_id} ", style="bold").append(
+            shorten(f"{' › '.join(begun.topic)}{kind}", 200), style="not bold cyan"
+        )
+        steps = [Text(f"    {shorten(text, 400)}", style="dim") for text in tuple(shown.lines)]
+        if ended is not None:
+            reasons = ": " + "; ".join(ended.reasons) if ended.reasons else ""
+            told = shorten(f"{ended.status}{reasons}", 400)
+            steps.append(Text(f"    {told}", style=_STATUS_STYLES.get(ended.status, "")))
+        return [head, *steps[-(height - 1) :]]
+
+
+def _join(parts: Sequence[str], cells: int, indent: str = "") -> "Text":
+    """Return the parts in one line; those at the end for which there is no room are left out."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    line = indent + (parts[0] if parts else "")
+    for part in parts[1:]:
+        longer = f"{line} · {part}"
+        if cell_len(longer) > cells + len(indent):
+            break
+        line = longer
+    return Text(line, style="not bold")

@@ -1,0 +1,217 @@
+"""Views of a generation: lines for a pipe or a file, and lines of JSON. `board` has the view for a terminal."""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from treadle.cli.terminal.output import (
+    clean,
+    is_live,
+    print_json,
+    print_lines,
+    print_note,
+    shorten,
+    stdout,
+    write_cost,
+    write_count,
+    write_seconds,
+)
+from treadle.core.types import Json
+from treadle.datagen.progress import Notice, Progress, SampleEnded, TopicExpanded, TopicsReady
+
+LINE_SECONDS = 5.0
+"""How often a line is printed into a pipe, apart from milestones."""
+_PACE_SECONDS = 60.0
+_PACE_ROWS = 20
+
+
+class GenerationView(Protocol):
+    """A view of one generation. Its methods are called on the thread of the event loop."""
+
+    def on_notice(self, notice: Notice, progress: Progress) -> None:
+        """Show a notice, and the counts after it."""
+        ...
+
+    def on_stop(self, progress: Progress) -> None:
+        """Show that samples in flight are finished, and no new ones begun."""
+        ...
+
+    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
+        """Show the last counts; `summary` is added to the last line of `--json`."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal in order. Also called after an error, and more than once."""
+        ...
+
+
+def make_generation_view(name: str, *, is_json: bool, is_quiet: bool) -> GenerationView:
+    """Return the view of the dataset `name` for the options and for the kind of standard output."""
+    if is_json:
+        return JsonLines()
+    if is_quiet:
+        return Silence()
+    if not is_live():
+        return PlainLines(name)
+    from treadle.cli.terminal.board import Board
+
+    return Board(name)
+
+
+class Silence:
+    """A view that shows nothing but how to stop at once."""
+
+    def on_notice(self, notice: Notice, progress: Progress) -> None:
+        """See `GenerationView.on_notice`."""
+
+    def on_stop(self, progress: Progress) -> None:
+        """See `GenerationView.on_stop`."""
+        print_note(write_stopping(progress))
+
+    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
+        """See `GenerationView.finish`."""
+
+    def close(self) -> None:
+        """See `GenerationView.close`."""
+
+
+class JsonLines(Silence):
+    """A view that prints each notice as a line of JSON, and a summary as the last line."""
+
+    def on_notice(self, notice: Notice, progress: Progress) -> None:
+        """See `GenerationView.on_notice`."""
+        print_lines([msgspec.json.encode(notice)])
+
+    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
+        """See `GenerationView.finish`."""
+        print_json({"event": "summary", **msgspec.to_builtins(progress), **summary})
+
+
+class PlainLines:
+    """A view that prints one line every few seconds, and one for each milestone, without control characters."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pace = Pace()
+        self._printed_at = time.monotonic()
+        self._is_closed = False
+
+    def on_notice(self, notice: Notice, progress: Progress) -> None:
+        """See `GenerationView.on_notice`."""
+        if isinstance(notice, TopicsReady):
+            self._say(write_topics(notice))
+        elif isinstance(notice, TopicExpanded) and notice.error is not None:
+            self._say(
+                f"no subtopics for {shorten(' › '.join(notice.path), 100)!r}: {shorten(notice.error, 200)}"
+            )
+        elif (
+            isinstance(notice, SampleEnded)
+            and progress.kept == progress.resumed + 1
+            and notice.status == "kept"
+        ):
+            self._say(self._write(progress))
+        elif time.monotonic() - self._printed_at >= LINE_SECONDS:
+            text = write_expanded(notice) if isinstance(notice, TopicExpanded) else self._write(progress)
+            self._say(text)
+
+    def on_stop(self, progress: Progress) -> None:
+        """See `GenerationView.on_stop`."""
+        print_note(write_stopping(progress))
+
+    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
+        """See `GenerationView.finish`."""
+        self._say(" · ".join([write_rows(progress), *write_faults(progress), *write_use(progress)]))
+
+    def close(self) -> None:
+        """See `GenerationView.close`."""
+
+    def _write(self, progress: Progress) -> str:
+        self._pace.note(progress)
+        parts = [write_rows(progress), *write_faults(progress), f"{progress.in_flight} in flight"]
+        return " · ".join([*parts, *self._pace.write(progress), *write_use(progress)])
+
+    def _say(self, text: str) -> None:
+        self._printed_at = time.monotonic()
+        stdout().print(clean(f"{self._name}: {text}"), soft_wrap=True)
+
+
+class Pace:
+    """The rate of the last minute, or of a longer time if few rows were made in it."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
+
+    def note(self, progress: Progress) -> None:
+        """Take the counts at this moment."""
+        if not self._points or progress.seconds - self._points[-1][0] >= 1:
+            self._points.append((progress.seconds, progress.kept))
+        while len(self._points) > 2:
+            seconds, kept = self._points[1]
+            if progress.seconds - seconds < _PACE_SECONDS or progress.kept - kept < _PACE_ROWS:
+                break
+            self._points.popleft()
+
+    def rate(self, progress: Progress) -> float | None:
+        """Return the rows per second; `None` while too few were made to tell."""
+        if not self._points:
+            return None
+        seconds, kept = self._points[0]
+        if progress.kept - kept < 3 or progress.seconds <= seconds:
+            return None
+        return (progress.kept - kept) / (progress.seconds - seconds)
+
+    def write(self, progress: Progress) -> list[str]:
+        """Return the rate and the time left as texts, if they are known."""
+        rate = self.rate(progress)
+        if rate is None:
+            return []
+        texts = [f"{rate:,.1f} rows/s" if rate >= 1 else f"{rate * 60:,.1f} rows/min"]
+        if progress.wanted > progress.kept and not progress.is_stopping:
+            texts.append(f"{write_seconds((progress.wanted - progress.kept) / rate)} left")
+        return texts
+
+
+def write_rows(progress: Progress) -> str:
+    """Return the number of good rows of those that were asked for, as text."""
+    if not progress.wanted:
+        return write_count(progress.kept, "row")
+    return f"{progress.kept:,} of {write_count(progress.wanted, 'row')}"
+
+
+def write_faults(progress: Progress) -> list[str]:
+    """Return the counts of rejected samples, with the most frequent reasons, and of failed ones, as texts."""
+    texts = []
+    if progress.rejected:
+        reasons = sorted(progress.reasons.items(), key=lambda item: -item[1])
+        named = ", ".join(f"{name} {count:,}" for name, count in reasons[:3])
+        more = ", …" if len(reasons) > 3 else ""
+        texts.append(f"{progress.rejected:,} rejected" + (f" ({named}{more})" if named else ""))
+    if progress.failed:
+        texts.append(f"{progress.failed:,} failed")
+    return texts
+
+
+def write_use(progress: Progress) -> list[str]:
+    """Return the tokens, the cost and the time as texts."""
+    tokens = progress.input_tokens + progress.output_tokens
+    return [write_count(tokens, "token"), write_cost(progress.cost_usd), write_seconds(progress.seconds)]
+
+
+def write_expanded(notice: TopicExpanded) -> str:
+    """Return the progress of the topics as text."""
+    return f"{notice.done:,} of {write_count(notice.expected, 'topic')} expanded"
+
+
+def write_topics(notice: TopicsReady) -> str:
+    """Return the number of topics as text."""
+    failed = f", {notice.failed:,} could not be expanded" if notice.failed else ""
+    return write_count(notice.leaves, "leaf topic") + failed
+
+
+def write_stopping(progress: Progress) -> str:
+    """Return what the first Ctrl-C does as text."""
+    flight = write_count(progress.in_flight, "sample")
+    return f"stopping: {flight} in flight will be finished; press Ctrl-C again to stop now"

@@ -1,0 +1,129 @@
+"""A configuration file as a value in which each key has a line and a column."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from treadle.core.documents import decode_document, is_yaml_name
+from treadle.core.errors import ConfigError
+from treadle.core.registry import require
+from treadle.core.types import Json
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""The way from the top of a document to a value: keys, and positions in lists."""
+
+
+class Problem(Struct, frozen=True):
+    """Something that is wrong with a configuration."""
+
+    path: KeyPath
+    text: str
+    """What is wrong, and what to do about it."""
+
+
+class Document:
+    """The value of a file, and the places of its keys."""
+
+    def __init__(self, path: Path, value: dict[str, Json], root: Any) -> None:
+        self.path = path
+        self.value = value
+        self._root = root
+        """The node of the top of the file; `None` if places are not known."""
+
+    def place_of(self, path: KeyPath) -> tuple[int, int] | None:
+        """Return the line and the column, from 1, of the key at `path`, or of the nearest one above it."""
+        node = self._root
+        found = None if node is None else node.start_mark
+        for part in path:
+            key, value = _child(node, part)
+            if key is None:
+                break
+            found, node = key.start_mark, value
+        return None if found is None else (found.line + 1, found.column + 1)
+
+    def where(self, path: KeyPath) -> str:
+        """Return `file:line` of the key at `path`."""
+        place = self.place_of(path)
+        return str(self.path) if place is None else f"{self.path}:{place[0]}"
+
+    def duplicates(self) -> Iterator[Problem]:
+        """Yield a problem for each key that a mapping has twice."""
+        seen: set[int] = set()
+        pending: list[tuple[Any, KeyPath]] = [] if self._root is None else [(self._root, ())]
+        while pending:
+            node, path = pending.pop()
+            if id(node) in seen or isinstance(node.value, str):
+                continue
+            seen.add(id(node))
+            lines: dict[str, int] = {}
+            for position, item in enumerate(node.value):
+                key = str(item[0].value) if isinstance(item, tuple) else position
+                pending.append((item[1] if isinstance(item, tuple) else item, (*path, key)))
+                if isinstance(key, str) and key in lines and key != "<<":
+                    line = item[0].start_mark.line + 1
+                    text = f"the key is there twice, in the lines {lines[key]} and {line}; delete one"
+                    yield Problem((*path, key), text)
+                elif isinstance(key, str):
+                    lines[key] = item[0].start_mark.line + 1
+
+
+def read_document(path: Path, data: bytes | None = None) -> Document:
+    """Read a YAML file, or a JSON file if the name ends in `.json`. `data` is its content, if it has been read.
+
+    Raises: `ConfigError` with the line of a mistake in the syntax.
+    """
+    if data is None:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"cannot read the configuration {str(path)!r}: {error.strerror}") from error
+    is_yaml = is_yaml_name(path.name) or path.suffix.lower() != ".json"
+    try:
+        value = decode_document(data, repr(str(path)), is_yaml=is_yaml)
+    except ConfigError as error:
+        mark = getattr(error.__cause__, "problem_mark", None)
+        if mark is None:
+            raise
+        fault = getattr(error.__cause__, "problem", None) or "it cannot be read"
+        hint = " (indent with spaces)" if "\\t" in fault else ""
+        raise ConfigError(
+            f"{path}:{mark.line + 1}: this is not valid YAML: {fault}{hint}"
+        ) from error.__cause__
+    if not isinstance(value, dict):
+        raise ConfigError(f"{str(path)!r} must hold a mapping of keys to values, not {value!r:.40}")
+    return Document(path, value, _compose(data, is_yaml))
+
+
+def _compose(data: bytes, is_yaml: bool) -> Any:
+    """Return the node of the top of a document; `None` for JSON that the YAML reader cannot read."""
+    try:
+        yaml = require("yaml", "yaml")
+    except ConfigError:
+        return None
+    try:
+        return yaml.compose(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        if is_yaml:
+            raise
+        return None
+
+
+def _child(node: Any, part: str | int) -> tuple[Any, Any]:
+    """Return the node of a key and of its value, or of an item of a list twice; `None` twice if there is none."""
+    items: Sequence[Any] = () if node is None or isinstance(node.value, str) else node.value
+    if isinstance(part, int):
+        is_there = part < len(items) and not isinstance(items[part], tuple)
+        return (items[part], items[part]) if is_there else (None, None)
+    pairs = [item for item in items if isinstance(item, tuple)]
+    for key, value in reversed(pairs):
+        if str(key.value) == part:
+            return key, value
+    for key, value in pairs:
+        if key.value == "<<":
+            for merged in [value] if value.id == "mapping" else value.value:
+                found = _child(merged, part)
+                if found[0] is not None:
+                    return found
+    return None, None

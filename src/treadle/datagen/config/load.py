@@ -1,0 +1,160 @@
+"""The reading of a configuration file. All mistakes in it are reported together, each with its line.
+
+Paths in the file are relative to its folder, and `output.path` to the current one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from pydantic import ValidationError
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json
+from treadle.datagen.config.check import find_conflicts
+from treadle.datagen.config.deepfabric.keys import is_deepfabric
+from treadle.datagen.config.deepfabric.read import dedent_sections, map_deepfabric
+from treadle.datagen.config.document import Document, KeyPath, Problem, read_document
+from treadle.datagen.config.faults import explain_faults
+from treadle.datagen.config.model import Config
+from treadle.datagen.config.ready import find_obstacles
+from treadle.tools.resolve import FILE
+
+
+class Loaded(Struct, frozen=True):
+    """A configuration that was read from a file."""
+
+    config: Config
+    notes: tuple[str, ...]
+    """What was mapped from DeepFabric's keys, one line for each."""
+    path: Path
+    document: Document
+    origins: Mapping[KeyPath, KeyPath] = {}
+    """The place in the file of each key that was mapped from another one."""
+
+    def error(self, problems: Sequence[Problem]) -> ConfigError:
+        """Return the error that lists `problems`, each with the line of its key."""
+        return _error(self.document, self.origins, problems)
+
+
+def load_config(path: str | Path) -> Loaded:
+    """Return the configuration in a YAML or JSON file. A file of DeepFabric 4 is accepted too.
+
+    Only the file is looked at: neither models nor the output are needed; see `check_plan`.
+    Raises: `ConfigError` that lists all mistakes, each with `file:line`, the key and the nearest known key.
+    """
+    file = Path(path).expanduser()
+    document, notes = _read(file)
+    value, origins = document.value, dict[KeyPath, KeyPath]()
+    problems = list(document.duplicates())
+    if is_deepfabric(value):
+        mapped = map_deepfabric(document)
+        value, origins = mapped.value, mapped.origins
+        notes += mapped.notes
+        problems += mapped.problems
+    value = _resolve_paths(value, file.parent.absolute())
+    try:
+        config = Config.model_validate(value)
+    except ValidationError as error:
+        raise _error(document, origins, [*problems, *explain_faults(error, value)]) from None
+    loaded = Loaded(config, notes, file, document, origins)
+    problems += find_conflicts(config)
+    if problems:
+        raise loaded.error(problems)
+    return loaded
+
+
+def check_plan(config: Config | Loaded, leaves: int | None = None) -> None:
+    """Check what the file alone does not show: models with their keys and prices, files, tools, the output, and
+    limits that the estimate exceeds. No request is sent, and no server is started.
+
+    `leaves` is the number of leaf topics, if they are there. For a `Loaded`, mistakes have their lines.
+    Raises: `ConfigError` that lists all mistakes.
+    """
+    problems = find_obstacles(config.config if isinstance(config, Loaded) else config, leaves)
+    if problems and isinstance(config, Loaded):
+        raise config.error(problems)
+    if problems:
+        raise ConfigError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+
+
+def _read(file: Path) -> tuple[Document, tuple[str, ...]]:
+    """Return the document in a file, and a note if the last sections of a DeepFabric file had to be dedented."""
+    try:
+        return read_document(file), ()
+    except ConfigError as error:
+        mark = getattr(error.__cause__, "problem_mark", None)
+        text = None if mark is None else dedent_sections(file.read_text(errors="replace"), mark.line + 1)
+        if mark is None or text is None:
+            raise
+        try:
+            document = read_document(file, text.encode())
+        except ConfigError:
+            raise error from None
+        if not is_deepfabric(document.value):
+            raise
+        note = "the indentation from here on is not valid YAML; the sections were read as if they had none"
+        return document, (f"{file}:{mark.line + 1}: {note}",)
+
+
+def _resolve_paths(value: dict[str, Json], folder: Path) -> dict[str, Json]:
+    """Return `value` with its paths relative to `folder`."""
+
+    def resolve(text: Json) -> Json:
+        return str(folder / Path(text).expanduser()) if isinstance(text, str) else text
+
+    def section(name: str) -> dict[str, Json]:
+        found = value.get(name)
+        return dict(found) if isinstance(found, dict) else {}
+
+    topics, quality, tools, models = map(section, ("topics", "quality", "tools", "models"))
+    topics |= {"load": resolve(topics["load"])} if "load" in topics else {}
+    if isinstance(sets := quality.get("evaluation_sets"), list):
+        quality["evaluation_sets"] = [resolve(item) for item in sets]
+    if isinstance(files := tools.get("files"), str) and not files.startswith("tasks:"):
+        tools["files"] = resolve(files)
+    if isinstance(use := tools.get("use"), list):
+        tools["use"] = [_resolve_tool(item, folder) for item in use]
+    for role, table in models.items():
+        if isinstance(table, dict) and "cache" in table:
+            models[role] = table | {"cache": resolve(table["cache"])}
+    changed = {"topics": topics, "quality": quality, "tools": tools, "models": models}
+    return value | {name: part for name, part in changed.items() if isinstance(value.get(name), dict)}
+
+
+def _resolve_tool(item: Json, folder: Path) -> Json:
+    """Return the name of a toolset, in which a Python file or another file has its path relative to `folder`."""
+    if isinstance(item, dict) and "name" in item:
+        return item | {"name": _resolve_tool(item["name"], folder)}
+    if not isinstance(item, str):
+        return item
+    if found := FILE.fullmatch(item):
+        name = f":{found[2]}" if found[2] else ""
+        return f"{folder / Path(found[1]).expanduser()}{name}"
+    kind, colon, text = item.partition(":")
+    file = folder / text
+    return f"{kind}:{file}" if colon and text and "\n" not in text and file.is_file() else item
+
+
+def _error(
+    document: Document, origins: Mapping[KeyPath, KeyPath], problems: Iterable[Problem]
+) -> ConfigError:
+    """Return the error that lists `problems` in the order of the file."""
+    lines: list[tuple[tuple[int, int], str]] = []
+    for problem in problems:
+        path = find_origin(problem.path, origins)
+        key = ".".join(map(str, path))
+        place = document.place_of(path) or (0, 0)
+        lines.append((place, f"{document.where(path)}: {f'{key}: ' if key else ''}{problem.text}"))
+    texts = list(dict.fromkeys(text for _, text in sorted(lines)))
+    if len(texts) == 1:
+        return ConfigError(texts[0])
+    return ConfigError("\n".join([f"{str(document.path)!r} has {len(texts)} mistakes:", *texts]))
+
+
+def find_origin(path: KeyPath, origins: Mapping[KeyPath, KeyPath]) -> KeyPath:
+    """Return the path in the file of a key that may have been mapped from another one."""
+    for size in range(len(path), 0, -1):
+        if path[:size] in origins:
+            return (*origins[path[:size]], *path[size:])
+    return path

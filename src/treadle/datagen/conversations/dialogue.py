@@ -1,0 +1,99 @@
+"""A dialogue: one session of the agent and, if there are several turns, one of the simulated user.
+
+The two journals say how far a dialogue has come. The n-th message of the simulated user answers the n-th answer of
+the agent, and the agent's turn n + 1 begins with it. An interrupted dialogue therefore goes on without asking for
+anything again.
+"""
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.agent.run import Run
+from treadle.agent.session import Session
+from treadle.agent.task import Task
+from treadle.core.types import Json, StopReason
+from treadle.datagen.conversations.answers import read_answer
+from treadle.datagen.conversations.parts import Bill, Failed, failure_of
+from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.conversations.user import UserTurn, is_farewell, user_instructions
+from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
+
+
+class Dialogue(Struct, frozen=True):
+    """What a dialogue is held about, and by whom."""
+
+    spec: SampleSpec
+    scenario: Scenario
+    environment: Environment
+    task: Task | None
+    run_id: str
+    instructions: str
+    """The agent's system message."""
+    labels: dict[str, dict[str, Json]]
+    """The metadata of the runs, by `sample` and `user`."""
+
+
+async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Failed | None:
+    """Hold a dialogue to its end, or go on with it. Return why it failed; `None` if it did not."""
+    spec = dialogue.spec
+    async with AsyncExitStack() as stack:
+        agent = studio.agent(dialogue.instructions)
+        session = await stack.enter_async_context(
+            agent.session(
+                dialogue.run_id,
+                files=dialogue.environment.files,
+                task=dialogue.task,
+                metadata=dialogue.labels["sample"],
+                expects_new=True,
+                pauses_when_cancelled=True,
+            )
+        )
+        run = await session.finish_turn()
+        if run.state.turn == 0:
+            run = await session.send(dialogue.scenario.message)
+        user: Session[UserTurn] | None = None
+        said: Run[UserTurn] | None = None
+        failed = failure_of(run, "the agent")
+        while failed is None and run.stop_reason is StopReason.COMPLETED and run.state.turn < spec.turns:
+            if user is None:
+                user = await stack.enter_async_context(_open_user(studio, dialogue))
+                said = await user.finish_turn()
+            said = await _reply(studio, user, run)
+            failed = failure_of(said, "the simulated user")
+            if failed is not None or _is_over(studio, said.value, run):
+                break
+            run = await session.send(said.value.message)
+            failed = failure_of(run, "the agent")
+        if failed is None:
+            await session.grade()
+        bill.add(run)
+        if said is not None:
+            bill.add(said)
+    return failed
+
+
+def _open_user(studio: Studio, dialogue: Dialogue) -> Session[UserTurn]:
+    user = studio.user(user_instructions(dialogue.spec, dialogue.scenario))
+    run_id = f"{dialogue.run_id}-user"
+    return user.session(
+        run_id, metadata=dialogue.labels["user"], expects_new=True, pauses_when_cancelled=True
+    )
+
+
+async def _reply(studio: Studio, user: Session[UserTurn], run: Run[Any]) -> Run[UserTurn]:
+    """Return the user's reply to the agent's newest answer; it may be in the journal already."""
+    said = await user.finish_turn()
+    if said.state.turn == run.state.turn:
+        return said
+    return await user.send(read_answer(run.output, studio.config.generation.conversation).text)
+
+
+def _is_over(studio: Studio, said: UserTurn, run: Run[Any]) -> bool:
+    """Return whether the conversation ends instead of going on with what the user said."""
+    message = said.message.strip()
+    if not message or is_farewell(message):
+        return True
+    # A user who is satisfied early goes on if the configuration asks for more turns.
+    return said.is_done and run.state.turn >= studio.config.generation.conversation.min_turns

@@ -1,0 +1,134 @@
+"""The making of one sample: a scenario, a conversation, and the row that shows it."""
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from treadle.agent.task import load_task
+from treadle.core.types import Fault, Usage
+from treadle.datagen.conversations.dialogue import Dialogue, hold_dialogue
+from treadle.datagen.conversations.parts import Bill, Failed, failure_of, labels
+from treadle.datagen.conversations.project import make_row
+from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.prompts import write_facts
+from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
+from treadle.datagen.scenarios.writer import (
+    MAX_TRIES,
+    find_scenario_faults,
+    scenario_facts,
+    to_scenario,
+)
+from treadle.export.rows import Row
+
+FEEDBACK = "An earlier attempt at this conversation was rejected for these reasons; avoid them:"
+
+
+class Made(Struct, frozen=True, kw_only=True):
+    """The outcome of the work on one sample. A fault is a value and not an exception."""
+
+    run_id: str
+    """The run of the agent's conversation. If the scenario failed, there is no such run."""
+    environment: Environment
+    scenario: Scenario | None = None
+    """`None` if no scenario could be written."""
+    row: Row | None = None
+    """The row, without the filters that it passed; `None` if there is an error."""
+    usage: Usage = Usage()
+    """The tokens of all runs of the attempt."""
+    cost_usd: float | None = 0.0
+    """The cost of all runs of the attempt; `None` if a price is unknown."""
+    error: str | None = None
+    """Why there is no row; `None` if there is one."""
+    fault: Fault | None = None
+    """Who is responsible for the error. If it is not the sample's, for example because a server did not answer, the
+    same attempt can be made again, and continues what is there. `None` if there is no error."""
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """True if the sample is not to blame for the error."""
+        return self.fault in (Fault.INFRASTRUCTURE, Fault.USER)
+
+
+async def make_sample(
+    studio: Studio, spec: SampleSpec, attempt: int = 1, feedback: Sequence[str] = ()
+) -> Made:
+    """Make a sample, or go on with one that was interrupted.
+
+    `feedback` has the reasons for which earlier attempts were rejected. A cancelled sample can be continued by the
+    same call. Raises: `JournalError` if the store fails, and `LeaseHeldError` if the sample is made elsewhere.
+    """
+    run_id = f"{spec.sample_id}-{attempt}"
+    environment = studio.environments.draw(spec)
+    bill = Bill()
+    scenario = await _write_scenario(studio, spec, attempt, environment, feedback, bill)
+    row, failed = None, scenario if isinstance(scenario, Failed) else None
+    if isinstance(scenario, Scenario):
+        task = None if environment.task is None else load_task(environment.task)
+        shown = studio.instructions(None if task is None else task.instructions)
+        advice = "\n".join([FEEDBACK, *[f"- {reason}" for reason in feedback]]) if feedback else ""
+        name = studio.config.name
+        dialogue = Dialogue(
+            spec=spec,
+            scenario=scenario,
+            environment=environment,
+            task=task,
+            run_id=run_id,
+            instructions=f"{shown}\n\n{advice}" if advice else shown,
+            labels={part: labels(name, part, spec.sample_id, attempt) for part in ("sample", "user")},
+        )
+        failed = await hold_dialogue(studio, dialogue, bill)
+        if failed is None:
+            made = await asyncio.to_thread(make_row, studio, dialogue, shown, bill)
+            row, failed = (None, made) if isinstance(made, Failed) else (made, None)
+    return Made(
+        run_id=run_id,
+        environment=environment,
+        scenario=scenario if isinstance(scenario, Scenario) else None,
+        row=row,
+        usage=bill.usage,
+        cost_usd=bill.cost_usd,
+        error=None if failed is None else failed.error,
+        fault=None if failed is None else failed.fault,
+    )
+
+
+async def _write_scenario(
+    studio: Studio,
+    spec: SampleSpec,
+    attempt: int,
+    environment: Environment,
+    feedback: Sequence[str],
+    bill: Bill,
+) -> Scenario | Failed:
+    """Return the scenario of a sample. A writer whose answer has faults is told them, and asked again."""
+    generation = studio.config.generation
+    facts = scenario_facts(
+        spec,
+        environment,
+        studio.environments.describe(environment, spec.seed),
+        studio.tools,
+        studio.limits,
+        conversation=generation.conversation.type,
+        guidance=generation.guidance,
+        feedback=feedback,
+    )
+    metadata = labels(studio.config.name, "scenario", spec.sample_id, attempt)
+    run_id = f"{spec.sample_id}-{attempt}-scenario"
+    async with studio.writer.session(
+        run_id, metadata=metadata, expects_new=True, pauses_when_cancelled=True
+    ) as session:
+        run = await session.finish_turn()
+        if run.state.turn == 0:
+            run = await session.send(write_facts(facts))
+        while True:
+            failed = failure_of(run, "the writer of scenarios")
+            faults = () if failed else find_scenario_faults(run.value, spec, environment)
+            if failed or not faults:
+                break
+            if run.state.turn >= MAX_TRIES:
+                failed = Failed(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
+                break
+            run = await session.send("\n".join(["The scenario cannot be used. Write it again.", *faults]))
+        bill.add(run)
+    return failed or to_scenario(run.value)

@@ -1,0 +1,42 @@
+"""The runs of one sample: what they have cost, and what went wrong in one of them."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.agent.run import Run
+from treadle.core.types import Fault, Json, Usage
+
+
+class Bill(Struct):
+    """The sum of what runs have used, changed in place."""
+
+    usage: Usage = Usage()
+    cost_usd: float | None = 0.0
+    """`None` if the cost of an inference is unknown."""
+
+    def add(self, run: Run[Any]) -> None:
+        """Add what a run has used."""
+        self.usage += run.usage
+        known = self.cost_usd is not None and run.cost_usd is not None
+        self.cost_usd = self.cost_usd + run.cost_usd if known else None  # type: ignore[operator]
+
+
+class Failed(Struct, frozen=True):
+    """Why a sample could not be made."""
+
+    error: str
+    fault: Fault = Fault.MODEL
+    """Who is responsible; the sample is not to blame for the infrastructure or the user."""
+
+
+def failure_of(run: Run[Any], who: str) -> Failed | None:
+    """Return why a run has no answer; `None` if it has one. `who` names the model's role in the error."""
+    if run.error is None:
+        return None
+    return Failed(f"{who} failed: {run.error}", run.fault or Fault.MODEL)
+
+
+def labels(dataset: str, part: str, sample_id: str, attempt: int) -> dict[str, Json]:
+    """Return the metadata of a run."""
+    return {"dataset": dataset, "part": part, "sample_id": sample_id, "attempt": attempt}

@@ -1,0 +1,138 @@
+"""The projection of a conversation's run to a row."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.errors import ExportError
+from treadle.core.types import Message, Role
+from treadle.datagen.config.model import Conversation
+from treadle.datagen.conversations.answers import Spoken, answer_schema, read_answer
+from treadle.datagen.conversations.dialogue import Dialogue
+from treadle.datagen.conversations.parts import Bill, Failed
+from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.scenarios.kinds import kinds_of
+from treadle.datagen.scenarios.personas import describe_persona
+from treadle.export.rows import Lineage, Row, SampleInfo, load_row
+
+TEACHERS = ("teacher", "oracle")
+"""The names of the models that Treadle brings along, without their provider."""
+
+
+def make_row(studio: Studio, dialogue: Dialogue, shown: str, bill: Bill) -> Row | Failed:
+    """Return the row of a finished dialogue, or what is wrong with it. `shown` is the system message of the row,
+    unless the configuration has another one."""
+    try:
+        row = load_row(studio.journal, dialogue.run_id)
+    except ExportError as error:
+        return Failed(str(error))
+    conversation = studio.config.generation.conversation
+    ran_with = row.messages[0].content if row.messages[0].role is Role.SYSTEM else None
+    if answer_schema(conversation) is not None:
+        row = _show_answers(studio, row, conversation)
+    messages = row.messages
+    output = studio.config.output
+    system = (output.system_message or shown) if output.include_system_message else None
+    if system != ran_with:
+        said = [message for message in messages if message.role is not Role.SYSTEM]
+        messages = (*([Message(Role.SYSTEM, system)] if system else []), *said)
+    if conversation.reasoning is not None and (fault := find_missing_thought(messages)) is not None:
+        return Failed(fault)
+    info = _describe(studio, dialogue, row.lineage, messages, bill)
+    info = replace(info, instructions=None if system == ran_with else ran_with)
+    return Row(messages, row.tools, replace(row.lineage, sample=info))
+
+
+def find_missing_thought(messages: Sequence[Message]) -> str | None:
+    """Return which step has calls and no thought before them; `None` if every one has a text or reasoning."""
+    steps = [message for message in messages if message.role is Role.ASSISTANT]
+    for number, message in enumerate(steps, 1):
+        if message.tool_calls and not (message.content.strip() or (message.reasoning or "").strip()):
+            names = ", ".join(call.name for call in message.tool_calls)
+            return f"step {number} calls {names} without the reasoning that was asked for"
+    return None
+
+
+def _describe(
+    studio: Studio, dialogue: Dialogue, lineage: Lineage, messages: Sequence[Message], bill: Bill
+) -> SampleInfo:
+    """Return the origin of a row."""
+    spec, config = dialogue.spec, studio.config
+    conversation = config.generation.conversation
+    models = {"agent": lineage.model or "", "scenarios": studio.models["scenarios"].name}
+    if spec.turns > 1:
+        models["user"] = studio.models["user"].name
+    return SampleInfo(
+        sample_id=spec.sample_id,
+        dataset=config.name,
+        topic=spec.topic,
+        topic_id=spec.topic_id,
+        seed=spec.seed,
+        kind=spec.kind,
+        kinds=tuple([kind.value for kind in kinds_of(messages)]) if studio.has_tools else (),
+        difficulty=spec.difficulty,
+        persona=describe_persona(spec.persona),
+        goal=dialogue.scenario.goal,
+        conversation=conversation.type,
+        reasoning=conversation.reasoning,
+        turns=sum(
+            message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
+            for index, message in enumerate(messages)
+        ),
+        models=models,
+        input_tokens=bill.usage.input_tokens,
+        output_tokens=bill.usage.output_tokens,
+        cost_usd=bill.cost_usd,
+        prices={role: text for role, text in studio.prices().items() if role in models},
+        tool_hashes=studio.tool_hashes,
+        is_from_teacher=models["agent"].rpartition(":")[2] in TEACHERS,
+        environment=dialogue.environment.task or dialogue.environment.source,
+    )
+
+
+def _show_answers(studio: Studio, row: Row, conversation: Conversation) -> Row:
+    """Return a row whose answers are what the configuration asks for.
+
+    Answers that did not fit the schema are left out together with the messages that said so. An answer that was
+    given through a tool becomes a message, and the tool is left out.
+    """
+    bodies = [event.body for event in studio.journal.read(row.lineage.run_id)]
+    tool = next((body.output.tool for body in bodies if isinstance(body, e.RunStarted) and body.output), None)
+    told = [
+        body.message
+        for body in bodies
+        if isinstance(body, e.MessageInjected) and body.output_fault is not None
+    ]
+    outputs = iter([body.output for body in bodies if isinstance(body, e.TurnCompleted)])
+    shown: list[Message] = []
+    for index, message in enumerate(row.messages):
+        if message.role is Role.USER and message in told:
+            told.remove(message)
+            continue
+        if message.role is Role.TOOL and message.name == tool:
+            continue
+        if message.role is Role.ASSISTANT:
+            calls = tuple([call for call in message.tool_calls if call.name != tool])
+            if not calls:
+                following = row.messages[index + 1 :]
+                if not _ends_turn(following, told, tool):
+                    continue
+                spoken = read_answer(next(outputs), conversation)
+                message = _say(message, spoken)
+            elif calls != message.tool_calls:
+                message = replace(message, tool_calls=calls)
+        shown.append(message)
+    tools = tuple([item for item in row.tools if item.name != tool])
+    return Row(tuple(shown), tools, row.lineage)
+
+
+def _ends_turn(following: Sequence[Message], told: Sequence[Message], tool: str | None) -> bool:
+    """Return whether an answer is the accepted one of its turn, from the messages after it."""
+    rest = [message for message in following if not (message.role is Role.TOOL and message.name == tool)]
+    return not rest or (rest[0].role is Role.USER and rest[0] not in told)
+
+
+def _say(message: Message, spoken: Spoken) -> Message:
+    reasoning = spoken.reasoning if spoken.reasoning is not None else message.reasoning
+    return Message(Role.ASSISTANT, spoken.text, reasoning=reasoning)

@@ -1,0 +1,139 @@
+"""Environments: the tools of a generation, and the initial files of each sample.
+
+Files are read once. The sandboxes of all samples share them until one of them is written to.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from treadle.agent.spec import read_mount
+from treadle.agent.task import TaskSet, task_set
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json
+from treadle.datagen.config.model import Tools
+from treadle.datagen.scenarios.kinds import TASK_KINDS
+from treadle.datagen.scenarios.types import Environment, SampleSpec
+from treadle.sandbox.memory import SharedFiles
+from treadle.tasks.draw import Draw
+from treadle.tools.protocol import ToolLike
+
+MAX_LISTED_FILES = 24
+"""How many files of an environment a scenario writer is shown. Of more, each sample shows others."""
+MAX_HEAD_CHARS = 320
+"""How much of each of them."""
+MAX_LISTED_FOLDERS = 40
+
+
+class Environments:
+    """The environments of a generation. Every sample has the same files, or draws a task of a task set."""
+
+    def __init__(
+        self,
+        fixed: Environment,
+        tools: tuple[ToolLike, ...] = (),
+        tasks: TaskSet | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.tools = tools
+        """The agent's tools, as an `Agent` takes them."""
+        self._fixed = fixed
+        self._tasks = tasks
+        self._seed = seed
+
+    def draw(self, spec: SampleSpec) -> Environment:
+        """Return the environment of a sample.
+
+        Tasks are drawn without replacement until each has been drawn once. A sample of a kind for which the task's
+        input cannot be used has the files of the task without its input and check.
+        """
+        if self._tasks is None:
+            return self._fixed
+        task_id = self._order[(spec.number - 1) % len(self._order)]
+        task = self._tasks.get(task_id)
+        applies = spec.kind is None or spec.kind in TASK_KINDS
+        return Environment(
+            files=SharedFiles(task.files),
+            source=f"tasks:{self._tasks.name}",
+            task=f"{self._tasks.name}:{task_id}" if applies else None,
+            task_input=task.input if applies else "",
+        )
+
+    def describe(self, environment: Environment, seed: int) -> dict[str, Json]:
+        """Return what a scenario writer is told about the files: some with their beginnings, and a summary."""
+        files = environment.files
+        paths = list(files)
+        if len(paths) <= MAX_LISTED_FILES:
+            return {"files": [_describe(path, files[path]) for path in paths]}
+        chosen = Draw(f"{seed}:files").distinct(0, len(paths) - 1, MAX_LISTED_FILES)
+        summary = self._summary if environment is self._fixed else _summarize(files)
+        return {
+            "files": [_describe(paths[index], files[paths[index]]) for index in sorted(chosen)],
+            "files_summary": summary,
+        }
+
+    @cached_property
+    def _summary(self) -> Json:
+        return _summarize(self._fixed.files)
+
+    @cached_property
+    def _order(self) -> list[str]:
+        assert self._tasks is not None
+        ids = [task.task_id for task in self._tasks]
+        return Draw(f"{self._seed}:tasks").shuffled(ids)
+
+
+def open_environments(tools: Tools, seed: int) -> Environments:
+    """Return the environments for the tools and files of a configuration. Without tools, those of the task set are
+    used.
+
+    Raises: `ConfigError` if the folder cannot be read, or the task set does not exist or is empty.
+    """
+    files, given = tools.files, _open_tools(tools)
+    if files is None:
+        return Environments(Environment(), given)
+    if isinstance(files, Mapping):
+        return Environments(Environment(files=SharedFiles(files), source="configuration"), given)
+    if files.startswith("tasks:"):
+        tasks = task_set(files.removeprefix("tasks:"))
+        if not len(tasks):
+            raise ConfigError(f"tools.files is {files!r}, and the task set has no tasks; name another one")
+        return Environments(Environment(), given or tuple(next(iter(tasks)).tools), tasks, seed)
+    mounted = read_mount(Path(files).expanduser())
+    if not mounted:
+        raise ConfigError(f"tools.files is {files!r}, and there is no file to mount; name another folder")
+    return Environments(Environment(files=SharedFiles(mounted), source=files), given)
+
+
+def _open_tools(tools: Tools) -> tuple[ToolLike, ...]:
+    """Return the toolsets of a configuration by name, and one with the simulated tools."""
+    found: list[ToolLike] = [*tools.parts()]
+    if tools.definitions:
+        from treadle.tools.mock.toolset import mock_of
+
+        found.append(mock_of({"tools": tools.definitions}, "tools.definitions"))
+    return tuple(found)
+
+
+def _describe(path: str, content: bytes) -> Json:
+    return {"path": path, "size_bytes": len(content), "head": _head(content)}
+
+
+def _head(content: bytes) -> str:
+    """Return the beginning of a text; empty for other content."""
+    start = content[: 4 * MAX_HEAD_CHARS]
+    if b"\0" in start:
+        return ""
+    # A character may be cut in half at the end.
+    return start.decode("utf-8", "ignore")[:MAX_HEAD_CHARS]
+
+
+def _summarize(files: Mapping[str, bytes]) -> Json:
+    """Return the number of files, their bytes, and the folders with the most files."""
+    folders = Counter(path.rpartition("/")[0] for path in files)
+    return {
+        "files": len(files),
+        "size_bytes": sum(map(len, files.values())),
+        "folders": {folder or ".": count for folder, count in folders.most_common(MAX_LISTED_FOLDERS)},
+    }

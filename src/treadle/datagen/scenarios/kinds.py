@@ -1,0 +1,259 @@
+"""Kinds of tool use: which kind each sample of the plan aims at, and which kinds a transcript shows."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.types import Json, Message, Role, ToolCall
+from treadle.datagen.scenarios.types import Difficulty, Kind
+from treadle.tasks.draw import fraction
+
+T = TypeVar("T")
+
+WEIGHTS: Mapping[Kind, float] = {
+    Kind.SINGLE: 0.22,
+    Kind.CHAINED: 0.28,
+    Kind.PARALLEL: 0.15,
+    Kind.RECOVERY: 0.10,
+    Kind.NO_TOOL: 0.08,
+    Kind.MISSING_PARAMETER: 0.10,
+    Kind.REFUSAL: 0.07,
+}
+"""The mix of kinds if the configuration names none."""
+NEEDS_TWO_CALLS = frozenset((Kind.CHAINED, Kind.PARALLEL, Kind.RECOVERY))
+TASK_KINDS = frozenset((Kind.CHAINED, Kind.PARALLEL))
+"""The kinds for which the input of a task can be used unchanged, so that its check applies."""
+
+_KIND_RATIO = 0.6180339887498949
+_DIFFICULTY_RATIO = 0.41421356237309515
+"""Multiples of such a number, modulo 1, are spread evenly in every prefix. Two numbers, so that kinds and
+difficulties do not depend on each other."""
+
+
+def possible_kinds(
+    weights: Mapping[Kind, float],
+    *,
+    has_tools: bool,
+    max_calls: int | None = None,
+    max_steps: int | None = None,
+) -> dict[Kind, float]:
+    """Return the kinds that can occur, with their weights; `weights` may be empty for the built-in mix.
+
+    Without tools no kind can occur. Kinds that need two calls, or two steps with calls and an answer, are left out
+    if the limits are lower.
+    """
+    if not has_tools:
+        return {}
+    found = {kind: weight for kind, weight in (weights or WEIGHTS).items() if weight > 0}
+    if max_calls is not None and max_calls < 2:
+        found = {kind: weight for kind, weight in found.items() if kind not in NEEDS_TWO_CALLS}
+    if max_steps is not None and max_steps < 3:
+        found.pop(Kind.CHAINED, None)
+        found.pop(Kind.RECOVERY, None)
+    return found
+
+
+def plan_kind(
+    number: int, weights: Mapping[Kind, float], *, seed: int = 0, kept: Mapping[Kind, int] | None = None
+) -> Kind | None:
+    """Return the kind that sample `number` aims at; `None` if no kind is possible.
+
+    `weights` has the possible kinds. The kinds of any number of first samples are close to the weights. With
+    `kept`, the numbers of good rows by kind, the kind is the one that is missing most.
+    """
+    if not weights:
+        return None
+    if kept is not None:
+        total, wanted = sum(weights.values()), sum(kept.values()) + 1
+        return max(weights, key=lambda kind: weights[kind] / total * wanted - kept.get(kind, 0))
+    return _spread(number, weights, _KIND_RATIO, fraction(seed, "kind"))
+
+
+def plan_difficulty(number: int, weights: Mapping[Difficulty, float], *, seed: int = 0) -> Difficulty:
+    """Return the difficulty of sample `number`. Without weights, all difficulties are equally frequent."""
+    chosen = {item: weight for item, weight in weights.items() if weight > 0} or dict.fromkeys(Difficulty, 1)
+    return _spread(number, chosen, _DIFFICULTY_RATIO, fraction(seed, "difficulty"))
+
+
+def _spread(number: int, weights: Mapping[T, float], ratio: float, offset: float) -> T:
+    """Return the item at the place that `number` has in an evenly spread sequence."""
+    place = (offset + number * ratio) % 1.0 * sum(weights.values())
+    for item, weight in weights.items():
+        place -= weight
+        if place < 0:
+            return item
+    return list(weights)[-1]  # rounding
+
+
+class _Step(Struct):
+    """One assistant message with calls, and the results by call id."""
+
+    calls: tuple[ToolCall, ...]
+    results: dict[str, Message]
+
+    def is_failed(self, call: ToolCall) -> bool:
+        result = self.results.get(call.call_id)
+        return result is None or result.is_error
+
+    @property
+    def has_success(self) -> bool:
+        return any(not self.is_failed(call) for call in self.calls)
+
+
+class _Turn(Struct):
+    """The steps of one turn, and the text of its answer."""
+
+    steps: list[_Step]
+    answer: str = ""
+
+    @property
+    def has_success(self) -> bool:
+        return any(step.has_success for step in self.steps)
+
+
+def kinds_of(messages: Sequence[Message]) -> tuple[Kind, ...]:
+    """Return the kinds of tool use that a transcript shows, in the order of `Kind`.
+
+    - `single`: exactly one call.
+    - `chained`: a call was made after a successful result of its turn, or one of its arguments contains a value
+      from an earlier result.
+    - `parallel`: a step with at least two calls.
+    - `recovery`: a call failed, and a later one with the same tool or the same value succeeded.
+    - `missing_parameter`: an answer asks the user something (after calls, in its last sentence), and the
+      conversation ends there or the next turn has calls.
+    - `refusal`: the agent says in a turn without a successful call that it cannot or will not help.
+    - `no_tool`: there are no calls, and the agent neither asks nor refuses.
+    """
+    turns = list(_turns(messages))
+    steps = [step for turn in turns for step in turn.steps]
+    count = sum(len(step.calls) for step in steps)
+    found = set()
+    if count == 1:
+        found.add(Kind.SINGLE)
+    if any(_is_chained(turn) for turn in turns) or _passes_value(steps):
+        found.add(Kind.CHAINED)
+    if any(len(step.calls) > 1 for step in steps):
+        found.add(Kind.PARALLEL)
+    if _is_recovery(steps):
+        found.add(Kind.RECOVERY)
+    for index, turn in enumerate(turns):
+        following = turns[index + 1] if index + 1 < len(turns) else None
+        is_asking = is_question(turn.answer, at_end=bool(turn.steps))
+        if is_asking and (following is None or following.steps):
+            found.add(Kind.MISSING_PARAMETER)
+        elif not turn.has_success and is_refusal(turn.answer):
+            found.add(Kind.REFUSAL)
+    if not count and turns and not found:
+        found.add(Kind.NO_TOOL)
+    return tuple(kind for kind in Kind if kind in found)
+
+
+_COURTESY = re.compile(
+    r"(?:anything|something) else|would you like|do you want|shall i|should i|let me know|"
+    r"(?:can|may) i (?:help|assist)|how (?:can|may) i|is there any|"
+    r"does (?:this|that) (?:help|make sense)|want me to",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"[^.!?\uff1f\u061f\n]*[?\uff1f\u061f]")
+
+
+def is_question(text: str, *, at_end: bool = False) -> bool:
+    """Return whether an answer asks the user for something; with `at_end`, whether its last sentence does.
+
+    Offers of further help are not questions.
+    """
+    found = [match for match in _SENTENCE.finditer(text) if _COURTESY.search(match[0]) is None]
+    return bool(found) and (not at_end or found[-1].end() == len(text.rstrip()))
+
+
+_REFUSAL = re.compile(
+    r"\bi(?: am|['\u2019]m) (?:sorry, (?:but )?i |afraid |not able|unable|not allowed|not permitted)"
+    r"|\bi (?:can(?:not|['\u2019]t| not)|won['\u2019]t|will not|must decline|have to decline)"
+    r"|\bi (?:do not|don['\u2019]t) have (?:a |any )?(?:tool|access|way|permission)"
+    r"|\bnone of (?:my|the) tools|\bno tool (?:that|for|to)\b"
+    r"|\b(?:is|are)(?:n['\u2019]t| not) possible (?:with|for)",
+    re.IGNORECASE,
+)
+
+
+def is_refusal(text: str) -> bool:
+    """Return whether an answer says, near its beginning, that the agent cannot or will not do what was asked."""
+    return _REFUSAL.search(text[:400]) is not None
+
+
+def _turns(messages: Sequence[Message]) -> Iterator[_Turn]:
+    """Yield the turns of a transcript. Messages that Treadle injected within a turn do not begin another one."""
+    turn: _Turn | None = None
+    for message in messages:
+        if message.role is Role.USER:
+            if turn is not None and (turn.answer or turn.steps):
+                yield turn
+                turn = None
+            turn = turn or _Turn([])
+        elif turn is None:
+            continue
+        elif message.role is Role.ASSISTANT and message.tool_calls:
+            turn.steps.append(_Step(message.tool_calls, {}))
+        elif message.role is Role.ASSISTANT:
+            turn.answer = message.content
+        elif message.role is Role.TOOL and turn.steps and message.call_id is not None:
+            turn.steps[-1].results[message.call_id] = message
+    if turn is not None:
+        yield turn
+
+
+def _is_chained(turn: _Turn) -> bool:
+    return any(step.has_success for step in turn.steps[:-1])
+
+
+_MIN_VALUE_CHARS = 4
+
+
+def _passes_value(steps: Sequence[_Step]) -> bool:
+    """Return whether an argument is a value that stands in an earlier result and not in an earlier argument."""
+    seen: list[str] = []
+    known: set[str] = set()
+    for step in steps:
+        values = {value for call in step.calls for value in _values(call)}
+        if any(value in text for value in values - known for text in seen):
+            return True
+        known |= values
+        seen += [result.content for result in step.results.values() if not result.is_error]
+    return False
+
+
+def _is_recovery(steps: Sequence[_Step]) -> bool:
+    failed: list[ToolCall] = []
+    for step in steps:
+        for call in step.calls:
+            if not step.is_failed(call) and any(_is_same_intent(call, other) for other in failed):
+                return True
+        failed += [call for call in step.calls if step.is_failed(call)]
+    return False
+
+
+def _is_same_intent(call: ToolCall, other: ToolCall) -> bool:
+    return call.name == other.name or not _values(call).isdisjoint(_values(other))
+
+
+def _values(call: ToolCall) -> set[str]:
+    """Return the texts and numbers in the arguments of a call that are long enough to be told apart."""
+    try:
+        found = set(_leaves(call.parsed))
+    except msgspec.DecodeError:
+        return set()
+    return {value for value in found if len(value) >= _MIN_VALUE_CHARS}
+
+
+def _leaves(value: Json) -> Iterator[str]:
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        yield str(value)

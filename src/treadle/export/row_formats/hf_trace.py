@@ -1,0 +1,88 @@
+"""The row format `hf_trace`: sessions that the trace viewer of the Hugging Face Hub shows, each in its own file.
+
+Source: Hugging Face Hub documentation, "Session Traces Format" (Session Trace Simple Format), August 2026: a header
+line with `type`, `harness` and `id`, then a line for each message. The viewer ignores further keys of the header;
+`tools` and `lineage` are there, so that the row can be read again. The sessions of Claude Code, Codex and Pi, which
+the Hub shows too, have other formats, which are neither written nor read.
+"""
+
+from treadle.core.errors import ExportError
+from treadle.core.types import Json, Message, Role, ToolCall
+from treadle.export.exporter import LINES, Column
+from treadle.export.losses import COMMON_LOSSES, Loss
+from treadle.export.rows import Row, make_row, read_tools, write_tools
+
+HARNESS = "treadle"
+_MAX_NAME = 80
+"""The most characters of a session's name."""
+
+
+class HfTraceRows:
+    """The row format `hf_trace`."""
+
+    has_reasoning = True
+    has_own_files = True
+    losses: tuple[Loss, ...] = COMMON_LOSSES
+    columns = {LINES: Column.LIST}  # noqa: RUF012
+    aliases = frozenset[str]()
+
+    def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
+        """Return the row in this format."""
+        asked = next((message.content for message in row.messages if message.role is Role.USER), "")
+        header = {
+            "type": "session",
+            "harness": HARNESS,
+            "id": row.lineage.run_id,
+            "name": " ".join(asked[: 4 * _MAX_NAME].split())[:_MAX_NAME],
+            "tools": write_tools(row.tools),
+            "lineage": row.lineage,
+        }
+        model = row.lineage.model
+        lines = [_write(message, model, with_reasoning) for message in row.messages]
+        return {LINES: [header, *[{"type": "message", "message": line} for line in lines]]}
+
+    def read(self, raw: dict[str, Json]) -> Row:
+        """Return a row from this format."""
+        header, *lines = raw[LINES]
+        if header.get("type") != "session":
+            raise ExportError(f"the first line has the type {header.get('type')!r}, not 'session'")
+        messages = [_read(line["message"]) for line in lines if line["type"] == "message"]
+        return make_row(messages, read_tools(header.get("tools")), header.get("lineage"))
+
+    def fits(self, raw: dict[str, Json]) -> bool:
+        """Return whether an object looks like a row of this format."""
+        lines = raw.get(LINES) or [raw]
+        return isinstance(lines[0], dict) and lines[0].get("type") == "session"
+
+
+FORMAT = HfTraceRows()
+
+
+def _write(message: Message, model: str | None, with_reasoning: bool) -> dict[str, Json]:
+    raw: dict[str, Json] = {"role": message.role.value, "content": message.content}
+    if message.role is Role.TOOL:
+        raw["toolCallId"] = message.call_id
+    if message.role is Role.ASSISTANT and model is not None:
+        raw["model"] = model
+    if message.reasoning and with_reasoning:
+        raw["reasoningContent"] = message.reasoning
+    if message.tool_calls:
+        raw["toolCalls"] = [
+            {"id": call.call_id, "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    return raw
+
+
+def _read(raw: dict[str, Json]) -> Message:
+    calls = [
+        ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+        for call in raw.get("toolCalls") or ()
+    ]
+    return Message(
+        Role(raw["role"]),
+        raw["content"],
+        tuple(calls),
+        raw.get("toolCallId"),
+        reasoning=raw.get("reasoningContent"),
+    )

@@ -1,0 +1,213 @@
+"""The row format `sharegpt`: conversations of `from` and `value`, as LLaMA-Factory and Axolotl read them.
+
+The tags are `system`, `human`, `gpt`, `function_call` (a JSON object, or a list of them for parallel calls) and
+`observation` (the result; for parallel calls a JSON list with their results, in the order of the calls). `tools` is
+JSON text. Reasoning precedes a value within `<think>`; a text that stands beside calls precedes them, and the calls
+are then within `<tool_call>`. Axolotl needs the setting `roles: {assistant: [gpt, function_call], tool:
+[observation]}`. LLaMA-Factory skips rows that do not alternate, so they are refused here.
+
+Source: LLaMA-Factory 0.9.5, `data/README.md` and its function formatter; Axolotl 0.18, conversation format.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ExportError
+from treadle.core.types import Json, Message, Role, ToolCall
+from treadle.export.exporter import Column
+from treadle.export.losses import COMMON_LOSSES, Loss
+from treadle.export.rows import (
+    Row,
+    lineage_with_ids,
+    make_row,
+    read_tools,
+    write_functions,
+    write_object,
+)
+
+_THINK, _THOUGHT = "<think>\n", "\n</think>\n\n"
+_CALL, _CALLED = "<tool_call>", "</tool_call>"
+_BETWEEN_RESULTS = "\n</tool_response>\n<tool_response>\n"
+"""What LLaMA-Factory puts between the results of parallel calls when it reads OpenAI's format."""
+_ROLES = {
+    "system": Role.SYSTEM,
+    "human": Role.USER,
+    "user": Role.USER,
+    "gpt": Role.ASSISTANT,
+    "assistant": Role.ASSISTANT,
+    "model": Role.ASSISTANT,
+    "function_call": Role.ASSISTANT,
+    "observation": Role.TOOL,
+    "tool": Role.TOOL,
+    "function_response": Role.TOOL,
+}
+
+
+class _Call(Struct, frozen=True):
+    """A call as JSON, with its arguments as they were written."""
+
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class ShareGptRows:
+    """The row format `sharegpt`."""
+
+    has_reasoning = True
+    has_own_files = False
+    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES)
+    columns = {"conversations": Column.LIST, "tools": Column.TEXT, "lineage": Column.JSON}  # noqa: RUF012
+    aliases = frozenset(("system",))
+
+    def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
+        """Return the row in this format.
+
+        Raises: `ExportError` if users and assistant do not alternate, or a text contains a mark of this format.
+        """
+        return {
+            "conversations": list(_write(row.messages, with_reasoning)),
+            "tools": msgspec.json.encode(write_functions(row.tools)).decode() if row.tools else "",
+            "lineage": lineage_with_ids(row),
+        }
+
+    def read(self, raw: dict[str, Json]) -> Row:
+        """Return a row from this format."""
+        messages = list(_read(raw["conversations"]))
+        if raw.get("system") and messages[0].role is not Role.SYSTEM:
+            messages.insert(0, Message(Role.SYSTEM, raw["system"]))
+        return make_row(messages, read_tools(raw.get("tools")), raw.get("lineage"))
+
+    def fits(self, raw: dict[str, Json]) -> bool:
+        """Return whether an object looks like a row of this format."""
+        items = raw.get("conversations")
+        return (
+            isinstance(items, list)
+            and all(isinstance(item, dict) and "from" in item for item in items)
+            and not any(item["from"] == "gpt" and _CALL in str(item.get("value")) for item in items)
+        )
+
+
+FORMAT = ShareGptRows()
+
+
+def _write(messages: Sequence[Message], with_reasoning: bool) -> Iterator[dict[str, Json]]:
+    calls: tuple[ToolCall, ...] = ()
+    results: list[str] = []
+    is_users_turn = True
+    for message in messages:
+        if message.role is Role.TOOL:
+            results.append(message.content)
+            if len(results) < len(calls):
+                continue
+            text = results[0] if len(calls) == 1 else msgspec.json.encode(results).decode()
+            yield {"from": "observation", "value": text}
+            calls, results = (), []
+            is_users_turn = False
+            continue
+        if message.role is Role.SYSTEM:
+            yield {"from": "system", "value": message.content}
+            continue
+        if (message.role is Role.USER) is not is_users_turn:
+            raise ExportError(
+                "users and assistant do not alternate, and readers of this format skip such rows"
+            )
+        is_users_turn = message.role is Role.ASSISTANT
+        if message.role is Role.USER:
+            yield {"from": "human", "value": message.content}
+            continue
+        calls = message.tool_calls
+        yield {"from": "function_call" if calls else "gpt", "value": _write_said(message, with_reasoning)}
+    if not is_users_turn:
+        raise ExportError(
+            "the last message is not the assistant's, and readers of this format skip such rows"
+        )
+
+
+def _write_said(message: Message, with_reasoning: bool) -> str:
+    """Return the text of an assistant message. Raises: `ExportError` if it would be read as another message."""
+    reasoning = (message.reasoning or "") if with_reasoning else ""
+    head = f"{_THINK}{reasoning}{_THOUGHT}" if reasoning else ""
+    if _THOUGHT in reasoning or message.content.startswith(_THINK):
+        raise ExportError(f"a text contains {_THINK.strip()!r}, which marks reasoning in this format")
+    if not message.tool_calls:
+        return head + message.content
+    items = [
+        f'{{"name": {msgspec.json.encode(call.name).decode()}, '
+        f'"arguments": {write_object(call, "openai").decode()}}}'
+        for call in message.tool_calls
+    ]
+    text = items[0] if len(items) == 1 else f"[{', '.join(items)}]"
+    if _CALL in text or _CALL in message.content or (message.content and _CALLED in text):
+        raise ExportError(f"a text contains {_CALL!r}, which marks calls in this format")
+    return head + (f"{message.content}{_CALL}{text}{_CALLED}" if message.content else text)
+
+
+def _read(items: Sequence[dict[str, Json]]) -> Iterator[Message]:
+    waiting: list[ToolCall] = []
+    count = 0
+    for index, item in enumerate(items):
+        tag, text = item["from"], item["value"] or ""
+        if tag not in _ROLES:
+            raise ExportError(f"conversation {index}: unknown tag {tag!r}; the tags are {', '.join(_ROLES)}")
+        role = _ROLES[tag]
+        if role is Role.TOOL:
+            results = _split_results(text, len(waiting), is_last=not _is_result(items[index + 1 :]))
+            if not waiting or len(results) > len(waiting):
+                raise ExportError(
+                    f"conversation {index}: {len(results)} results for {len(waiting)} calls, so it is not certain "
+                    "which result belongs to which call"
+                )
+            for result in results:
+                call = waiting.pop(0)
+                yield Message(Role.TOOL, result, (), call.call_id, call.name)
+            continue
+        if role is not Role.ASSISTANT:
+            yield Message(role, text)
+            continue
+        reasoning = None
+        if text.startswith(_THINK) and _THOUGHT in text:
+            reasoning, _, text = text.removeprefix(_THINK).partition(_THOUGHT)
+        if tag == "function_call":
+            content, waiting = _read_calls(text, count)
+            count += len(waiting)
+            yield Message(role, content, tuple(waiting), reasoning=reasoning)
+        else:
+            yield Message(role, text, reasoning=reasoning)
+
+
+def _read_calls(text: str, count: int) -> tuple[str, list[ToolCall]]:
+    """Return the text beside calls, and the calls, with ids that begin at `count`."""
+    content = ""
+    if text.endswith(_CALLED) and _CALL in text:
+        content, _, text = text.removesuffix(_CALLED).partition(_CALL)
+    found = msgspec.json.decode(text, type=_Call | list[_Call])
+    calls = []
+    for number, call in enumerate(found if isinstance(found, list) else [found], count + 1):
+        # Some data sets have the arguments as JSON text within JSON.
+        raw = bytes(call.arguments)
+        arguments = msgspec.json.decode(raw, type=str) if raw.startswith(b'"') else raw.decode()
+        calls.append(ToolCall(f"call_{number}", call.name, arguments))
+    return content, calls
+
+
+def _is_result(items: Sequence[dict[str, Json]]) -> bool:
+    return bool(items) and _ROLES.get(items[0]["from"]) is Role.TOOL
+
+
+def _split_results(text: str, count: int, *, is_last: bool) -> list[str]:
+    """Return the results of `count` calls in one value; a single one if the value is not a list of so many."""
+    if count < 2:
+        return [text]
+    try:
+        found = msgspec.json.decode(text, type=list[msgspec.Raw])
+    except msgspec.DecodeError:
+        found = []
+    if len(found) == count and is_last:
+        return [
+            msgspec.json.decode(item, type=str) if bytes(item).startswith(b'"') else bytes(item).decode()
+            for item in found
+        ]
+    parts = text.split(_BETWEEN_RESULTS)
+    return parts if len(parts) == count else [text]

@@ -1,0 +1,52 @@
+"""The completions of the built-in models: their usage, their ids, and their pieces when they are streamed."""
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+
+from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.types import Completion, FinishReason, Message, Usage
+
+_CHUNK_CHARS = 24
+
+
+def make_completion(
+    message: Message, messages: Sequence[Message], model: str, response_id: str
+) -> Completion:
+    """Return the completion that answers `messages` with `message`. Its usage is an estimate, its cost is 0."""
+    usage = Usage(
+        sum(map(count_chars, messages)) // 4 + 1,
+        count_chars(message) // 4 + 1,
+        reasoning_tokens=len(message.reasoning or "") // 4,
+    )
+    reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
+    return Completion(message, reason, usage, 0.0, model, response_id)
+
+
+def stream(message: Message) -> Iterator[TextDelta | ReasoningDelta | ToolCallDelta]:
+    """Yield the message in pieces, as a server streams it."""
+    for text in _chunks(message.reasoning or ""):
+        yield ReasoningDelta(text)
+    for text in _chunks(message.content):
+        yield TextDelta(text)
+    for index, call in enumerate(message.tool_calls):
+        yield ToolCallDelta(index, call.call_id, call.name, "")
+        for text in _chunks(call.arguments):
+            yield ToolCallDelta(index, None, None, text)
+
+
+def _chunks(text: str) -> Iterator[str]:
+    for start in range(0, len(text), _CHUNK_CHARS):
+        yield text[start : start + _CHUNK_CHARS]
+
+
+def count_chars(message: Message) -> int:
+    """Return the size of `message`, for estimates of its tokens."""
+    count = len(message.content) + len(message.reasoning or "") + 12
+    for call in message.tool_calls:
+        count += len(call.name) + len(call.arguments) + 16
+    return count
+
+
+def digest(text: str) -> str:
+    """Return 12 hexadecimal digits that depend only on `text`."""
+    return blake2b(text.encode(), digest_size=6).hexdigest()

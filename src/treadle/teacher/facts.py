@@ -1,0 +1,63 @@
+"""The facts that a request for a topic, a scenario, a user's turn or a judgement gives to its writer.
+
+They are one JSON object between the lines `<facts>` and `</facts>`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from treadle.core.types import Json, Message, Role
+
+Facts = Mapping[str, Json]
+
+_OPEN, _CLOSE = "<facts>", "</facts>"
+
+
+def find_facts(messages: Sequence[Message]) -> Facts | None:
+    """Return the facts in the newest user message that has some, or in the system message; `None` without any."""
+    for message in reversed(messages):
+        if message.role in (Role.USER, Role.SYSTEM) and _OPEN in message.content:
+            facts = _read(message.content)
+            if facts is not None:
+                return facts
+    return None
+
+
+def _read(text: str) -> Facts | None:
+    inner = text.partition(_OPEN)[2].partition(_CLOSE)[0]
+    try:
+        facts = msgspec.json.decode(inner)
+    except msgspec.DecodeError:
+        return None
+    return facts if isinstance(facts, dict) and "write" in facts else None
+
+
+def text_of(facts: Facts, name: str) -> str:
+    """Return a fact that is a text; an empty text if it is missing."""
+    value = facts.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def number_of(facts: Facts, name: str, default: int) -> int:
+    """Return a fact that is an integer, or `default`."""
+    value = facts.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def texts_of(facts: Facts, name: str) -> list[str]:
+    """Return the texts of a fact that is a list."""
+    value = facts.get(name)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def objects_of(facts: Facts, name: str) -> list[dict[str, Json]]:
+    """Return the objects of a fact that is a list."""
+    value = facts.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def object_of(facts: Facts, name: str) -> dict[str, Json]:
+    """Return a fact that is an object; an empty one if it is missing."""
+    value = facts.get(name)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,103 @@
+"""The teacher: a model that plays every role in the generation of a dataset, without a language model.
+
+A request with facts is for a writer: of topics, scenarios, users' turns or judgements. Any other request is for the
+agent. Every answer depends only on the request.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from treadle.core.errors import ConfigError
+from treadle.core.spec import PartSpec
+from treadle.core.types import Completion, Json, Message, Request, Role, ToolCall, ToolSpec
+from treadle.models.protocol import Watch
+from treadle.teacher.completion import digest, make_completion, stream
+from treadle.teacher.facts import Facts, find_facts, text_of
+from treadle.teacher.oracle import check_rate
+from treadle.teacher.play import Manner
+from treadle.teacher.working.agent import answer_as_agent
+from treadle.teacher.writers.judge import judge
+from treadle.teacher.writers.scenario import write_scenario
+from treadle.teacher.writers.topics import write_topics
+from treadle.teacher.writers.user import write_user_turn
+
+TEACHER = "teacher"
+
+_WRITERS: Mapping[str, Callable[[Facts, Sequence[Message], float], Json]] = {
+    "subtopics": lambda facts, messages, rate: write_topics(facts, rate),
+    "scenario": lambda facts, messages, rate: write_scenario(facts),
+    "user_turn": lambda facts, messages, rate: write_user_turn(facts, messages),
+    "judgement": lambda facts, messages, rate: judge(facts),
+}
+"""The writers by the fact `write`. The last argument is the probability of a mistake."""
+
+
+class TeacherModel:
+    """A model for the whole generation of a dataset."""
+
+    def __init__(self, *, mistake_rate: float = 0.0) -> None:
+        self._manner = Manner(mistake_rate=check_rate(mistake_rate))
+        self.model = TEACHER if mistake_rate == 0 else f"{TEACHER}:{mistake_rate:g}"
+        """The name in the completions."""
+        self.name = f"mock:{self.model}"
+        self.part = PartSpec(name=self.name)
+        """The description for the agent spec."""
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """Return the answer to a request with facts, or the agent's next message."""
+        completion = self.complete(
+            list(request.messages),
+            request.tools,
+            schema=request.output_schema,
+            required=request.required_tool,
+        )
+        if watch.on_delta is not None:
+            for delta in stream(completion.message):
+                watch.on_delta(delta)
+        return completion
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        max_calls: int | None = None,
+        schema: dict[str, Json] | None = None,
+        required: str | None = None,
+    ) -> Completion:
+        """Return the message that follows `messages`, with at most `max_calls` calls of `tools`.
+
+        A final answer fits `schema`. If `required` names a tool, that tool is called.
+        """
+        facts = find_facts(messages)
+        write = None if facts is None else _WRITERS.get(text_of(facts, "write"))
+        if facts is not None and write is not None:
+            message = _deliver(write(facts, messages, self._manner.mistake_rate), required)
+        else:
+            message = answer_as_agent(messages, tools, self._manner, max_calls, schema, required)
+        key = f"{len(messages)}/{messages[-1].content if messages else ''}"
+        return make_completion(message, messages, self.model, f"teacher-{digest(key)}")
+
+
+def make_teacher(name: str) -> TeacherModel:
+    """Return the model `teacher`, or `teacher:RATE` with a rate of mistakes. Raises: `ConfigError` for another
+    name."""
+    stem, colon, rate = name.partition(":")
+    try:
+        if stem == TEACHER:
+            return TeacherModel(mistake_rate=float(rate) if colon else 0.0)
+    except ValueError:
+        pass
+    raise ConfigError(
+        f"there is no built-in model {name!r}; there are 'echo', '{TEACHER}', and '{TEACHER}:RATE' with a rate of "
+        "mistakes from 0 to 1"
+    )
+
+
+def _deliver(value: Json, required: str | None) -> Message:
+    """Return the message that gives `value` as its text, or as the arguments of the tool `required`."""
+    text = msgspec.json.encode(value).decode()
+    if required is None:
+        return Message(Role.ASSISTANT, text)
+    return Message(Role.ASSISTANT, tool_calls=(ToolCall(f"call_{digest(text)}", required, text),))

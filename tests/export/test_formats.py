@@ -1,0 +1,125 @@
+"""Row formats: what each keeps, says that it loses, and refuses."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from treadle import ExportError
+from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
+from treadle.export import FORMATS, Lineage, Row, encode_row, find_losses, read_row
+from treadle.export.exporter import decode_rows
+from treadle.export.losses import Loss
+
+NAMES = FORMATS.names()
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+some = texts.filter(bool)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def calls(draw: st.DrawFn, step: int) -> tuple[ToolCall, ...]:
+    made = []
+    for index in range(draw(st.integers(1, 3))):
+        arguments = draw(st.dictionaries(texts, json_values, max_size=3))
+        text = json.dumps(arguments, ensure_ascii=False, indent=draw(st.sampled_from([None, 1])))
+        made.append(
+            ToolCall(
+                draw(st.sampled_from(["c{}{}", "call_{}/{}", "abcdefg{}{}"])).format(step, index),
+                draw(st.sampled_from(["read", "write"])),
+                text,
+            )
+        )
+    return tuple(made)
+
+
+@st.composite
+def transcripts(draw: st.DrawFn) -> tuple[Message, ...]:
+    messages = [Message(Role.SYSTEM, draw(some))] if draw(st.booleans()) else []
+    step = 0
+    for _ in range(draw(st.integers(1, 2))):
+        messages.append(Message(Role.USER, draw(texts)))
+        for _ in range(draw(st.integers(0, 2))):
+            made = draw(calls(step := step + 1))
+            messages.append(Message(Role.ASSISTANT, draw(texts), made, reasoning=draw(st.none() | some)))
+            messages += [
+                Message(Role.TOOL, draw(texts), (), item.call_id, item.name, draw(st.booleans()))
+                for item in made
+            ]
+        messages.append(Message(Role.ASSISTANT, draw(texts), reasoning=draw(st.none() | some)))
+    return tuple(messages)
+
+
+TOOLS = tuple(
+    [
+        ToolSpec(
+            name, f"Runs {name}.", {"type": "object", "properties": {"a": {"enum": [1, "b", None]}}}, effect
+        )
+        for name, effect in (("read", Effect.PURE), ("write", Effect.ONCE))
+    ]
+)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    messages = draw(transcripts())
+    errors = tuple([item.call_id for item in messages if item.is_error and item.call_id])
+    return Row(
+        messages, draw(st.sampled_from([(), TOOLS])), Lineage("r", "m", "completed", "h", tool_errors=errors)
+    )
+
+
+def write(row: Row, name: str, **options: Any) -> dict[str, Any]:
+    """Return a row as a reader of the file gets it."""
+    row_format = FORMATS.load(name)
+    lines = encode_row(row, row_format, **options).split(b"\n")
+    ((_, raw),) = decode_rows(lines, row_format)
+    return raw
+
+
+def turn(row: Row, name: str, **options: Any) -> Row:
+    """Return a row after it was written and read in a format."""
+    return read_row(write(row, name, **options), FORMATS.load(name))
+
+
+def can_hold(row: Row, name: str) -> bool:
+    try:
+        return bool(write(row, name))
+    except ExportError:
+        return False
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "custom"])
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(row=rows())
+def test_a_format_loses_only_what_it_says(name: str, row: Row) -> None:
+    assume(can_hold(row, name))
+    losses = set(find_losses(row, turn(row, name, with_reasoning=True)))
+    assert losses <= set(FORMATS.load(name).losses) - {Loss.REASONING}
+
+
+@pytest.mark.parametrize("names", [*itertools.permutations(NAMES[:-1], 2)])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(row=rows())
+def test_a_row_that_came_from_a_format_keeps_in_another_what_both_keep(
+    names: tuple[str, str], row: Row
+) -> None:
+    first, second = names
+    assume(can_hold(row, first) and can_hold(row, second))
+    once = turn(row, first, with_reasoning=True)
+    twice = turn(once, second, with_reasoning=True)
+    assert set(find_losses(once, twice)) <= set(FORMATS.load(second).losses) - {Loss.REASONING}
+    both = {*FORMATS.load(first).losses, *FORMATS.load(second).losses} - {Loss.REASONING}
+    assert set(find_losses(row, twice)) <= both
+
+
+@given(row=rows())
+def test_the_format_treadle_loses_nothing(row: Row) -> None:
+    assert turn(row, "treadle") == row
