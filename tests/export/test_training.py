@@ -58,7 +58,10 @@ def rows() -> list[Row]:
         replace(
             message,
             tool_calls=tuple(
-                [replace(call, arguments=call.arguments.replace(', "n": null', "")) for call in message.tool_calls]
+                [
+                    replace(call, arguments=call.arguments.replace(', "n": null', ""))
+                    for call in message.tool_calls
+                ]
             ),
         )
         for message in row.messages
