@@ -192,6 +192,7 @@ class HuggingFace(Section):
     private: bool = False
     """True to make the repository private."""
     tags: list[str] = []
+    """The tags of the dataset."""
 
 
 class Kaggle(Section):
@@ -200,8 +201,11 @@ class Kaggle(Section):
     handle: str
     """The dataset, as `owner/name`."""
     tags: list[str] = []
+    """The tags of the dataset."""
     description: str = ""
+    """The description of the dataset; by default, the one of its card."""
     version_notes: str = ""
+    """What is new in this version."""
 
 
 class Publish(Section):
