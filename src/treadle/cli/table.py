@@ -83,6 +83,10 @@ DATASET = {
         "treadle.cli.dataset.convert:convert",
         "Convert rows from one format to another, and say what they lose.",
     ),
+    "pairs": Command(
+        "treadle.cli.dataset.pairs:pairs",
+        "Write preference pairs from runs that were forked from each other.",
+    ),
 }
 
 _RUN, _INSPECT, _DATA = "Run", "Inspect and export", "Training data"
