@@ -87,6 +87,10 @@ DATASET = {
         "treadle.cli.dataset.report:report",
         "Write a report with pictures, as one HTML file that needs no network.",
     ),
+    "pairs": Command(
+        "treadle.cli.dataset.pairs:pairs",
+        "Write preference pairs from runs that were forked from each other.",
+    ),
 }
 
 _RUN, _INSPECT, _DATA = "Run", "Inspect and export", "Training data"
