@@ -1,7 +1,7 @@
 """Requests in which tools, calls and results are text, as models without native tool calling get them.
 
-The format is recognised by the description of the tools in the system message. That works for hermes, qwen3_coder
-and mistral; the descriptions of the other formats do not tell which one is meant.
+The format is recognised by the description of the tools in the system message. That works for hermes,
+qwen3_coder, glm45 and mistral; the descriptions of the other formats do not tell which one is meant.
 """
 
 import json
@@ -70,21 +70,24 @@ def _recognise(system: str) -> tuple[str, tuple[ToolSpec, ...]] | None:
     tools = tuple(_find_tools(system))
     if not tools:
         return None
-    found = [format for format in FORMATS.names() if _describes(system, tools, format)]
+    written = {format: _describe(tools, format) for format in FORMATS.names()}
+    # A short description may be a part of a longer one.
+    longest = max([len(text) for text in written.values() if text in system], default=0)
+    found = [format for format, text in written.items() if text in system and len(text) == longest]
     if len(found) > 1:
         raise RequestError(
-            "the built-in teacher cannot tell in which text format it has to call tools; use hermes, qwen3_coder or "
-            f"mistral, and not one of {', '.join(found)}",
+            "the built-in teacher cannot tell in which text format it has to call tools: the description fits "
+            f"{', '.join(found)}; use hermes, qwen3_coder, glm45 or mistral",
             status=400,
         )
-    return (found[0], tools) if found else None
+    return (found[0], tools) if found and longest else None
 
 
-def _describes(system: str, tools: Sequence[ToolSpec], format: str) -> bool:
+def _describe(tools: Sequence[ToolSpec], format: str) -> str:
     try:
-        return render_tools(tools, format) in system
+        return render_tools(tools, format)
     except (FormatError, ValueError):
-        return False
+        return ""
 
 
 def _find_tools(text: str) -> list[ToolSpec]:
