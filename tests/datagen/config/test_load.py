@@ -208,6 +208,14 @@ AGENT = "topics: {prompt: a}\ntools: {use: [files]}\n"
             AGENT + "output: {include_system_message: false, system_message: a}",
             "3: output.system_message: the rows have no system message",
         ),
+        (
+            AGENT + "quality:\n  filters:\n    languge: false",
+            "5: quality.filters.languge: there is no filter 'languge'; did you mean 'language'",
+        ),
+        (
+            AGENT + "quality:\n  filters:\n    duplicates: {similarty: 1}",
+            "5: quality.filters.duplicates.similarty: the filter 'duplicates' has no setting 'similarty'",
+        ),
         (AGENT + 'models: {judge: "mock:teacher"}', "3: models.judge: this model would never be asked"),
     ],
 )
