@@ -83,6 +83,10 @@ DATASET = {
         "treadle.cli.dataset.convert:convert",
         "Convert rows from one format to another, and say what they lose.",
     ),
+    "report": Command(
+        "treadle.cli.dataset.report:report",
+        "Write a report with pictures, as one HTML file that needs no network.",
+    ),
     "pairs": Command(
         "treadle.cli.dataset.pairs:pairs",
         "Write preference pairs from runs that were forked from each other.",
@@ -129,7 +133,7 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "dataset": Group(
         DATASET,
-        "Show, count, verify, split, merge and convert datasets.",
+        "Show, count, verify, split, merge and convert datasets, and report on them.",
         ("treadle dataset stats dataset", "treadle dataset show dataset 3"),
         _DATA,
     ),

@@ -20,7 +20,7 @@ _FORMATS = {
 }
 
 
-Fill: TypeAlias = "Callable[[str, Mapping[str, Json]], Json]"
+Fill: TypeAlias = Callable[[str, Mapping[str, Json]], Json]
 """A function of a property's name and schema that returns its value; `None` leaves it to `make_instance`."""
 
 

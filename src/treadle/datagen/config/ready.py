@@ -41,7 +41,7 @@ def _check_files(config: Config) -> Iterator[Problem]:
             text = f"there is no file {str(path)!r}; paths are relative to this file"
             yield Problem(("quality", "evaluation_sets", number), text)
     try:
-        open_environments(config.tools, config.seed)
+        open_environments(config.tools.model_copy(update={"use": [], "definitions": []}), config.seed)
     except TreadleError as error:
         yield Problem(("tools", "files"), str(error))
 
@@ -84,7 +84,7 @@ def _check_tasks(config: Config, name: str) -> Iterator[Problem]:
         return
     used = {part.name for part in config.tools.parts()}
     missing = [tool for tool in needed if tool not in used]
-    if missing and not used & {"vfs"}:
+    if used and missing:
         yield Problem(("tools", "use"), f"the tasks of {name!r} need the toolset {missing[0]!r}; add it")
 
 

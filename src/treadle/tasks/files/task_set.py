@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, lru_cache
+from functools import cached_property, lru_cache
 
 from treadle.agent.task import Grade
 from treadle.core.errors import ConfigError

@@ -1,7 +1,8 @@
 """The teacher as an agent: finds in the transcript what it is asked for, and makes the next step of that."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +21,11 @@ from treadle.teacher.working.talks.talk import Reply
 
 _PATH = re.compile(r"[\w.-]*\w(?:/[\w. -]*\w)*\.\w+|[\w.-]+(?:/[\w.-]*\w)+")
 _ASKS_FOR_PATH = "Which file do you mean? Please give me its path."
-_ASKS_FOR_ARGUMENT = "Which value should I use for {name}? Please give it as {name} = ..."
+_ASKS_FOR_ARGUMENT = "For this call I need {name}. What is its value? You can write it as {name} = ..."
+
+
+_IS_REASONING = re.compile("reason|thought|thinking|explanation|steps", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[.?!]) ")
 
 
 class _Job(Struct, frozen=True):
@@ -62,8 +67,17 @@ def answer_as_agent(
         )
     if schema is None or message.tool_calls:
         return message
-    fitting = make_instance(schema, message.content)
+    fitting = make_instance(schema, message.content, partial(_fill, message))
     return msgspec.structs.replace(message, content=msgspec.json.encode(fitting).decode())
+
+
+def _fill(message: Message, name: str, schema: Mapping[str, Json]) -> Json:
+    """Return the value of a field for reasoning in an answer that must fit a schema; `None` for other fields."""
+    if not _IS_REASONING.search(name) or not message.reasoning:
+        return None
+    sentences = [part for part in _SENTENCE.split(message.reasoning) if part]
+    kind = schema.get("type")
+    return sentences if kind == "array" else message.reasoning if kind == "string" else None
 
 
 def _positions(messages: Sequence[Message]) -> list[int]:
@@ -81,7 +95,7 @@ def _find_job(messages: Sequence[Message], asked: Sequence[int], tools: Sequence
     text, start = messages[asked[-1]].content, asked[-1] + 1
     request = find_request(text)
     if request is None and len(asked) > 1:
-        request = _complete(find_request(messages[asked[-2]].content), text)
+        request = _complete(find_request(messages[asked[-2]].content), text, tools)
     if request is None:
         return _Job(start, _look_around(text, Kit(tools)))
     if request.is_restatement:
@@ -120,16 +134,17 @@ def _after_hint(path: str, work: Solver, kit: Kit) -> Work:
     return (yield from work)
 
 
-def _complete(request: Request | None, reply: str) -> Request | None:
+def _complete(request: Request | None, reply: str, tools: Sequence[ToolSpec]) -> Request | None:
     """Return a request that lacked a fact, with the fact from the user's reply."""
     if request is None:
         return None
     if request.errand is not None and request.errand.is_gapped:
         path = _PATH.search(reply)
         return None if path is None else Request(errand=request.errand.fill(path[0]))
-    if request.wishes is not None and (more := read_arguments(reply)):
-        return Request(wishes=request.wishes.complete(more))
-    return None
+    gap = None if request.wishes is None else find_gap(request.wishes, tools)
+    if request.wishes is None or gap is None:
+        return None
+    return Request(wishes=request.wishes.complete(read_arguments(reply) or {gap: reply.strip()}))
 
 
 def _restate(messages: Sequence[Message]) -> Reply:

@@ -30,7 +30,8 @@ _OCCASION = split(
     "on my first day back"
 )
 _ACTION = split(
-    "asked about|complained about|brought up|wants to close|doubts our figures on|is curious about|has to sign off|"
+    "asked about|complained about|brought up|wants to close|doubts our figures on|is curious about|"
+    "has to sign off on|"
     "needs proof for|started a discussion on|reminded me of|wants an update on|is rewriting the rules for|"
     "handed me everything on|insists on a second look at|lost the overview of|promised an answer on|"
     "opened a ticket about|is preparing a talk on|cannot let go of|made a bet about|found a gap in|"
@@ -190,13 +191,6 @@ _ASKS = (
     "Great, next one:",
     "Thank you. Something else came up:",
 )
-_THANKS = (
-    "Thanks, that is all I needed.",
-    "Perfect, thank you.",
-    "Great, that settles it. Thanks.",
-    "Good, that is it. Have a nice day.",
-    "That is what I wanted to know, thank you.",
-)
 
 
 def tell(fact: str, *key: Json) -> str:
@@ -207,8 +201,3 @@ def tell(fact: str, *key: Json) -> str:
 def ask_more(request: str, *key: Json) -> str:
     """Return a user's further request."""
     return f"{Draw(str(key)).pick(_ASKS)}\n\n{request}"
-
-
-def thank(*key: Json) -> str:
-    """Return a user's last message."""
-    return Draw(str(key)).pick(_THANKS)

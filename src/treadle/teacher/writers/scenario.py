@@ -51,6 +51,8 @@ class Draft(Struct, frozen=True):
     """The paths of the files that the agent shall create."""
     used: frozenset[str] = frozenset()
     """The paths that the request names."""
+    is_task: bool = False
+    """True if the request is the task of the environment."""
 
 
 class _Scene(Struct, frozen=True):
@@ -69,9 +71,12 @@ class _Scene(Struct, frozen=True):
         return things_of(self.topic)
 
 
-def write_scenario(facts: Facts) -> Json:
-    """Return the message, the goal, what is withheld, the signs of success and the files that will be created."""
-    scene = _read(facts)
+def write_scenario(facts: Facts, tries: int = 0) -> Json:
+    """Return the message, the goal, what is withheld, the signs of success and the files that will be created.
+
+    After `tries` scenarios that could not be used, another one is written.
+    """
+    scene = _read(facts, tries)
     draft = _draft(scene, text_of(facts, "conversation"))
     topic = scene.topic[-1] if scene.topic else "our work"
     message = frame(draft.request, topic, object_of(facts, "persona"), scene.draw)
@@ -83,6 +88,8 @@ def write_scenario(facts: Facts) -> Json:
         "withheld": draft.withheld,
         "success": [_SUCCESS.get(scene.kind, _SUCCESS[""])],
         "new_files": list(draft.makes),
+        # The check of a task grades the last answer, which is not that of the task if there are further requests.
+        "is_task": draft.is_task and not further,
     }
 
 
@@ -94,10 +101,10 @@ _SUCCESS: Mapping[str, str] = {
 }
 
 
-def _read(facts: Facts) -> _Scene:
+def _read(facts: Facts, tries: int) -> _Scene:
     topic = texts_of(facts, "topic")
     kind = text_of(facts, "kind")
-    key = [str(number_of(facts, "seed", 0)), kind, *topic, *texts_of(facts, "feedback")]
+    key = [str(number_of(facts, "seed", 0)), str(tries), kind, *topic, *texts_of(facts, "feedback")]
     heads: dict[str, str] = {}
     others: set[str] = set()
     for item in objects_of(facts, "files"):
@@ -159,8 +166,8 @@ def _draft_task(scene: _Scene) -> Draft | None:
         return None
     if scene.kind == "recovery":
         hint = scene.draw.pick(HINTS).render({"path": free_path(scene.shelf, scene.draw, ".md")})
-        return Draft((hint, scene.task.strip()))
-    return Draft((scene.task.strip(),))
+        return Draft((hint, scene.task.strip()), is_task=True)
+    return Draft((scene.task.strip(),), is_task=True)
 
 
 def _draft_errand(scene: _Scene) -> Draft | None:
@@ -216,7 +223,7 @@ def _follow_ups(scene: _Scene, draft: Draft, count: int) -> list[str]:
     ]
     shelf = Shelf({path: scene.shelf.heads[path] for path in readable})
     errands = [errand for errand in ERRANDS if errand.needs == ("read",) and "single" in errand.kinds]
-    for _ in range(max(0, count)):
+    for _ in range(20 * max(0, count)):
         if scene.kind not in _QUIET and readable and Kit(scene.tools).can("read") and scene.draw.chance(0.7):
             errand = scene.draw.pick(errands)
             values = errand.draw(shelf, scene.draw)
@@ -234,4 +241,6 @@ def _follow_ups(scene: _Scene, draft: Draft, count: int) -> list[str]:
             )
         if text not in made:
             made.append(text)
+        if len(made) == count:
+            break
     return made

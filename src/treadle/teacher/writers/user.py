@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from treadle.core.types import Json, Message, Role
 from treadle.teacher.facts import Facts, number_of, text_of
-from treadle.teacher.writers.framing import ask_more, tell, thank
+from treadle.teacher.writers.framing import ask_more, tell
 
 FOLLOW_UP = "Afterwards: "
 """How a line of the goal begins that has a further request."""
@@ -27,7 +27,7 @@ def write_user_turn(facts: Facts, messages: Sequence[Message]) -> Json:
     left = [request for request in requests if not any([_has(text, request) for text in said])]
     if left and number_of(facts, "turns_left", 0) > len(said):
         return {"message": ask_more(left[0], *key), "is_done": False}
-    return {"message": thank(*key), "is_done": True}
+    return {"message": "", "is_done": True}
 
 
 def _has(said: str, text: str) -> bool:
