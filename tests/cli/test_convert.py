@@ -28,10 +28,8 @@ def test_rows_go_there_and_back(cli: Cli) -> None:
     back = cli("dataset", "convert", "s.jsonl", "--to", "treadle")
     assert back.err == "2 rows converted from sharegpt to treadle\n"
     assert [line["lineage"]["run_id"] for line in back.lines] == ["a", "b"]
-    assert (
-        back.lines[0]["messages"]
-        == json.loads((cli.folder / "rows.jsonl").read_text().splitlines()[0])["messages"]
-    )
+    first = json.loads((cli.folder / "rows.jsonl").read_text().splitlines()[0])
+    assert back.lines[0]["messages"] == first["messages"]
 
 
 def test_what_is_lost_is_said_for_each_kind(cli: Cli) -> None:

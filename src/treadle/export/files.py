@@ -38,10 +38,10 @@ def read_objects(path: Path, format: str) -> Iterator[tuple[str, dict[str, Json]
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from error
 
 
-def detect_format(path: Path) -> str:
-    """Return the name of the format of a file or folder of rows, by its first rows.
+def detect_format(path: Path) -> str | None:
+    """Return the name of the format of a file or folder of rows, by its first rows; `None` if they fit no format.
 
-    Raises: `ConfigError` if the first rows fit no format, or if there is no such file; `ExportError`.
+    Raises: `ConfigError` if there is no such file, or if it has no rows; `ExportError` if it is damaged.
     """
     # A row in a file of its own is found by its first line, so a format with one line for each row serves here.
     sample = [raw for _, raw in islice(read_objects(path, "treadle"), _MAX_SAMPLED)]
@@ -55,7 +55,7 @@ def detect_format(path: Path) -> str:
         for name, count in fits.items():
             if count >= least:
                 return name
-    raise ConfigError(f"the format of {str(path)!r} cannot be told; give one of {', '.join(FORMATS.names())}")
+    return None
 
 
 class RowWriter:

@@ -87,6 +87,9 @@ def convert(
     if is_json and out is None:
         raise ConfigError("--json prints the counts on standard output; give --out for the rows")
     found = from_ if from_ is not None else detect_format(source)
+    if found is None:
+        names = ", ".join(FORMATS.names())
+        raise ConfigError(f"{str(source)!r} is in no known format; give --from with one of {names}")
     conversion = _Conversion(found, to, has_reasoning)
     with ExitStack() as stack:
         advance = stack.enter_context(bar("converting", None, is_json=out is None))
