@@ -83,6 +83,14 @@ DATASET = {
         "treadle.cli.dataset.convert:convert",
         "Convert rows from one format to another, and say what they lose.",
     ),
+    "report": Command(
+        "treadle.cli.dataset.report:report",
+        "Write a report with pictures, as one HTML file that needs no network.",
+    ),
+    "pairs": Command(
+        "treadle.cli.dataset.pairs:pairs",
+        "Write preference pairs from runs that were forked from each other.",
+    ),
 }
 
 _RUN, _INSPECT, _DATA = "Run", "Inspect and export", "Training data"
@@ -91,6 +99,11 @@ _SETUP, _OFFLINE = "Models, tools and tasks", "Try it offline"
 COMMANDS: dict[str, Command | Group] = {
     "run": Command("treadle.cli.run:run", "Run a model with tools on a text or a task.", _RUN),
     "chat": Command("treadle.cli.chat:chat", "Chat with a model that has tools.", _RUN),
+    "generate": Command(
+        "treadle.cli.generate:generate",
+        "Generate training data: conversations in which an agent uses real tools, checked one by one.",
+        _DATA,
+    ),
     "resume": Command(
         "treadle.cli.resume:resume",
         "Resume a run that was interrupted, failed, or is waiting for an answer.",
@@ -125,7 +138,7 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "dataset": Group(
         DATASET,
-        "Show, count, verify, split, merge and convert datasets.",
+        "Show, count, verify, split, merge and convert datasets, and report on them.",
         ("treadle dataset stats dataset", "treadle dataset show dataset 3"),
         _DATA,
     ),

@@ -197,7 +197,7 @@ AGENT = "topics: {prompt: a}\ntools: {use: [files]}\n"
         (AGENT + 'generation: {num_samples: "0%"}', "3: generation.num_samples: '0%' is no sample"),
         (
             AGENT + "output: {formats: [trll]}",
-            "3: output.formats.0: unknown format 'trll'; did you mean 'trl'?",
+            "3: output.formats.0: unknown format 'trll'; did you mean 'trl' or",
         ),
         (
             AGENT + 'output: {splits: {"a/b": 1}}',

@@ -45,7 +45,8 @@ def _check_conversation(config: Config) -> Iterator[Problem]:
     conversation, tools = config.generation.conversation, config.tools
     path = ("generation", "conversation")
     has_tools = bool(tools.use or tools.definitions)
-    if conversation.type == "agent" and not has_tools:
+    has_tasks = isinstance(tools.files, str) and tools.files.startswith("tasks:")
+    if conversation.type == "agent" and not has_tools and not has_tasks:
         hint = "; your files need 'use: [files]'" if tools.files is not None else ""
         yield Problem(
             ("tools", "use"),

@@ -15,7 +15,7 @@ from treadle.datagen.config.model import Config, Role
 from treadle.datagen.config.parts import used_roles
 from treadle.datagen.config.tokens import Load, assume_loads
 from treadle.journal.protocol import Journal, RunFilter
-from treadle.models.protocol import Model, estimate_cost_usd
+from treadle.models.protocol import Model, estimate_cost_usd, part_of
 
 Part = Literal["topic", "scenario", "sample", "user", "judge"]
 PARTS: Mapping[Role, Part] = {
@@ -176,7 +176,8 @@ def measure(journal: Journal, kept: int = 0, tried: int = 0) -> Measured | None:
             calls=sum(run.steps for run in runs) / count,
             input_tokens=sum(run.input_tokens for run in runs) / count,
             output_tokens=sum(run.output_tokens for run in runs) / count,
-            seconds=sum(run.updated_at - run.created_at for run in runs) / count,
+            # The time of the user's session is within that of the agent's.
+            seconds=0 if role == "user" else sum(run.updated_at - run.created_at for run in runs) / count,
             cost_usd=None if None in costs else sum(cost for cost in costs if cost) / count,
         )
     if not loads:
@@ -206,7 +207,7 @@ def _estimate_role(
 
 def is_free(model: Model) -> bool:
     """Return whether a model works in this process and costs nothing."""
-    return model.name.partition(":")[0] in ("mock", "echo", "teacher")
+    return part_of(model).name.partition(":")[0] in ("mock", "oracle")
 
 
 def _price(model: Model, usage: Usage) -> float | None:

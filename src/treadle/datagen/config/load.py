@@ -17,6 +17,7 @@ from treadle.datagen.config.deepfabric.read import dedent_sections, map_deepfabr
 from treadle.datagen.config.document import Document, KeyPath, Problem, read_document
 from treadle.datagen.config.faults import explain_faults
 from treadle.datagen.config.model import Config
+from treadle.datagen.config.ready import find_obstacles
 from treadle.tools.resolve import FILE
 
 
@@ -61,6 +62,20 @@ def load_config(path: str | Path) -> Loaded:
     if problems:
         raise loaded.error(problems)
     return loaded
+
+
+def check_plan(config: Config | Loaded, leaves: int | None = None) -> None:
+    """Check what the file alone does not show: models with their keys and prices, files, tools, the output, and
+    limits that the estimate exceeds. No request is sent, and no server is started.
+
+    `leaves` is the number of leaf topics, if they are there. For a `Loaded`, mistakes have their lines.
+    Raises: `ConfigError` that lists all mistakes.
+    """
+    problems = find_obstacles(config.config if isinstance(config, Loaded) else config, leaves)
+    if problems and isinstance(config, Loaded):
+        raise config.error(problems)
+    if problems:
+        raise ConfigError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
 
 
 def _read(file: Path) -> tuple[Document, tuple[str, ...]]:

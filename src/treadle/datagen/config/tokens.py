@@ -6,10 +6,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from treadle.agent.task import task_set
 from treadle.core.errors import TreadleError
+from treadle.core.spec import PartSpec
 from treadle.datagen.config.model import Config, Role
+from treadle.datagen.scenarios.environment import MAX_LISTED_FILES
+from treadle.datagen.scenarios.kinds import possible_kinds
 from treadle.datagen.scenarios.types import Kind
-from treadle.tools.resolve import TOOLSETS, resolve_tools
+from treadle.tools.resolve import resolve_tools
 
 CHARS_PER_TOKEN = 4
 TOOL_TOKENS = 120
@@ -18,7 +22,6 @@ SERVER_TOOLS = 8
 """How many tools a server is expected to have."""
 HEAD_TOKENS = 100
 """What a scenario writer is told about a file."""
-MAX_HEADS = 24
 RESULT_TOKENS = 250
 CALL_TOKENS = 80
 ANSWER_TOKENS = 220
@@ -75,7 +78,7 @@ def assume_loads(config: Config) -> tuple[dict[Role, Load], dict[Role, str]]:
     }
     texts: dict[Role, str] = {
         "topics": f"an answer with {topics.degree} topics has {14 * topics.degree + 20} tokens",
-        "scenarios": f"a scenario has 180 tokens; its prompt has {tools:,} for the tools and {files:,} for the files",
+        "scenarios": f"a scenario has 180 tokens, its prompt {tools:,} for the tools and {files:,} for the files",
         "agent": f"a conversation has {turns:g} turns with {steps:.1f} steps with calls and an answer each; a call "
         f"has {CALL_TOKENS} tokens, a result {RESULT_TOKENS}, an answer {answer}"
         if is_agent
@@ -90,9 +93,8 @@ def assume_loads(config: Config) -> tuple[dict[Role, Load], dict[Role, str]]:
 def tool_tokens(config: Config) -> int:
     """Return the length of the definitions of the tools. Those of servers are guessed: none is started or asked."""
     total = _count(msgspec.json.encode(config.tools.definitions).decode()) if config.tools.definitions else 0
-    for part in config.tools.parts():
-        kind = f"{part.name.partition(':')[0]}:" if ":" in part.name else part.name
-        if kind in _WORKS_ON_SERVERS or kind not in TOOLSETS.table:
+    for part in toolsets_of(config):
+        if is_server(part.name):
             total += SERVER_TOOLS * TOOL_TOKENS
             continue
         try:
@@ -103,18 +105,52 @@ def tool_tokens(config: Config) -> int:
     return total
 
 
+def toolsets_of(config: Config) -> tuple[PartSpec, ...]:
+    """Return the toolsets of the agent: without any, those of the task set."""
+    tools = config.tools
+    if (
+        tools.use
+        or tools.definitions
+        or not (isinstance(tools.files, str) and tools.files.startswith("tasks:"))
+    ):
+        return tools.parts()
+    try:
+        task = next(iter(task_set(tools.files.removeprefix("tasks:"))), None)
+    except TreadleError:
+        return ()
+    return () if task is None else tuple([PartSpec(name=name) for name in task.tools])
+
+
+def is_server(name: str) -> bool:
+    """Return whether a toolset starts or asks a server to learn its tools."""
+    kind = f"{name.partition(':')[0]}:" if ":" in name else name
+    return kind in _WORKS_ON_SERVERS
+
+
+def largest_prompts(config: Config) -> dict[Role, int]:
+    """Return the length of the longest prompt that each role is expected to get."""
+    loads, _ = assume_loads(config)
+    found: dict[Role, int] = {
+        role: round(load.input_tokens / max(1.0, load.calls)) for role, load in loads.items()
+    }
+    # The last prompt of a conversation has everything before it, and the longest one has the most turns.
+    turns = config.generation.conversation.max_turns
+    found["agent"] += round(turns * ANSWER_TOKENS + turns * _steps(config) * (CALL_TOKENS + RESULT_TOKENS))
+    return found
+
+
 def file_tokens(config: Config) -> int:
     """Return the length of what a scenario writer is told about the files."""
     files = config.tools.files
     if files is None:
         return 0
     if isinstance(files, Mapping):
-        return sum(min(HEAD_TOKENS, 20 + _count(text)) for text in list(files.values())[:MAX_HEADS])
+        return sum(min(HEAD_TOKENS, 20 + _count(text)) for text in list(files.values())[:MAX_LISTED_FILES])
     if files.startswith("tasks:"):
         return 4 * HEAD_TOKENS
     folder = Path(files)
     names = (
-        [item for item, _ in zip(folder.rglob("*"), range(MAX_HEADS), strict=False)]
+        [item for item, _ in zip(folder.rglob("*"), range(MAX_LISTED_FILES), strict=False)]
         if folder.is_dir()
         else []
     )
@@ -123,10 +159,13 @@ def file_tokens(config: Config) -> int:
 
 def _steps(config: Config) -> float:
     """Return the mean number of steps with calls in a turn."""
-    weights = {kind: weight for kind, weight in config.generation.kinds.items() if weight} or dict.fromkeys(
-        Kind, 1.0
+    weights = possible_kinds(
+        config.generation.kinds,
+        has_tools=True,
+        max_calls=config.tools.max_calls,
+        max_steps=config.tools.max_steps,
     )
-    mean = sum(_STEPS[kind] * weight for kind, weight in weights.items()) / sum(weights.values())
+    mean = sum(_STEPS[kind] * weight for kind, weight in weights.items()) / (sum(weights.values()) or 1)
     return min(mean, config.tools.max_steps - 1)
 
 

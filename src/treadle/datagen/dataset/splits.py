@@ -5,22 +5,24 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO
+from shutil import rmtree
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ExportError
-from treadle.core.types import Message, Role
+from treadle.core.types import Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.rows import read_config, read_entries
 from treadle.datagen.dataset.shares import Unions, apportion, assign
-from treadle.datagen.topics.graph import TopicGraph, topic_id
-from treadle.export.exporter import FORMATS, encode_row
+from treadle.datagen.dataset.topics import read_topics
+from treadle.datagen.topics.graph import topic_id
+from treadle.export.exporter import FORMATS
+from treadle.export.files import open_writer
+from treadle.export.parquet import write_parquet
 from treadle.export.rows import Row
-from treadle.export.whole import whole_file, write_whole
+from treadle.export.whole import write_whole
 
 
 class Split(Struct, frozen=True):
@@ -69,10 +71,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     formats: tuple[str, ...] = ("trl",)
     seed: int = 0
     parquet: bool = False
-    system_message: str | None = None
-    """The system message of all rows; `None` keeps that of each row."""
-    has_system_message: bool = True
-    """False to write the rows without a system message."""
 
     @classmethod
     def of(cls, config: Config) -> "Plan":
@@ -83,8 +81,6 @@ class Plan(Struct, frozen=True, kw_only=True):
             formats=tuple(output.formats),
             seed=config.seed,
             parquet=output.parquet,
-            system_message=output.system_message,
-            has_system_message=output.include_system_message,
         )
 
     @classmethod
@@ -173,8 +169,7 @@ def key_of(row: Row) -> str:
 def _group(path: Path) -> tuple[Counter[str], Unions]:
     """Return the number of rows of each topic, and the topics that have to stay together.
 
-    Topics stay together if one is the other's subtopic, in the rows' paths or by a cross-link, or if both end in
-    the same text.
+    Topics stay together if one is the other's subtopic, in the paths of the rows or by a cross-link of the graph.
     """
     sizes: Counter[str] = Counter()
     paths: dict[str, tuple[str, ...]] = {}
@@ -184,9 +179,7 @@ def _group(path: Path) -> tuple[Counter[str], Unions]:
         if sample is not None and sample.topic:
             paths.setdefault(key, sample.topic)
     unions = Unions()
-    texts: dict[str, str] = {}
     for key, names in paths.items():
-        unions.join(key, texts.setdefault(" ".join(names[-1].casefold().split()), key))
         for length in range(1, len(names)):
             if (above := topic_id(names[:length])) in sizes:
                 unions.join(key, above)
@@ -197,9 +190,8 @@ def _group(path: Path) -> tuple[Counter[str], Unions]:
 
 def _find_links(path: Path, keys: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield each topic among `keys` that is below another one of them in the topics of a dataset, with that one."""
-    if not path.is_dir() or not Folder(path).topics.exists():
-        return
-    topics = msgspec.json.decode(Folder(path).topics.read_bytes(), type=TopicGraph).topics
+    graph = read_topics(path)
+    topics = {} if graph is None else graph.topics
     for key in keys:
         above, waiting = {key}, [key]
         while waiting:
@@ -229,35 +221,35 @@ def _write_files(
     path: Path, out: Path, plan: Plan, found: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """Write the rows, and return the names of the files and what they lack."""
-    folder, files = Folder(out), dict[tuple[str, str], BinaryIO]()
-    formats = {name: FORMATS.load(name) for name in plan.formats}
-    used = [name for name in plan.shares if name in set(found.values())]
+    places = {(split, name): find_place(out, split, name) for split in plan.shares for name in plan.formats}
+    places = {key: place for key, place in places.items() if key[0] in set(found.values())}
     refused: dict[str, list[str]] = defaultdict(list)
     with ExitStack() as stack:
-        for split in used:
-            for name in formats:
-                files[split, name] = stack.enter_context(whole_file(folder.split(split, name)))
+        for place in places.values():
+            if place.is_dir():
+                rmtree(place)
+        writers = {key: stack.enter_context(open_writer(key[1], place)) for key, place in places.items()}
         for entry in read_entries(path):
-            split, row = found[key_of(entry.row)], apply_system_message(entry.row, plan)
-            for name, row_format in formats.items():
+            split = found[key_of(entry.row)]
+            for name in plan.formats:
                 try:
-                    line = encode_row(row, row_format, with_reasoning=row_format.has_reasoning)
+                    writers[split, name].write(entry.row)
                 except ExportError as error:
-                    refused[folder.split(split, name).name].append(f"{entry.row_id}: {error}"[:300])
-                    continue
-                files[split, name].write(line + b"\n")
-    names = [folder.split(split, name).name for split, name in files]
-    return names, {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
+                    refused[places[split, name].name].append(f"{entry.row_id}: {error}"[:300])
+    files = [place.name for place in places.values()]
+    if plan.parquet:
+        for (split, name), place in places.items():
+            if place.is_file():
+                target = Folder(out).split(split, name, "parquet")
+                write_parquet(place, target, name)
+                files.append(target.name)
+    return files, {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
 
 
-def apply_system_message(row: Row, plan: Plan) -> Row:
-    """Return a row with the system message of the plan."""
-    if plan.has_system_message and plan.system_message is None:
-        return row
-    rest = tuple([message for message in row.messages if message.role is not Role.SYSTEM])
-    if plan.has_system_message and plan.system_message:
-        rest = (Message(Role.SYSTEM, plan.system_message), *rest)
-    return replace(row, messages=rest)
+def find_place(out: Path, split: str, format: str) -> Path:
+    """Return the file of a split in a format; a folder if each row of the format is a file of its own."""
+    place = Folder(out).split(split, format)
+    return place.with_suffix("") if FORMATS.load(format).has_own_files else place
 
 
 def _read_record(out: Path, plan: Plan) -> _Record | None:
@@ -278,7 +270,10 @@ def _replace_record(out: Path, record: _Record) -> None:
         old = []
     write_whole([msgspec.json.encode(record)], path)
     for name in set(old) - set(record.files):
-        (out / Path(name).name).unlink(missing_ok=True)
+        gone = out / Path(name).name
+        if gone.is_dir():
+            rmtree(gone)
+        gone.unlink(missing_ok=True)
 
 
 def _hash(text: str) -> str:

@@ -45,8 +45,8 @@ class Environments:
     def draw(self, spec: SampleSpec) -> Environment:
         """Return the environment of a sample.
 
-        Tasks are drawn without replacement until each has been drawn once. A sample of a kind for which the task's
-        input cannot be used has the files of the task without its input and check.
+        Tasks are drawn without replacement until each has been drawn once. A sample of a kind for which the task
+        cannot be asked has the files of the task without its input and check.
         """
         if self._tasks is None:
             return self._fixed
