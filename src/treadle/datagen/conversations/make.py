@@ -62,7 +62,8 @@ async def make_sample(
     """
     run_id = f"{spec.sample_id}-{attempt}"
     sample_id.set(spec.sample_id)
-    environment = studio.environments.draw(spec)
+    # A conversation without tools has no files: the agent could not see them.
+    environment = studio.environments.draw(spec) if studio.has_tools else Environment()
     bill = Bill()
     scenario = await _write_scenario(studio, spec, attempt, environment, feedback, bill)
     row, failed = None, scenario if isinstance(scenario, Failed) else None

@@ -52,7 +52,7 @@ class Environments:
             return self._fixed
         task_id = self._order[(spec.number - 1) % len(self._order)]
         task = self._tasks.get(task_id)
-        applies = spec.kind is None or spec.kind in TASK_KINDS
+        applies = spec.kind in TASK_KINDS
         return Environment(
             files=SharedFiles(task.files),
             source=f"tasks:{self._tasks.name}",
