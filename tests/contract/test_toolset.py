@@ -79,6 +79,22 @@ def _files(folder: Path, urls: dict[str, str]) -> Kind:
     )
 
 
+def _vfs(folder: Path, urls: dict[str, str]) -> Kind:
+    return Kind(
+        "vfs",
+        good=("write_file", {"file_path": "a", "content": "mine"}),
+        says="Successfully wrote 4 bytes to a",
+        bad=("read_file", {"file_path": 1}),
+        at_fault="file_path",
+        fails=("delete_file", {"file_path": "absent"}),
+        why="absent",
+        own=lambda text: (
+            ("write_file", {"file_path": "own", "content": text}),
+            ("read_file", {"file_path": "own"}),
+        ),
+    )
+
+
 def _python(folder: Path, urls: dict[str, str]) -> Kind:
     return Kind(
         "python",
@@ -173,6 +189,7 @@ def _spin(folder: Path, urls: dict[str, str]) -> Kind:
 
 KINDS: dict[str, Callable[[Path, dict[str, str]], Kind]] = {
     "files": _files,
+    "vfs": _vfs,
     "python": _python,
     "shell": _shell,
     "mcp": _mcp,

@@ -16,6 +16,7 @@ from treadle.core.policy import Policy
 from treadle.core.types import Artifact, Json
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.listener import Emit
+from treadle.sandbox.memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
 from treadle.tools.protocol import Approver, Decision, ToolLike
 
@@ -130,6 +131,9 @@ class SessionOptions(TypedDict, total=False):
     task: Task | None
     """The task that the session works on: it has the files, the tools of an agent without tools, and the check for
     `Session.grade`. The caller sends the messages."""
+    expects_new: bool
+    """True if the journal probably has no such session. It is then begun without looking for it, which is faster,
+    and continued if it exists."""
     pauses_when_cancelled: bool
     """True if a cancelled turn stays open, so that the session can be opened again and the turn be finished. By
     default, cancelling ends the turn."""
@@ -192,7 +196,8 @@ def check_tools(tools: object) -> None:
 
 def check_files(files: object) -> None:
     """Check that `files` is a folder or a mapping. Raises: `ConfigError`."""
-    if files is None or isinstance(files, str | Path):
+    # Shared files were checked when they were made.
+    if files is None or isinstance(files, str | Path | SharedFiles):
         return
     if not isinstance(files, Mapping):
         raise ConfigError(

@@ -13,7 +13,7 @@ from treadle.agent.options import Given, SendOptions, SessionOptions, check_mess
 from treadle.agent.run import Run, T_co
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
-from treadle.core.errors import ConfigError, RunNotFoundError
+from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
 from treadle.core.types import Message
@@ -50,16 +50,17 @@ class Session(Generic[T_co]):
         Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session, or if a tool
         needs `deps` that were not given; `UntrustedError` if it comes from elsewhere and nobody trusts it.
         """
-        driver = None if self.run_id is None else await self._reopen(self.run_id)
+        run_id = self.run_id or make_run_id()
+        expects_new = self.run_id is None or self._options.get("expects_new", False)
+        driver = None if expects_new else await self._reopen(run_id)
         if driver is None:
-            driver = await self._begin(self.run_id or make_run_id())
-        self.run_id = driver.run_id
-        try:
-            await driver.kept()
-        except BaseException:
-            await leave(driver, None)
-            raise
-        self._driver = driver
+            try:
+                driver = await self._begin(run_id)
+            except RunExistsError:
+                driver = await self._reopen(run_id)
+                if driver is None:
+                    raise
+        self.run_id, self._driver = run_id, driver
         return self
 
     @property
@@ -180,7 +181,7 @@ class Session(Generic[T_co]):
         block(self.close, "async with agent.session()")
 
     async def _begin(self, run_id: str) -> Driver:
-        return await begin(
+        driver = await begin(
             self._agent,
             self._task,
             self._given,
@@ -189,6 +190,7 @@ class Session(Generic[T_co]):
             metadata=self._options.get("metadata"),
             is_session=True,
         )
+        return await _keep(driver)
 
     async def _reopen(self, run_id: str) -> Driver | None:
         """Return a driver for a session that exists, or `None` if the journal has no such run."""
@@ -200,10 +202,11 @@ class Session(Generic[T_co]):
             if state.started is None or not state.started.is_session:
                 raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
             self._task = self._task or load_task_of(state.started)
-            return await go_on(self._agent, state, writer, self._given, self._task)
+            driver = await go_on(self._agent, state, writer, self._given, self._task)
         except BaseException:
             await see_through(writer.release)
             raise
+        return await _keep(driver)
 
     def _open_driver(self) -> Driver:
         if self._driver is None:
@@ -228,3 +231,13 @@ class Session(Generic[T_co]):
             self._turn = None
             driver.listen(None)
         return Run(driver.run_id, clone(driver.state), self._agent.journal, self._given.answer)
+
+
+async def _keep(driver: Driver) -> Driver:
+    """Wait until the driver's events are durable, and return it. If the store refuses them, give the run up."""
+    try:
+        await driver.kept()
+    except BaseException:
+        await leave(driver, None)
+        raise
+    return driver

@@ -79,6 +79,14 @@ DATASET = {
         "treadle.cli.dataset.merge:merge_datasets",
         "Merge datasets into one, without the rows that are there twice.",
     ),
+    "convert": Command(
+        "treadle.cli.dataset.convert:convert",
+        "Convert rows from one format to another, and say what they lose.",
+    ),
+    "report": Command(
+        "treadle.cli.dataset.report:report",
+        "Write a report with pictures, as one HTML file that needs no network.",
+    ),
 }
 
 _RUN, _INSPECT, _DATA = "Run", "Inspect and export", "Training data"
@@ -121,7 +129,7 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "dataset": Group(
         DATASET,
-        "Show, count, verify, split and merge datasets.",
+        "Show, count, verify, split, merge and convert datasets, and report on them.",
         ("treadle dataset stats dataset", "treadle dataset show dataset 3"),
         _DATA,
     ),

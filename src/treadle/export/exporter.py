@@ -25,6 +25,9 @@ class Column(StrEnum):
     """Any value, as JSON."""
     LIST = "list"
     """A list of any values, each as JSON."""
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    FLOAT = "float"
 
 
 class RowFormat(Protocol):

@@ -73,6 +73,8 @@ class MemorySandbox:
         """What is to be stored for the change from one content to another, by `file` or `state` and name."""
         self._is_reported = False
         """True if the first delta has been taken."""
+        self._first: tuple[FileDelta, Mapping[str, bytes]] | None = None
+        """The first delta of files that are shared and unchanged; `None` if it has to be made."""
         self._before: dict[str, _Content | None] = {}
         """The earlier contents of the files that changed since the last delta. `None`: the file did not exist."""
         self._id: FilesId | None = None
@@ -223,6 +225,9 @@ class MemorySandbox:
         with self._lock:
             self.has_changes = False
             self.unprepared_bytes = 0
+            if self._first is not None and not self._is_reported and not self._states_before:
+                self._is_reported = True
+                return self._first
             before, self._before = self._before, {}
             states_before, self._states_before = self._states_before, {}
             if not self._is_reported:
@@ -275,6 +280,7 @@ class MemorySandbox:
         return store_next(known, old.data, new.digest, new.data)
 
     def _begin_change(self, name: str, old: _Content | None) -> None:
+        self._first = None
         if self._is_shared:
             self._files, self._folders = self._files.copy(), self._folders.copy()
             self._is_shared = False
@@ -322,11 +328,14 @@ class SharedFiles(Mapping[str, bytes]):
         """Keep `files`. Raises: `SandboxError` as `MemorySandbox` does."""
         self._sandbox = MemorySandbox(files)
         self._paths = self._sandbox.paths()
-        self._sandbox.snapshot_id  # noqa: B018 (computes the hashes)
+        _ = self._sandbox.snapshot_id
+        self._delta = self._sandbox.copy().take_delta()
 
     def open(self) -> MemorySandbox:
         """Return a new sandbox with the files, in a time that does not depend on their number."""
-        return self._sandbox.copy()
+        opened = self._sandbox.copy()
+        opened._first = self._delta
+        return opened
 
     def __getitem__(self, path: str) -> bytes:
         try:

@@ -1,5 +1,8 @@
 """A value that fits a JSON Schema, for mocked answers."""
 
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
 from treadle.core.types import Json
 
 _MAX_DEPTH = 20
@@ -17,58 +20,73 @@ _FORMATS = {
 }
 
 
-def make_instance(schema: Json, text: str = "text") -> Json:
+Fill: TypeAlias = Callable[[str, Mapping[str, Json]], Json]
+"""A function of a property's name and schema that returns its value; `None` leaves it to `make_instance`."""
+
+
+def make_instance(schema: Json, text: str = "text", fill: Fill | None = None) -> Json:
     """Return a value that fits `schema`, with `text` as its free strings.
 
-    Only types, choices, lengths and ranges are respected; other keywords, such as `pattern`, are ignored.
+    Only types, choices, lengths and ranges are respected; other keywords, such as `pattern`, are ignored. `fill` is
+    asked for the value of each property first.
     """
-    return _make(schema, schema, text, 0)
+    return _Maker(schema, text, fill).make(schema, 0)
 
 
-def _make(schema: Json, root: Json, text: str, depth: int) -> Json:
-    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
-        return None if depth > _MAX_DEPTH else text
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    for key in ("enum", "examples"):
-        choices = schema.get(key)
-        if isinstance(choices, list) and choices:
-            return choices[0]
-    if isinstance(reference := schema.get("$ref"), str):
-        return _make(_follow(reference, root), root, text, depth + 1)
-    for key in ("anyOf", "oneOf"):
-        choices = schema.get(key)
-        if isinstance(choices, list) and choices:
-            return _make(choices[0], root, text, depth + 1)
-    if isinstance(parts := schema.get("allOf"), list):
-        schema = _join(schema, [_follow_all(part, root) for part in parts])
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        kind = kind[0] if kind else None
-    if kind == "object" or "properties" in schema:
-        return _make_object(schema, root, text, depth)
-    if kind == "array":
-        count = schema.get("minItems")
-        item = _make(schema.get("items", True), root, text, depth + 1)
-        return [item] * max(1, count if isinstance(count, int) else 1)
-    if kind in ("integer", "number"):
-        return _make_number(schema)
-    return (
-        {"boolean": True, "null": None}[kind] if kind in ("boolean", "null") else _make_string(schema, text)
-    )
+class _Maker:
+    def __init__(self, root: Json, text: str, fill: Fill | None) -> None:
+        self._root = root
+        self._text = text
+        self._fill = fill
 
+    def make(self, schema: Json, depth: int, name: str = "") -> Json:
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+            return None if depth > _MAX_DEPTH else self._text
+        if self._fill is not None and name and (filled := self._fill(name, schema)) is not None:
+            return filled
+        for key in ("const", "default"):
+            if key in schema:
+                return schema[key]
+        for key in ("enum", "examples"):
+            choices = schema.get(key)
+            if isinstance(choices, list) and choices:
+                return choices[0]
+        if isinstance(reference := schema.get("$ref"), str):
+            return self.make(_follow(reference, self._root), depth + 1, name)
+        for key in ("anyOf", "oneOf"):
+            choices = schema.get(key)
+            if isinstance(choices, list) and choices:
+                return self.make(choices[0], depth + 1, name)
+        if isinstance(parts := schema.get("allOf"), list):
+            schema = _join(schema, [_follow_all(part, self._root) for part in parts])
+        return self._make_typed(schema, depth, name)
 
-def _make_object(schema: dict[str, Json], root: Json, text: str, depth: int) -> Json:
-    properties = schema.get("properties")
-    wanted = schema.get("required")
-    known = properties if isinstance(properties, dict) else {}
-    names = (
-        [*known, *(name for name in wanted if name not in known)] if isinstance(wanted, list) else [*known]
-    )
-    if depth > _MAX_DEPTH // 2 and isinstance(wanted, list):
-        names = wanted  # a schema that contains itself ends here, if it can end
-    return {str(name): _make(known.get(str(name), True), root, text, depth + 1) for name in names}
+    def _make_typed(self, schema: dict[str, Json], depth: int, name: str) -> Json:
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            kind = kind[0] if kind else None
+        if kind == "object" or "properties" in schema:
+            return self._make_object(schema, depth)
+        if kind == "array":
+            count = schema.get("minItems")
+            length = max(1, count if isinstance(count, int) else 1)
+            return [self.make(schema.get("items", True), depth + 1, name) for _ in range(length)]
+        if kind in ("integer", "number"):
+            return _make_number(schema)
+        if kind in ("boolean", "null"):
+            return True if kind == "boolean" else None
+        return _make_string(schema, self._text)
+
+    def _make_object(self, schema: dict[str, Json], depth: int) -> Json:
+        properties = schema.get("properties")
+        wanted = schema.get("required")
+        known = properties if isinstance(properties, dict) else {}
+        names = [*known]
+        if isinstance(wanted, list):
+            names += [name for name in wanted if name not in known]
+            if depth > _MAX_DEPTH // 2:
+                names = wanted  # a schema that contains itself ends here, if it can end
+        return {str(name): self.make(known.get(str(name), True), depth + 1, str(name)) for name in names}
 
 
 def _make_number(schema: dict[str, Json]) -> Json:

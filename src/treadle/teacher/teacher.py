@@ -26,7 +26,7 @@ TEACHER = "teacher"
 
 _WRITERS: Mapping[str, Callable[[Facts, Sequence[Message], float], Json]] = {
     "subtopics": lambda facts, messages, rate: write_topics(facts, rate),
-    "scenario": lambda facts, messages, rate: write_scenario(facts),
+    "scenario": lambda facts, messages, rate: write_scenario(facts, _count_answers(messages)),
     "user_turn": lambda facts, messages, rate: write_user_turn(facts, messages),
     "judgement": lambda facts, messages, rate: judge(facts),
 }
@@ -73,7 +73,9 @@ class TeacherModel:
         facts = find_facts(messages)
         write = None if facts is None else _WRITERS.get(text_of(facts, "write"))
         if facts is not None and write is not None:
-            message = _deliver(write(facts, messages, self._manner.mistake_rate), required)
+            value = write(facts, messages, self._manner.mistake_rate)
+            fields = schema or next((tool.parameters for tool in tools if tool.name == required), None)
+            message = _deliver(_fit(value, fields), required)
         else:
             message = answer_as_agent(messages, tools, self._manner, max_calls, schema, required)
         key = f"{len(messages)}/{messages[-1].content if messages else ''}"
@@ -93,6 +95,18 @@ def make_teacher(name: str) -> TeacherModel:
         f"there is no built-in model {name!r}; there are 'echo', '{TEACHER}', and '{TEACHER}:RATE' with a rate of "
         "mistakes from 0 to 1"
     )
+
+
+def _count_answers(messages: Sequence[Message]) -> int:
+    return sum([message.role is Role.ASSISTANT for message in messages])
+
+
+def _fit(value: Json, schema: Mapping[str, Json] | None) -> Json:
+    """Return an object without the fields that `schema` does not have."""
+    known = schema.get("properties") if schema is not None else None
+    if not isinstance(value, dict) or not isinstance(known, dict):
+        return value
+    return {name: item for name, item in value.items() if name in known}
 
 
 def _deliver(value: Json, required: str | None) -> Message:

@@ -12,11 +12,13 @@ from treadle.tools.resolve import FILE, REFERENCE, TOOLSETS
 _VARIABLE = re.compile(r"(?<!\$)\$\{(?:env:)?(\w+)")
 _FIXED = {
     "files": (),
+    "vfs": (),
     "shell": ("start the commands of its calls in the sandbox",),
     "shell-unprotected": ("start the commands of its calls on this machine, without protection",),
     "python": ("run the Python code of its calls in the sandbox",),
 }
-"""The demands of toolsets whose names take no text. `files` demands nothing, because it works in memory."""
+"""The demands of toolsets whose names take no text. `files` and `vfs` demand nothing, because they work in
+memory."""
 
 
 def demands_of_tools(part: PartSpec) -> list[str]:
@@ -36,7 +38,8 @@ def demands_of_tools(part: PartSpec) -> list[str]:
             f"open {document!r} and send requests to {where}, with the keys in the variables OPENAPI_<HOST>_<NAME>"
         ]
     if kind == "spin":
-        return [f"send requests to {text or settings.get('endpoint')!r}"]
+        urls = [text or settings.get("endpoint"), *filter(None, [settings.get("tools_endpoint")])]
+        return [f"send requests to {url!r}" for url in urls]
     if kind == "mock":
         return [f"open the file {text!r}"]
     if FILE.fullmatch(part.name):

@@ -21,6 +21,7 @@ TOOLSETS: Registry[Any] = Registry(
     "treadle.tools",
     {
         "files": "treadle.tools.files:FilesToolset",
+        "vfs": "treadle.tools.vfs:VfsToolset",
         "shell": "treadle.tools.shell:make_shell",
         "shell-unprotected": "treadle.tools.shell:make_unprotected_shell",
         "python": "treadle.tools.python.toolset:make_python",

@@ -16,6 +16,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.masking import hide_in_url
+from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.background import run_blocking
@@ -60,12 +61,16 @@ class Spin:
         *,
         component: str | None = "vfs",
         tools: Sequence[ToolSpec | Mapping[str, Json]] | None = None,
+        tools_endpoint: str | None = None,
+        names: Sequence[str] | None = None,
         tool_execute_path: str | None = None,
         timeout_seconds: float = 30.0,
         has_seed: bool = True,
         max_response_bytes: int = 16_000_000,
     ) -> None:
         """Make a toolset. `tools` are the component's tools; for `vfs` and `mock` they need not be given.
+        `tools_endpoint` is a URL that lists them, in any format that `parse_definitions` knows. With `names`, only
+        these tools are used.
 
         With `tool_execute_path`, each call is posted there as name and arguments, without a session. With
         `has_seed`, the run's files are written to the session's `vfs` before the first call. Raises: `ConfigError`
@@ -75,6 +80,8 @@ class Spin:
             endpoint,
             component=component,
             tools=None if tools is None else msgspec.to_builtins(list(tools)),
+            tools_endpoint=tools_endpoint,
+            names=None if names is None else list(names),
             tool_execute_path=tool_execute_path,
             timeout_seconds=timeout_seconds,
             has_seed=has_seed,
@@ -87,10 +94,12 @@ class Spin:
         if component == "mock" and tool_execute_path is None:
             self.execute_path = "/mock/execute"
         self._specs = None if tools is None else msgspec.convert(tools, tuple[ToolSpec, ...])
+        self._tools_endpoint = tools_endpoint
+        self._names = None if names is None else tuple(names)
         self._has_seed = has_seed and self.execute_path is None
         self._http = GuardedHttp(
             [],
-            named_by_user=[host_of(self.endpoint)],
+            named_by_user=[host_of(url) for url in (self.endpoint, tools_endpoint) if url is not None],
             allow_private=True,
             timeout_seconds=timeout_seconds,
             max_response_bytes=max_response_bytes,
@@ -101,16 +110,25 @@ class Spin:
         """See `Toolset.tools`. The tools of a mock component are requested, which blocks. Raises: `ConfigError`."""
         if self._tools is None:
             specs = self._specs
+            if specs is None and self._tools_endpoint is not None:
+                specs = run_blocking(self._list(self._tools_endpoint))
             if specs is None and self.component == "vfs":
                 specs = VFS_TOOLS
             if specs is None and self.component == "mock":
-                specs = run_blocking(self._list())
+                specs = run_blocking(self._list(f"{self.endpoint}/mock/list-tools"))
             if not specs:
                 raise ConfigError(
                     f"the tools of the Spin component {self.component!r} at {self._shown} are not known; give "
                     "them with Spin(..., tools=...)"
                 )
-            self._tools = tuple([SpinTool(self, spec) for spec in specs])
+            known = {spec.name: spec for spec in specs}
+            for name in self._names or ():
+                if name not in known:
+                    hint = did_you_mean(name, known) or ";"
+                    raise ConfigError(
+                        f"the Spin service at {self._shown} has no tool {name!r}{hint} it has {', '.join(known)}"
+                    )
+            self._tools = tuple([SpinTool(self, known[name]) for name in self._names or known])
         return self._tools
 
     async def health(self) -> Json:
@@ -169,13 +187,13 @@ class Spin:
     async def _post(self, path: str, body: Json) -> HttpAnswer:
         return await self._http.request("POST", self.endpoint + path, _JSON, msgspec.json.encode(body))
 
-    async def _list(self) -> tuple[ToolSpec, ...]:
+    async def _list(self, url: str) -> tuple[ToolSpec, ...]:
         try:
-            answer = await self._http.request("GET", f"{self.endpoint}/mock/list-tools")
+            answer = await self._http.request("GET", url)
             value = _decode(answer)
         except ToolError as error:
             raise ConfigError(str(error)) from error
-        origin = f"{self._shown}/mock/list-tools"
+        origin = hide_in_url(url)
         items = value.get("tools") if isinstance(value, dict) else value
         if not items:
             raise ConfigError(f"{origin} lists no tools; post their definitions to /mock/load-schema first")

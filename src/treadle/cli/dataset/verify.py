@@ -2,7 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,9 @@ from treadle.cli.work.execute import execute
 from treadle.cli.work.journals import open_existing
 from treadle.core.errors import ConfigError
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.verify import Checked, Totals, check_ledger, verify_rows
+
+if TYPE_CHECKING:
+    from treadle.datagen.dataset.verify import Checked
 
 EXAMPLES = (
     "treadle dataset verify dataset",
@@ -41,6 +43,8 @@ def verify(
     the run; a row that claims to be verified must have all of its calls confirmed. The rows must be those that the
     ledger counts. The exit code is 1 if anything differs.
     """
+    from treadle.datagen.dataset.verify import Totals, check_ledger, verify_rows
+
     if journal is None:
         journal = _find_journal(path)
     totals = Totals()
@@ -78,7 +82,7 @@ def _find_journal(path: Path) -> str:
     return str(folder.journal)
 
 
-def _print(checked: Checked) -> None:
+def _print(checked: "Checked") -> None:
     print_error(
         f"row {checked.row_id} (run {checked.run_id}): {write_count(len(checked.problems), 'problem')}"
     )

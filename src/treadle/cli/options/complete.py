@@ -67,6 +67,12 @@ def complete_toolset(incomplete: str) -> Iterable[str]:
 @_quietly
 def complete_format(incomplete: str) -> Iterable[str]:
     """Return the formats of `treadle export`."""
+    return [*complete_row_format(""), "journal"]
+
+
+@_quietly
+def complete_row_format(incomplete: str) -> Iterable[str]:
+    """Return the formats of rows."""
     from treadle.export import FORMATS
 
-    return [*FORMATS.names(), "journal"]
+    return FORMATS.names()

@@ -19,6 +19,7 @@ EXAMPLES = (
 )
 _ABOUT = {
     "files": "read, write, edit and search the files of the run",
+    "vfs": "read, write, list and delete the files of the run, as DeepFabric's tools do",
     "python": "Python code in a sandbox",
     "shell": "shell commands in a sandbox",
     "shell-unprotected": "shell commands on this machine, without a sandbox",

@@ -12,9 +12,12 @@ from pydantic import ValidationError
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.datagen.config.check import find_conflicts
+from treadle.datagen.config.deepfabric.keys import is_deepfabric
+from treadle.datagen.config.deepfabric.read import dedent_sections, map_deepfabric
 from treadle.datagen.config.document import Document, KeyPath, Problem, read_document
 from treadle.datagen.config.faults import explain_faults
 from treadle.datagen.config.model import Config
+from treadle.datagen.config.ready import find_obstacles
 from treadle.tools.resolve import FILE
 
 
@@ -41,18 +44,57 @@ def load_config(path: str | Path) -> Loaded:
     Raises: `ConfigError` that lists all mistakes, each with `file:line`, the key and the nearest known key.
     """
     file = Path(path).expanduser()
-    document = read_document(file)
+    document, notes = _read(file)
+    value, origins = document.value, dict[KeyPath, KeyPath]()
     problems = list(document.duplicates())
-    value = _resolve_paths(document.value, file.parent.absolute())
+    if is_deepfabric(value):
+        mapped = map_deepfabric(document)
+        value, origins = mapped.value, mapped.origins
+        notes += mapped.notes
+        problems += mapped.problems
+    value = _resolve_paths(value, file.parent.absolute())
     try:
         config = Config.model_validate(value)
     except ValidationError as error:
-        raise _error(document, {}, [*problems, *explain_faults(error, value)]) from None
-    loaded = Loaded(config, (), file, document)
+        raise _error(document, origins, [*problems, *explain_faults(error, value)]) from None
+    loaded = Loaded(config, notes, file, document, origins)
     problems += find_conflicts(config)
     if problems:
         raise loaded.error(problems)
     return loaded
+
+
+def check_plan(config: Config | Loaded, leaves: int | None = None) -> None:
+    """Check what the file alone does not show: models with their keys and prices, files, tools, the output, and
+    limits that the estimate exceeds. No request is sent, and no server is started.
+
+    `leaves` is the number of leaf topics, if they are there. For a `Loaded`, mistakes have their lines.
+    Raises: `ConfigError` that lists all mistakes.
+    """
+    problems = find_obstacles(config.config if isinstance(config, Loaded) else config, leaves)
+    if problems and isinstance(config, Loaded):
+        raise config.error(problems)
+    if problems:
+        raise ConfigError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+
+
+def _read(file: Path) -> tuple[Document, tuple[str, ...]]:
+    """Return the document in a file, and a note if the last sections of a DeepFabric file had to be dedented."""
+    try:
+        return read_document(file), ()
+    except ConfigError as error:
+        mark = getattr(error.__cause__, "problem_mark", None)
+        text = None if mark is None else dedent_sections(file.read_text(errors="replace"), mark.line + 1)
+        if mark is None or text is None:
+            raise
+        try:
+            document = read_document(file, text.encode())
+        except ConfigError:
+            raise error from None
+        if not is_deepfabric(document.value):
+            raise
+        note = "the indentation from here on is not valid YAML; the sections were read as if they had none"
+        return document, (f"{file}:{mark.line + 1}: {note}",)
 
 
 def _resolve_paths(value: dict[str, Json], folder: Path) -> dict[str, Json]:

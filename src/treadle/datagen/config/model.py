@@ -223,7 +223,7 @@ class Limits(Section):
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     """The most tokens of all requests together, input and output."""
     max_seconds: Annotated[float, Field(gt=0)] | None = None
-    """The longest time. When a dataset is resumed, the time begins anew."""
+    """The longest time of work on the dataset, in all processes together."""
 
 
 class Config(Section):

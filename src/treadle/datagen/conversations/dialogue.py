@@ -46,6 +46,7 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Faile
                 files=dialogue.environment.files,
                 task=dialogue.task,
                 metadata=dialogue.labels["sample"],
+                expects_new=True,
                 pauses_when_cancelled=True,
             )
         )
@@ -76,7 +77,9 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Faile
 def _open_user(studio: Studio, dialogue: Dialogue) -> Session[UserTurn]:
     user = studio.user(user_instructions(dialogue.spec, dialogue.scenario))
     run_id = f"{dialogue.run_id}-user"
-    return user.session(run_id, metadata=dialogue.labels["user"], pauses_when_cancelled=True)
+    return user.session(
+        run_id, metadata=dialogue.labels["user"], expects_new=True, pauses_when_cancelled=True
+    )
 
 
 async def _reply(studio: Studio, user: Session[UserTurn], run: Run[Any]) -> Run[UserTurn]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.agent.task import load_task
 from treadle.core.types import Fault, Usage
@@ -64,6 +65,8 @@ async def make_sample(
     scenario = await _write_scenario(studio, spec, attempt, environment, feedback, bill)
     row, failed = None, scenario if isinstance(scenario, Failed) else None
     if isinstance(scenario, Scenario):
+        if not scenario.is_task:
+            environment = replace(environment, task=None, task_input="")
         task = None if environment.task is None else load_task(environment.task)
         shown = studio.instructions(None if task is None else task.instructions)
         advice = "\n".join([FEEDBACK, *[f"- {reason}" for reason in feedback]]) if feedback else ""
@@ -115,7 +118,9 @@ async def _write_scenario(
     )
     metadata = labels(studio.config.name, "scenario", spec.sample_id, attempt)
     run_id = f"{spec.sample_id}-{attempt}-scenario"
-    async with studio.writer.session(run_id, metadata=metadata, pauses_when_cancelled=True) as session:
+    async with studio.writer.session(
+        run_id, metadata=metadata, expects_new=True, pauses_when_cancelled=True
+    ) as session:
         run = await session.finish_turn()
         if run.state.turn == 0:
             run = await session.send(write_facts(facts))

@@ -17,7 +17,7 @@ from treadle.datagen.scenarios.personas import describe_persona
 from treadle.export.rows import Lineage, Row, SampleInfo, load_row
 
 TEACHERS = ("teacher", "oracle")
-"""The names of the models that Treadle brings along, without their provider."""
+"""The names of the models that Treadle brings along, without their provider and their rate of mistakes."""
 
 
 def make_row(studio: Studio, dialogue: Dialogue, shown: str, bill: Bill) -> Row | Failed:
@@ -70,7 +70,7 @@ def _describe(
         topic_id=spec.topic_id,
         seed=spec.seed,
         kind=spec.kind,
-        kinds=kinds_of(messages) if studio.has_tools else (),
+        kinds=tuple([kind.value for kind in kinds_of(messages)]) if studio.has_tools else (),
         difficulty=spec.difficulty,
         persona=describe_persona(spec.persona),
         goal=dialogue.scenario.goal,
@@ -86,7 +86,7 @@ def _describe(
         cost_usd=bill.cost_usd,
         prices={role: text for role, text in studio.prices().items() if role in models},
         tool_hashes=studio.tool_hashes,
-        is_from_teacher=models["agent"].rpartition(":")[2] in TEACHERS,
+        is_from_teacher=not set(models["agent"].split(":")).isdisjoint(TEACHERS),
         environment=dialogue.environment.task or dialogue.environment.source,
     )
 

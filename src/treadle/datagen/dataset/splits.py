@@ -17,7 +17,8 @@ from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.rows import read_config, read_entries
 from treadle.datagen.dataset.shares import Unions, apportion, assign
-from treadle.datagen.topics.graph import TopicGraph, topic_id
+from treadle.datagen.dataset.topics import read_topics
+from treadle.datagen.topics.graph import topic_id
 from treadle.export.exporter import FORMATS, encode_row
 from treadle.export.rows import Row
 from treadle.export.whole import whole_file, write_whole
@@ -197,9 +198,8 @@ def _group(path: Path) -> tuple[Counter[str], Unions]:
 
 def _find_links(path: Path, keys: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield each topic among `keys` that is below another one of them in the topics of a dataset, with that one."""
-    if not path.is_dir() or not Folder(path).topics.exists():
-        return
-    topics = msgspec.json.decode(Folder(path).topics.read_bytes(), type=TopicGraph).topics
+    graph = read_topics(path)
+    topics = {} if graph is None else graph.topics
     for key in keys:
         above, waiting = {key}, [key]
         while waiting:

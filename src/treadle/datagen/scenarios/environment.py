@@ -13,7 +13,7 @@ from treadle.agent.task import TaskSet, task_set
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.datagen.config.model import Tools
-from treadle.datagen.scenarios.kinds import USES_TOOLS
+from treadle.datagen.scenarios.kinds import TASK_KINDS
 from treadle.datagen.scenarios.types import Environment, SampleSpec
 from treadle.sandbox.memory import SharedFiles
 from treadle.tasks.draw import Draw
@@ -45,14 +45,14 @@ class Environments:
     def draw(self, spec: SampleSpec) -> Environment:
         """Return the environment of a sample.
 
-        Tasks are drawn without replacement until each has been drawn once. A task belongs only to the kinds that
-        complete it with tools; a sample of another kind has its files without its input and check.
+        Tasks are drawn without replacement until each has been drawn once. A sample of a kind for which the task's
+        input cannot be used has the files of the task without its input and check.
         """
         if self._tasks is None:
             return self._fixed
         task_id = self._order[(spec.number - 1) % len(self._order)]
         task = self._tasks.get(task_id)
-        applies = spec.kind is None or spec.kind in USES_TOOLS
+        applies = spec.kind is None or spec.kind in TASK_KINDS
         return Environment(
             files=SharedFiles(task.files),
             source=f"tasks:{self._tasks.name}",
@@ -108,7 +108,7 @@ def open_environments(tools: Tools, seed: int) -> Environments:
 
 def _open_tools(tools: Tools) -> tuple[ToolLike, ...]:
     """Return the toolsets of a configuration by name, and one with the simulated tools."""
-    found: list[ToolLike] = list(tools.use)
+    found: list[ToolLike] = [*tools.parts()]
     if tools.definitions:
         from treadle.tools.mock.toolset import mock_of
 

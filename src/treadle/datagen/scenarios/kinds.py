@@ -24,8 +24,8 @@ WEIGHTS: Mapping[Kind, float] = {
 }
 """The mix of kinds if the configuration names none."""
 NEEDS_TWO_CALLS = frozenset((Kind.CHAINED, Kind.PARALLEL, Kind.RECOVERY))
-USES_TOOLS = NEEDS_TWO_CALLS | {Kind.SINGLE}
-"""The kinds whose conversations complete a task with tools."""
+TASK_KINDS = frozenset((Kind.CHAINED, Kind.PARALLEL))
+"""The kinds for which the input of a task can be used unchanged, so that its check applies."""
 
 _KIND_RATIO = 0.6180339887498949
 _DIFFICULTY_RATIO = 0.41421356237309515
@@ -122,8 +122,8 @@ def kinds_of(messages: Sequence[Message]) -> tuple[Kind, ...]:
       from an earlier result.
     - `parallel`: a step with at least two calls.
     - `recovery`: a call failed, and a later one with the same tool or the same value succeeded.
-    - `missing_parameter`: the agent asked a question in a turn without calls, and the conversation ends there or
-      the next turn has calls.
+    - `missing_parameter`: an answer asks the user something (after calls, in its last sentence), and the
+      conversation ends there or the next turn has calls.
     - `refusal`: the agent says in a turn without a successful call that it cannot or will not help.
     - `no_tool`: there are no calls, and the agent neither asks nor refuses.
     """
@@ -141,7 +141,8 @@ def kinds_of(messages: Sequence[Message]) -> tuple[Kind, ...]:
         found.add(Kind.RECOVERY)
     for index, turn in enumerate(turns):
         following = turns[index + 1] if index + 1 < len(turns) else None
-        if not turn.steps and is_question(turn.answer) and (following is None or following.steps):
+        is_asking = is_question(turn.answer, at_end=bool(turn.steps))
+        if is_asking and (following is None or following.steps):
             found.add(Kind.MISSING_PARAMETER)
         elif not turn.has_success and is_refusal(turn.answer):
             found.add(Kind.REFUSAL)
@@ -159,9 +160,13 @@ _COURTESY = re.compile(
 _SENTENCE = re.compile(r"[^.!?\uff1f\u061f\n]*[?\uff1f\u061f]")
 
 
-def is_question(text: str) -> bool:
-    """Return whether an answer asks the user for something. Offers of further help are not questions."""
-    return any(_COURTESY.search(sentence) is None for sentence in _SENTENCE.findall(text))
+def is_question(text: str, *, at_end: bool = False) -> bool:
+    """Return whether an answer asks the user for something; with `at_end`, whether its last sentence does.
+
+    Offers of further help are not questions.
+    """
+    found = [match for match in _SENTENCE.finditer(text) if _COURTESY.search(match[0]) is None]
+    return bool(found) and (not at_end or found[-1].end() == len(text.rstrip()))
 
 
 _REFUSAL = re.compile(

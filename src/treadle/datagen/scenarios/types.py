@@ -94,5 +94,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """A fact that the user tells only if asked for it; empty if there is none."""
     success: tuple[str, ...] = ()
     """What must be true in the end."""
+    is_task: bool = True
+    """False if the environment has a task and the message asks for something else. Its check then says nothing."""
     facts: Mapping[str, Json] = {}
     """Further facts that the writer gave."""

@@ -51,6 +51,8 @@ class WrittenScenario:
     withheld: str = ""
     success: list[str] = field(default_factory=list)
     new_files: list[str] = field(default_factory=list)
+    is_task: bool = True
+    """False if the facts contain a task and the message asks for something else."""
 
 
 def scenario_facts(
@@ -102,6 +104,7 @@ def to_scenario(written: WrittenScenario) -> Scenario:
         goal=written.goal.strip(),
         withheld=written.withheld.strip(),
         success=tuple(written.success),
+        is_task=written.is_task,
     )
 
 
@@ -147,7 +150,7 @@ def find_placeholder(text: str) -> str | None:
 
 _FILE = re.compile(r"(?<![\w/.@-])(?:[\w-]+/)*[\w.-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/])")
 _EXTENSION = re.compile(
-    r"csv|tsv|txt|md|jsonl?|ya?ml|toml|ini|cfg|conf|log|xml|html|css|js|ts|py|rs|go|java|sql|sh|env|pdf"
+    r"\.(?:csv|tsv|txt|md|jsonl?|ya?ml|toml|ini|cfg|conf|log|xml|html|css|js|ts|py|rs|go|java|sql|sh|env|pdf)"
 )
 
 
@@ -159,13 +162,12 @@ def missing_files(message: str, environment: Environment, allowed: Sequence[str]
     paths = environment.files
     if not paths:
         return []
-    extensions = {path.rpartition(".")[2].lower() for path in paths}
     missing = []
     for name in dict.fromkeys(_FILE.findall(message)):
-        extension = name.rpartition(".")[2].lower()
-        is_file = extension in extensions or _EXTENSION.fullmatch(extension) is not None
-        if not is_file or any(name in text for text in allowed):
+        if any(name in text for text in allowed) or name in paths:
             continue
-        if name not in paths and not any(path.endswith(f"/{name}") for path in paths):
+        extension = f".{name.rpartition('.')[2]}"
+        is_file = _EXTENSION.fullmatch(extension) or any(path.endswith(extension) for path in paths)
+        if is_file and not any(path.endswith(f"/{name}") for path in paths):
             missing.append(name)
     return missing

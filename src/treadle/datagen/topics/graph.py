@@ -1,9 +1,16 @@
 """Topics as values: a tree or an acyclic graph whose ids are hashes of the paths from the root."""
 
+import re
 from collections.abc import Iterator
 from hashlib import sha256
+from typing import Literal
 
 from msgspec import Struct
+
+from treadle.core.types import Json
+
+_BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
+"""White space, and characters that a terminal, XML or JSON cannot hold."""
 
 
 def topic_id(path: tuple[str, ...]) -> str:
@@ -11,7 +18,12 @@ def topic_id(path: tuple[str, ...]) -> str:
     return sha256("\x1f".join(path).encode()).hexdigest()[:16]
 
 
-class Topic(Struct, kw_only=True):
+def clean_topic(text: str) -> str:
+    """Return the text of a topic as one line without control characters."""
+    return _BLANKS.sub(" ", text).strip()
+
+
+class Topic(Struct, kw_only=True, omit_defaults=True):
     """One topic."""
 
     topic_id: str
@@ -24,20 +36,93 @@ class Topic(Struct, kw_only=True):
     """The ids of the topics that were made for this one. Cross-links are not among them."""
     error: str | None = None
     """Why the topic could not be expanded; `None` if it was, or is a leaf."""
+    missing: int = 0
+    """How many subtopics the model did not give, although it was asked for them several times."""
+    metadata: dict[str, Json] = {}
+    """Data that came with the topic from another program's file."""
 
 
-class TopicGraph(Struct, kw_only=True):
+class Origin(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """How the topics of a graph were built."""
+
+    dataset: str
+    """The name of the dataset, which the runs in the journal have as a label."""
+    model: str
+    """The name of the model that wrote the topics."""
+    seed: int
+    degree: int
+    depth: int
+    similarity: float
+    instructions: str = ""
+    merged: int = 0
+    """How many topics of the model's answers were near-duplicates of others and were merged with them."""
+    cut: int = 0
+    """How many topics the model gave beyond those that it was asked for."""
+    unusable: int = 0
+    """How many texts of the model's answers were empty or too long for a topic."""
+    dropped_links: int = 0
+    """How many cross-links were left out: to unknown ids, to the topic itself, or such as would close a cycle."""
+
+
+class TopicGraph(Struct, kw_only=True, omit_defaults=True):
     """Topics by id. A cross-link adds a parent to a topic, and never makes another topic a branch."""
 
     root_id: str
     topics: dict[str, Topic]
+    mode: Literal["tree", "graph"] = "tree"
+    origin: Origin | None = None
+    """How the graph was built; `None` if it comes from another program's file."""
+
+    @property
+    def root(self) -> Topic:
+        """The root."""
+        return self.topics[self.root_id]
+
+    def walk(self, start: str | None = None) -> Iterator[Topic]:
+        """Yield the topics below `start`, itself included, each once, depth first in order of creation.
+
+        Cross-links are not followed. The default of `start` is the root.
+        """
+        stack = [start or self.root_id]
+        while stack:
+            topic = self.topics[stack.pop()]
+            stack.extend(reversed(topic.children))
+            yield topic
 
     def leaves(self) -> Iterator[Topic]:
         """Yield each topic that has no children and did not fail, once, depth first in order of creation."""
-        stack = [self.root_id]
-        while stack:
-            topic = self.topics[stack.pop()]
-            if topic.children:
-                stack.extend(reversed(topic.children))
-            elif topic.error is None:
+        for topic in self.walk():
+            if not topic.children and topic.error is None:
                 yield topic
+
+    def failed(self) -> Iterator[Topic]:
+        """Yield each topic that could not be expanded."""
+        for topic in self.walk():
+            if topic.error is not None:
+                yield topic
+
+    def count_links(self) -> int:
+        """Return the number of cross-links."""
+        return sum(len(topic.parents) - 1 for topic in self.topics.values() if topic.parents)
+
+    def ancestors(self, topic_id: str) -> set[str]:
+        """Return the ids of all topics from which `topic_id` is reached, over cross-links too."""
+        found: set[str] = set()
+        stack = list(self.topics[topic_id].parents)
+        while stack:
+            parent = stack.pop()
+            if parent not in found:
+                found.add(parent)
+                stack.extend(self.topics[parent].parents)
+        return found
+
+    def link(self, parent_id: str, topic_id: str) -> bool:
+        """Add a cross-link from `parent_id` to `topic_id`, and return whether it was added.
+
+        A link that exists, that leads to the topic itself or that would close a cycle is not added.
+        """
+        topic = self.topics[topic_id]
+        if parent_id == topic_id or parent_id in topic.parents or topic_id in self.ancestors(parent_id):
+            return False
+        topic.parents.append(parent_id)
+        return True

@@ -2,9 +2,11 @@
 
 Source: Hugging Face Hub documentation, "Session Traces Format" (Session Trace Simple Format), August 2026: a header
 line with `type`, `harness` and `id`, then a line for each message. The viewer ignores further keys of the header;
-`tools` and `lineage` are there, so that the row can be read again. The sessions of Claude Code, Codex and Pi, which
-the Hub shows too, have other formats, which are neither written nor read.
+`treadle` has the tools and the lineage, as JSON text, so that all headers have the same type in Arrow. The sessions
+of Claude Code, Codex and Pi, which the Hub shows too, have other formats, which are neither written nor read.
 """
+
+import msgspec
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
@@ -13,6 +15,7 @@ from treadle.export.losses import COMMON_LOSSES, Loss
 from treadle.export.rows import Row, make_row, read_tools, write_tools
 
 HARNESS = "treadle"
+_OWN = "treadle"
 _MAX_NAME = 80
 """The most characters of a session's name."""
 
@@ -34,8 +37,7 @@ class HfTraceRows:
             "harness": HARNESS,
             "id": row.lineage.run_id,
             "name": " ".join(asked[: 4 * _MAX_NAME].split())[:_MAX_NAME],
-            "tools": write_tools(row.tools),
-            "lineage": row.lineage,
+            _OWN: msgspec.json.encode({"tools": write_tools(row.tools), "lineage": row.lineage}).decode(),
         }
         model = row.lineage.model
         lines = [_write(message, model, with_reasoning) for message in row.messages]
@@ -47,7 +49,8 @@ class HfTraceRows:
         if header.get("type") != "session":
             raise ExportError(f"the first line has the type {header.get('type')!r}, not 'session'")
         messages = [_read(line["message"]) for line in lines if line["type"] == "message"]
-        return make_row(messages, read_tools(header.get("tools")), header.get("lineage"))
+        own = msgspec.json.decode(header.get(_OWN) or "{}")
+        return make_row(messages, read_tools(own.get("tools")), own.get("lineage"))
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""

@@ -30,7 +30,7 @@ class NativeRows:
 
     def read(self, raw: dict[str, Json]) -> Row:
         """Return a row from this format."""
-        if raw["format"] != VERSION:
+        if raw.get("format", VERSION) != VERSION:
             raise ExportError(f"the format is {raw['format']!r}, and this version reads {VERSION!r}")
         return msgspec.convert(raw, Row)
 

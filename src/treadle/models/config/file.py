@@ -19,13 +19,14 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
-from treadle.models.config.build import bare_model, bind_key, model, with_cost, with_retries
+from treadle.models.config.build import bare_model, bind_key, model, split_name, with_cost, with_retries
 from treadle.models.config.keys import find_key
 from treadle.models.config.part import describe_part
 from treadle.models.protocol import Model
 from treadle.models.wire.price import Price
 
 if TYPE_CHECKING:
+    from treadle.models.wrappers.limiter import Limiter
     from treadle.models.wrappers.retry import RetryModel
 
 FILE_NAMES = ("treadle.toml", "treadle.yaml", "treadle.yml")
@@ -142,8 +143,23 @@ class Config:
         name, table = self._find(name)
         if table is None:
             return model(name, **options)
-        first = self._member(table, options)
-        first.part = describe_part(name, {**options, **bind_key(table.model, options, table.api_key_env)})
+        return self.model_of(table, name=name, **options)
+
+    def model_of(
+        self, table: ModelTable, *, name: str | None = None, limiter: "Limiter | None" = None, **options: Any
+    ) -> Model:
+        """Return the model of a table, which may be from another file; it names limits and models of this one.
+
+        `name` is the model's name in the agent spec; `None`: the spec has the settings of the table. `limiter` is
+        used if the table names no limit.
+        Raises: `ConfigError` for a name that is not in this file, and as `treadle.model` does.
+        """
+        if name is None:
+            self._check_table("the model", table)
+        first = self._member(table, options, limiter)
+        told = options if name is not None else _given(table, options)
+        bound = bind_key(table.model, told, table.api_key_env)
+        first.part = describe_part(name or ":".join(split_name(table.model)), told | bound)
         made: Model = first
         if table.fallback:
             from treadle.models.wrappers.fallback import FallbackModel
@@ -184,23 +200,28 @@ class Config:
                 raise ConfigError(f"there is no model {name!r} in {self._where}{hint}")
         return name, table
 
-    def _member(self, table: ModelTable, options: Mapping[str, Any]) -> "RetryModel":
+    def _member(
+        self, table: ModelTable, options: Mapping[str, Any], limiter: "Limiter | None" = None
+    ) -> "RetryModel":
         """Return one model with cost, limit and retries."""
         given = _given(table, options)
         made = with_cost(bare_model(table.model, **given), table.model, **given)
         if table.limit is not None:
-            made = self._limited(made, table.limit)
+            limiter = self._limiter(table.limit)
+        if limiter is not None:
+            from treadle.models.wrappers.limit import LimitModel
+
+            made = LimitModel(made, limiter=limiter)
         return with_retries(made, table.max_attempts, table.total_timeout_seconds)
 
-    def _limited(self, inner: Model, name: str) -> Model:
-        from treadle.models.wrappers.limit import LimitModel
+    def _limiter(self, name: str) -> "Limiter":
         from treadle.models.wrappers.limiter import Limiter
 
         table = self.file.limits[name]
         given = table.model_dump(exclude_none=True)
         if table.store is not None:
             given["store"] = str(self._resolve(table.store))
-        return LimitModel(inner, limiter=Limiter.shared(f"{self.path}#{name}", **given))
+        return Limiter.shared(f"{self.path}#{name}", **given)
 
     def _resolve(self, path: str) -> Path:
         """Return `path` relative to the file's folder."""
@@ -217,15 +238,18 @@ class Config:
                 raise ConfigError(
                     f"{self._where}: the model {name!r} has a colon in its name; only 'provider:name' has one"
                 )
-            if table.limit is not None:
-                self._check_known(table.limit, self.file.limits, f"models.{name}.limit", "limits")
-            for other in table.fallback:
-                self._check_known(other, self.file.models, f"models.{name}.fallback", "models")
-                if other == name:
-                    raise ConfigError(f"{self._where}: models.{name}.fallback names {name!r} itself")
+            self._check_table(f"models.{name}", table)
+            if name in table.fallback:
+                raise ConfigError(f"{self._where}: models.{name}.fallback names {name!r} itself")
         default = self.file.model
         if default is not None and ":" not in default:
             self._check_known(default, self.file.models, "model", "models")
+
+    def _check_table(self, label: str, table: ModelTable) -> None:
+        if table.limit is not None:
+            self._check_known(table.limit, self.file.limits, f"{label}.limit", "limits")
+        for other in table.fallback:
+            self._check_known(other, self.file.models, f"{label}.fallback", "models")
 
     def _check_known(self, name: str, known: Iterable[str], where: str, what: str) -> None:
         if name not in known:

@@ -41,6 +41,17 @@ class CostModel(Wrapper):
         is_priced = getattr(self.inner, "has_price", False)
         return bool(is_priced) or self.cost_usd(Usage(1, 1), self._model) is not None
 
+    @property
+    def context_tokens(self) -> int | None:
+        """The length of the model's context, according to the table; `None` if the table does not say it."""
+        prices = require("genai_prices", "cost")
+        try:
+            found = prices.calc_price(prices.Usage(), model_ref=self._model, provider_id=self._provider)
+        except LookupError:
+            return None
+        window: int | None = found.model.context_window
+        return window
+
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the inner model's answer with its cost; see `Model.infer`."""
         if not self._is_loaded:

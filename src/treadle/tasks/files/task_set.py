@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, lru_cache
+from functools import cached_property, lru_cache
 
 from treadle.agent.task import Grade
 from treadle.core.errors import ConfigError
@@ -155,12 +155,13 @@ TASK_SET = FilesTaskSet()
 
 def find_solver(prompt: str) -> Solver | None:
     """Return a solver for the task whose input is `prompt`, or `None` if the set has no such task."""
-    found = _identify(prompt.strip())
+    found = identify(prompt.strip())
     return found[0].solve(*found[1:]) if found else None
 
 
 @lru_cache(maxsize=4096)
-def _identify(prompt: str) -> tuple[Family, Mapping[str, str], Habit] | None:
+def identify(prompt: str) -> tuple[Family, Mapping[str, str], Habit] | None:
+    """Return the family, the values and the habit of the solver for the task whose input is `prompt`."""
     for family in FAMILIES:
         for wording in family.prompts:
             values = wording.match(prompt)

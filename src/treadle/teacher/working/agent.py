@@ -1,30 +1,39 @@
 """The teacher as an agent: finds in the transcript what it is asked for, and makes the next step of that."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 from msgspec import Struct
 
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.files import find_solver
-from treadle.tasks.solver import Solver
+from treadle.tasks.solver import Solver, Step
 from treadle.teacher.completion import digest
 from treadle.teacher.instance import make_instance
 from treadle.teacher.play import Manner, play
-from treadle.teacher.working.errands import Found, find_errand, paragraphs_of
-from treadle.teacher.working.kit import Kit
+from treadle.teacher.working.calls import find_gap, read_arguments, work_on
+from treadle.teacher.working.errands.errand import Work, one_line
+from treadle.teacher.working.kit import Kit, paths_in
+from treadle.teacher.working.request import Request, find_request
+from treadle.teacher.working.talks.talk import Reply
 
-_PATH = re.compile(r"[\w.-]*[\w-]+(?:/[\w.-]+)*(?:\.\w+|/[\w-]+)")
+_PATH = re.compile(r"[\w.-]*\w(?:/[\w. -]*\w)*\.\w+|[\w.-]+(?:/[\w.-]*\w)+")
 _ASKS_FOR_PATH = "Which file do you mean? Please give me its path."
+_ASKS_FOR_ARGUMENT = "Which value should I use for {name}? Please give it as {name} = ..."
+
+
+_IS_REASONING = re.compile("reason|thought|thinking|explanation|steps", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[.?!]) ")
 
 
 class _Job(Struct, frozen=True):
-    """What the agent is asked for."""
+    """What the agent has to do."""
 
     start: int
     """The position of the first message after the request."""
-    work: Solver | str
+    work: Solver | Reply
     """The steps, or an answer that needs none."""
 
 
@@ -40,25 +49,38 @@ def answer_as_agent(
 
     A final answer fits `schema`. If `required` names a tool, that tool is called.
     """
-    asked = _requests(messages)
+    asked = _positions(messages)
     text = messages[asked[-1]].content if asked else ""
     if required is not None:
         parameters = next((tool.parameters for tool in tools if tool.name == required), {})
         arguments = msgspec.json.encode(make_instance(parameters, text)).decode()
-        return Message(
-            Role.ASSISTANT, tool_calls=(ToolCall(f"call_{digest(arguments)}", required, arguments),)
+        call = ToolCall(f"call_{digest(f'{len(messages)}/{arguments}')}", required, arguments)
+        return Message(Role.ASSISTANT, tool_calls=(call,))
+    job = _find_job(messages, asked, tools)
+    if isinstance(job.work, Reply):
+        message = Message(Role.ASSISTANT, job.work.text, reasoning=job.work.reasoning or None)
+    else:
+        position = sum([message.role is Role.ASSISTANT for message in messages])
+        key = f"{digest(text.strip())}/{position}"
+        message = play(
+            job.work, messages[job.start :], key, manner, has_tools=bool(tools), max_calls=max_calls
         )
-    if schema is not None and not tools:
-        return Message(Role.ASSISTANT, msgspec.json.encode(make_instance(schema, text)).decode())
-    job = _find_job(messages, asked, Kit(tools))
-    if isinstance(job.work, str):
-        return Message(Role.ASSISTANT, job.work)
-    position = sum([message.role is Role.ASSISTANT for message in messages])
-    key = f"{digest(text.strip())}/{position}"
-    return play(job.work, messages[job.start :], key, manner, has_tools=bool(tools), max_calls=max_calls)
+    if schema is None or message.tool_calls:
+        return message
+    fitting = make_instance(schema, message.content, partial(_fill, message))
+    return msgspec.structs.replace(message, content=msgspec.json.encode(fitting).decode())
 
 
-def _requests(messages: Sequence[Message]) -> list[int]:
+def _fill(message: Message, name: str, schema: Mapping[str, Json]) -> Json:
+    """Return the value of a field for reasoning in an answer that must fit a schema; `None` for other fields."""
+    if not _IS_REASONING.search(name) or not message.reasoning:
+        return None
+    sentences = [part for part in _SENTENCE.split(message.reasoning) if part]
+    kind = schema.get("type")
+    return sentences if kind == "array" else message.reasoning if kind == "string" else None
+
+
+def _positions(messages: Sequence[Message]) -> list[int]:
     """Return the positions of the user's messages. One that follows a tool result comes from the loop."""
     return [
         index
@@ -67,27 +89,92 @@ def _requests(messages: Sequence[Message]) -> list[int]:
     ]
 
 
-def _find_job(messages: Sequence[Message], asked: Sequence[int], kit: Kit) -> _Job:
+def _find_job(messages: Sequence[Message], asked: Sequence[int], tools: Sequence[ToolSpec]) -> _Job:
     if not asked:
-        return _Job(0, "What can I do for you?")
-    text = messages[asked[-1]].content
-    start = asked[-1] + 1
-    for paragraph in paragraphs_of(text):
-        solver = find_solver(paragraph)
-        if solver is not None:
-            return _Job(start, solver)
-    found = find_errand(text)
-    if found is None and len(asked) > 1:
-        found = _complete(messages[asked[-2]].content, text)
+        return _Job(0, Reply("What can I do for you?"))
+    text, start = messages[asked[-1]].content, asked[-1] + 1
+    request = find_request(text)
+    if request is None and len(asked) > 1:
+        request = _complete(find_request(messages[asked[-2]].content), text)
+    if request is None:
+        return _Job(start, _look_around(text, Kit(tools)))
+    if request.is_restatement:
+        return _Job(start, _restate(messages[: asked[-1]]))
+    return _Job(start, _do(request, tools))
+
+
+def _do(request: Request, tools: Sequence[ToolSpec]) -> Solver | Reply:
+    """Return the steps for a request, or an answer that needs none."""
+    kit = Kit(tools)
+    if request.talk is not None:
+        talk, values = request.talk
+        return talk.reply(values, [tool.name for tool in tools])
+    if request.wishes is not None:
+        gap = find_gap(request.wishes, tools)
+        if gap is not None:
+            return Reply(_ASKS_FOR_ARGUMENT.format(name=gap), f"{gap} is needed, and I was not told it.")
+        return work_on(request.wishes, tools)
+    if request.errand is not None:
+        if request.errand.is_gapped:
+            return Reply(_ASKS_FOR_PATH, "The request does not say which file, and guessing could be wrong.")
+        if not kit.can(*request.errand.errand.needs):
+            return Reply("I can't do that: I have no tool for it.", "None of my tools fits the request.")
+        work: Solver = request.errand.errand.work(request.errand.values, kit)
+    else:
+        solver = find_solver(request.task or "")
+        assert solver is not None, "find_request found the task"
+        work = solver
+    return work if request.hint is None else _after_hint(request.hint, work, kit)
+
+
+def _after_hint(path: str, work: Solver, kit: Kit) -> Work:
+    """Read the file at `path`, which need not exist, before the work."""
+    if kit.can("read"):
+        yield Step([kit.read(path)], f"I was told to begin with {path}.", may_fail=True)
+    return (yield from work)
+
+
+def _complete(request: Request | None, reply: str) -> Request | None:
+    """Return a request that lacked a fact, with the fact from the user's reply."""
+    if request is None:
+        return None
+    if request.errand is not None and request.errand.is_gapped:
+        path = _PATH.search(reply)
+        return None if path is None else Request(errand=request.errand.fill(path[0]))
+    if request.wishes is not None and (more := read_arguments(reply)):
+        return Request(wishes=request.wishes.complete(more))
+    return None
+
+
+def _restate(messages: Sequence[Message]) -> Reply:
+    """Return the last answer in one sentence."""
+    answers = [item.content for item in messages if item.role is Role.ASSISTANT and item.content.strip()]
+    if not answers:
+        return Reply("There is nothing to repeat yet.")
+    lines = [line.strip() for line in answers[-1].splitlines() if line.strip()]
+    line = lines[-1].removeprefix("Answer: ").strip()
+    return Reply(f"In one sentence: {one_line(line)}", "The result is known, so I only have to say it again.")
+
+
+def _look_around(text: str, kit: Kit) -> Solver | Reply:
+    """Return the work on a message that is no known request: read what it names, or say which files there are."""
+    if kit.can("read") and (path := _PATH.search(text)) is not None:
+        return _show(path[0], kit)
+    if kit.can("list"):
+        return _list(kit)
+    first = one_line(text.strip().partition("\n")[0])
+    return Reply(f"I can say little about this: {first or 'there is no question.'}")
+
+
+def _show(path: str, kit: Kit) -> Work:
+    found, text = yield from kit.find_text(path)
     if found is None:
-        return _Job(start, "I do not know how to help with that.")
-    if found.is_gapped:
-        return _Job(start, _ASKS_FOR_PATH)
-    return _Job(start, found.errand.work(found.values, kit))
+        return text
+    lines = text.splitlines() or [""]
+    return f"{found} has {len(lines)} lines and begins with: {one_line(lines[0])}"
 
 
-def _complete(request: str, reply: str) -> Found | None:
-    """Return the errand of `request`, which lacks a path, with the path that `reply` gives."""
-    found = find_errand(request)
-    path = _PATH.search(reply)
-    return found.fill(path[0]) if found is not None and found.is_gapped and path is not None else None
+def _list(kit: Kit) -> Work:
+    (listing,) = yield Step([kit.list()], "I do not know what this is about, so I look at the files.")
+    paths = paths_in(listing)
+    return f"I found {len(paths)} files: {', '.join(paths[:20])}." if paths else "I found no files."

@@ -18,7 +18,7 @@ def judge(facts: Facts) -> Json:
         faults.append("the conversation does not end with an answer")
     elif _TROUBLE.search(answer):
         faults.append("the answer says that the work was not finished")
-    calls = sum([len(item.get("tool_calls") or ()) for item in conversation])
+    calls = sum([len(item.get("calls") or item.get("tool_calls") or ()) for item in conversation])
     results = sum([item.get("role") == "tool" for item in conversation])
     if calls != results:
         faults.append(f"{calls} tool calls have {results} results")

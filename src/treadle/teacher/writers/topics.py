@@ -83,3 +83,12 @@ def words_of(topic: str) -> list[str]:
     """Return the words of a topic that say what it is about, in lower case unless they are abbreviations."""
     words = [word if word.isupper() else word.lower() for word in _WORD.findall(topic)]
     return [word for word in words if word.lower() not in FILLERS]
+
+
+def things_of(path: Sequence[str]) -> str:
+    """Return what the topic at `path` is about, as a plural noun for problems."""
+    if path and (found := _MADE.match(path[-1])):
+        return found["what"]
+    words = [word.lower() for word in words_of(path[-1])[-2:]] if path else []
+    name = " ".join(words)
+    return name if name.endswith("s") else f"{name} items".strip()

@@ -1,0 +1,59 @@
+"""The plan of a generation: what it will make, and what that is expected to take."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from treadle.cli.terminal.output import (
+    print_json,
+    print_note,
+    stdout,
+    write_cost,
+    write_count,
+    write_seconds,
+)
+from treadle.datagen.config.estimate import Estimate, as_json
+from treadle.datagen.config.model import Config
+
+_NUMBERS = ("calls", "input", "output", "cost", "time")
+
+
+def print_plan(config: Config, plan: Estimate, *, notes: Sequence[str] = (), is_json: bool = False) -> None:
+    """Print the plan of a generation for people, or as one JSON object. `notes` are those of `load_config`."""
+    if is_json:
+        value: dict[str, Any] = {"estimate": as_json(plan), "notes": list(notes)}
+        print_json(value | {"config": config.model_dump(mode="json", exclude_defaults=True)})
+        return
+    from rich.table import Table
+
+    for note in notes:
+        print_note(note)
+    console = stdout()
+    made = "loaded" if config.topics.load is not None else f"a {config.topics.mode} with"
+    kind = config.generation.conversation
+    turns = f"{kind.min_turns} to {kind.max_turns} turns" if kind.min_turns < kind.max_turns else ""
+    turns = turns or write_count(kind.max_turns, "turn")
+    tools = ", ".join(part.name for part in config.tools.parts()) or "none"
+    console.print(f"{config.name}: {write_count(plan.rows, 'row')} in {str(config.output.path)!r}")
+    console.print(
+        f"  topics        {made} {write_count(plan.leaves, 'leaf topic')}: {config.topics.prompt!r}"
+    )
+    console.print(f"  conversations {kind.type}, {turns}; tools: {tools}")
+    console.print(f"  samples       {plan.samples:,}, {config.generation.window} at a time")
+    console.print("")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2), header_style="dim")
+    for name in ("role", "model", *_NUMBERS):
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
+    for item in plan.roles:
+        model = item.model or "?"
+        counts = (f"{count:,}" for count in (item.calls, item.input_tokens, item.output_tokens))
+        table.add_row(item.role, model, *counts, write_cost(item.cost_usd), write_seconds(item.seconds))
+    sums = (f"{count:,}" for count in (plan.calls, plan.input_tokens, plan.output_tokens))
+    table.add_row("all", "", *sums, write_cost(plan.cost_usd), write_seconds(plan.seconds), style="bold")
+    console.print(table, width=None if console.is_terminal else 200)
+    console.print("")
+    console.print(
+        f"The real numbers may be {plan.spread:g} times lower or higher. The time of a role is that of its calls "
+        "one after another; the time of all counts the window."
+    )
+    for text in plan.assumptions:
+        console.print(f"  assumed: {text}")

@@ -1,0 +1,1 @@
+"""Configuration files of DeepFabric, read as configurations of Treadle."""

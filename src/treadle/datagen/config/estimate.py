@@ -1,0 +1,237 @@
+"""What a generation will take: calls, tokens, cost and time of each role, before anything is paid for.
+
+The numbers come from assumptions, which are told, or from the runs of the dataset that are in its journal already.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Usage
+from treadle.datagen.config.model import Config, Role
+from treadle.datagen.config.parts import used_roles
+from treadle.datagen.config.tokens import Load, assume_loads
+from treadle.journal.protocol import Journal, RunFilter
+from treadle.models.protocol import Model, estimate_cost_usd, part_of
+
+Part = Literal["topic", "scenario", "sample", "user", "judge"]
+PARTS: Mapping[Role, Part] = {
+    "topics": "topic",
+    "scenarios": "scenario",
+    "agent": "sample",
+    "user": "user",
+    "judge": "judge",
+}
+"""The label `part` of the runs of each role."""
+MAX_MEASURED = 500
+"""How many of the newest runs of a role are measured."""
+MIN_MEASURED = 5
+"""How many runs a role must have to be measured."""
+ASSUMED_TRIES = 1.25
+"""How many samples are made for each row."""
+_SPREAD = {True: 1.25, False: 2.0}
+"""By which factor numbers that were measured, and those that were assumed, may be wrong."""
+
+
+class Measured(Struct, frozen=True):
+    """The averages over the runs of a dataset."""
+
+    loads: Mapping[Role, Load]
+    """What one piece of work takes, for each role with enough runs."""
+    tries: float | None = None
+    """How many samples were made for each row; `None` if there were too few."""
+
+
+class RoleEstimate(Struct, frozen=True, kw_only=True):
+    """What one role will take."""
+
+    role: Role
+    model: str
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    """`None` if the price is unknown."""
+    seconds: float
+    """The time of all calls, one after another."""
+    is_measured: bool
+    """True if the numbers come from runs of this dataset."""
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """What a generation will take."""
+
+    leaves: int
+    """The number of leaf topics, which is an expectation until the topics are there."""
+    rows: int
+    samples: int
+    """How many samples will be made, the rejected ones included."""
+    roles: tuple[RoleEstimate, ...]
+    seconds: float
+    """How long it will take."""
+    spread: float
+    """The real numbers are expected between those here divided by this factor, and multiplied by it."""
+    assumptions: tuple[str, ...]
+
+    @property
+    def calls(self) -> int:
+        """The number of requests of all roles."""
+        return sum(item.calls for item in self.roles)
+
+    @property
+    def input_tokens(self) -> int:
+        """The input tokens of all roles."""
+        return sum(item.input_tokens for item in self.roles)
+
+    @property
+    def output_tokens(self) -> int:
+        """The output tokens of all roles."""
+        return sum(item.output_tokens for item in self.roles)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The cost of all roles; `None` if a price is unknown."""
+        costs = [item.cost_usd for item in self.roles]
+        return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+
+def expected_leaves(config: Config) -> int:
+    """Return the number of leaf topics that building is expected to give. Merged topics are not foreseen."""
+    return int(config.topics.degree**config.topics.depth)
+
+
+def wanted_rows(config: Config, leaves: int) -> int:
+    """Return the number of rows that are asked for, if there are `leaves` topics."""
+    number = config.generation.num_samples
+    if isinstance(number, int):
+        return number
+    if number == "auto":
+        return leaves
+    return max(1, round(leaves * float(number.rstrip("% ")) / 100))
+
+
+def estimate(
+    config: Config,
+    leaves: int | None = None,
+    *,
+    models: Mapping[Role, Model] | None = None,
+    measured: Measured | None = None,
+    kept: int = 0,
+) -> Estimate:
+    """Return what the generation will take.
+
+    `leaves` is the number of leaf topics, or `None` if they are still to be built. `models` are for names and
+    prices; without them, costs are unknown. `measured` is what `measure` returned for an earlier run of the same
+    dataset, and `kept` the number of rows that it has.
+    """
+    count = expected_leaves(config) if leaves is None else leaves
+    rows = max(0, wanted_rows(config, count) - kept)
+    known = measured or Measured({})
+    tries = known.tries or ASSUMED_TRIES
+    samples = math.ceil(rows * tries)
+    expansions = 0
+    if leaves is None and config.topics.load is None:
+        degree, depth = config.topics.degree, config.topics.depth
+        expansions = sum(degree**level for level in range(depth))
+    assumed, texts = assume_loads(config)
+    works = {"topics": expansions, "judge": rows}
+    roles = []
+    for role in used_roles(config):
+        load = known.loads.get(role, assumed[role])
+        roles.append(
+            _estimate_role(
+                role, load, works.get(role, samples), (models or {}).get(role), role in known.loads
+            )
+        )
+    told = [text for role, text in texts.items() if role in used_roles(config) and role not in known.loads]
+    if known.tries is None and rows:
+        told.append(f"samples for each row: {tries:g}")
+    return Estimate(
+        leaves=count,
+        rows=rows,
+        samples=samples,
+        roles=tuple(roles),
+        seconds=_wall_seconds(config, roles, samples),
+        spread=_SPREAD[bool(known.loads)],
+        assumptions=tuple(told),
+    )
+
+
+def measure(journal: Journal, kept: int = 0, tried: int = 0) -> Measured | None:
+    """Return the averages over the newest runs of a dataset; `None` if there are too few. Blocks.
+
+    `kept` is the number of its rows, and `tried` the number of samples that were made for them.
+    """
+    loads: dict[Role, Load] = {}
+    for role, part in PARTS.items():
+        runs = journal.runs(RunFilter(labels={"part": part}), limit=MAX_MEASURED, newest_first=True)
+        runs = [run for run in runs if run.steps]
+        if len(runs) < MIN_MEASURED:
+            continue
+        count, costs = len(runs), [run.cost_usd for run in runs]
+        loads[role] = Load(
+            calls=sum(run.steps for run in runs) / count,
+            input_tokens=sum(run.input_tokens for run in runs) / count,
+            output_tokens=sum(run.output_tokens for run in runs) / count,
+            # The time of the user's session is within that of the agent's.
+            seconds=0 if role == "user" else sum(run.updated_at - run.created_at for run in runs) / count,
+            cost_usd=None if None in costs else sum(cost for cost in costs if cost) / count,
+        )
+    if not loads:
+        return None
+    return Measured(loads, tried / kept if kept >= MIN_MEASURED else None)
+
+
+def _estimate_role(
+    role: Role, load: Load, works: int, model: Model | None, is_measured: bool
+) -> RoleEstimate:
+    input_tokens, output_tokens = round(load.input_tokens * works), round(load.output_tokens * works)
+    cost = None if load.cost_usd is None else load.cost_usd * works
+    if cost is None and model is not None:
+        cost = 0.0 if is_free(model) else _price(model, Usage(input_tokens, output_tokens))
+    is_mock = model is not None and is_free(model) and not is_measured
+    return RoleEstimate(
+        role=role,
+        model="" if model is None else model.name,
+        calls=round(load.calls * works),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cost_usd=cost,
+        seconds=0.0 if is_mock else load.seconds * works,
+        is_measured=is_measured,
+    )
+
+
+def is_free(model: Model) -> bool:
+    """Return whether a model works in this process and costs nothing."""
+    return part_of(model).name.partition(":")[0] in ("mock", "oracle")
+
+
+def _price(model: Model, usage: Usage) -> float | None:
+    try:
+        return estimate_cost_usd(model, usage)
+    except ConfigError:
+        return None
+
+
+def _wall_seconds(config: Config, roles: list[RoleEstimate], samples: int) -> float:
+    """Return how long the work takes with the windows of the configuration."""
+    total = 0.0
+    topics = next((item for item in roles if item.role == "topics"), None)
+    if topics is not None and topics.calls:
+        # A level of topics begins with the first answer of the level above it, so the depth is a lower limit.
+        each = topics.seconds / topics.calls
+        total += max(topics.seconds / config.topics.window, each * config.topics.depth)
+    work = sum(item.seconds for item in roles if item.role != "topics")
+    if samples:
+        total += max(work / config.generation.window, work / samples)
+    return total
+
+
+def as_json(plan: Estimate) -> dict[str, object]:
+    """Return an estimate for programs, with its sums."""
+    sums = {name: getattr(plan, name) for name in ("calls", "input_tokens", "output_tokens", "cost_usd")}
+    return {**structs.asdict(plan), "roles": [structs.asdict(item) for item in plan.roles], **sums}

@@ -1,0 +1,158 @@
+"""What of a configuration decides about rows: a dataset is continued only if that is unchanged."""
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json
+from treadle.datagen.config.model import Config
+from treadle.datagen.config.parts import plan_model, used_roles
+from treadle.models.config.file import load_config as load_models
+from treadle.sandbox.mount import Mount
+from treadle.tools.resolve import FILE
+
+HARMLESS = (
+    "topics.window",
+    "topics.max_attempts",
+    "generation.num_samples",
+    "generation.window",
+    "generation.max_attempts",
+    "generation.sample_attempts",
+    "limits",
+    "output",
+    "publish",
+)
+"""Keys that may change while a dataset is made. They decide how many rows there are, how fast they are made and how
+they are written, but not what they are."""
+_HARMLESS_OF_MODELS = frozenset(
+    (
+        "base_url",
+        "api_key_env",
+        "headers",
+        "timeout_seconds",
+        "connect_timeout_seconds",
+        "total_timeout_seconds",
+        "max_attempts",
+        "price",
+        "limit",
+        "cooldown_seconds",
+        "cache",
+    )
+)
+"""Settings of a model that say where and how it is asked, but not what it answers."""
+_MESSAGES = ("output.system_message", "output.include_system_message")
+"""Keys of `output` that are in the rows."""
+
+
+class Change(Struct, frozen=True):
+    """A key whose value is not the one that a dataset was begun with."""
+
+    key: str
+    before: Json
+    """`None` if there was none."""
+    after: Json
+
+    def __str__(self) -> str:
+        return f"{self.key} was {_show(self.before)} and is {_show(self.after)}"
+
+
+def fingerprint(config: Config) -> dict[str, Json]:
+    """Return what decides about the rows: values by key, with dots between sections. Long texts and the contents of
+    files are hashes. The result is JSON, for keeping it with the dataset.
+
+    Raises: `ConfigError` if a file cannot be read.
+    """
+    value = config.model_dump(mode="json")
+    value["models"] = _models_of(config)
+    _hash_files(config, value)
+    found = dict(_flatten("", value))
+    return {
+        key: item
+        for key, item in found.items()
+        if key in _MESSAGES or not any(key == name or key.startswith(f"{name}.") for name in HARMLESS)
+    }
+
+
+def find_changes(before: Mapping[str, Json], config: Config) -> list[Change]:
+    """Return the keys in which a configuration differs from the fingerprint `before`, in their order.
+
+    Raises: `ConfigError` as `fingerprint` does.
+    """
+    after = fingerprint(config)
+    keys = dict.fromkeys((*after, *before))
+    return [Change(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
+
+
+def explain_changes(changes: list[Change], remedy: str) -> str:
+    """Return the text of the error for a changed configuration; `remedy` says how to continue anyway."""
+    listed = "\n".join(f"  {change}" for change in changes)
+    return (
+        f"the dataset was begun with another configuration, and its rows would not be of one kind:\n{listed}\n"
+        f"Undo the changes, write to another folder with output.path, or {remedy}"
+    )
+
+
+def _models_of(config: Config) -> dict[str, Json]:
+    """Return the settings of the model of each role that decide about answers, also of names in treadle.toml."""
+    file = load_models()
+    models: dict[str, Json] = {}
+    for role in used_roles(config):
+        table = plan_model(config, role, file).table.model_dump(mode="json", exclude_defaults=True)
+        models[role] = {key: item for key, item in table.items() if key not in _HARMLESS_OF_MODELS}
+    return models
+
+
+def _flatten(prefix: str, value: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the keys below `prefix` with their values; empty values, which are defaults, are left out."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flatten(f"{prefix}.{key}" if prefix else key, item)
+    elif isinstance(value, str) and len(value) > 200:
+        yield prefix, f"sha256:{sha256(value.encode()).hexdigest()[:16]} {value[:40]!r}"
+    elif value not in (None, [], ""):
+        yield prefix, value
+
+
+def _hash_files(config: Config, value: dict[str, Json]) -> None:
+    """Replace the paths of files in the JSON of a configuration by hashes of what they hold."""
+    topics, tools, quality = config.topics, config.tools, config.quality
+    sections: Any = value
+    if topics.load is not None:
+        sections["topics"]["load"] = _hash_of("topics.load", topics.load)
+    if isinstance(tools.files, str) and not tools.files.startswith("tasks:"):
+        sections["tools"]["files"] = _hash_of("tools.files", Path(tools.files))
+    for number, part in enumerate(tools.parts()):
+        if found := FILE.fullmatch(part.name):
+            told = _hash_of(f"tools.use.{number}", Path(found[1]))
+            use, name = sections["tools"]["use"], f"{told}:{found[2] or ''}"
+            use[number] = name if isinstance(use[number], str) else use[number] | {"name": name}
+    sections["quality"]["evaluation_sets"] = [
+        _hash_of(f"quality.evaluation_sets.{number}", path)
+        for number, path in enumerate(quality.evaluation_sets)
+    ]
+
+
+def _hash_of(key: str, path: Path) -> str:
+    """Return the name of a file or folder with the hash of its content."""
+    digest = sha256()
+    try:
+        if path.is_dir():
+            for name, content in Mount(path).items():
+                digest.update(f"{name}\0{len(content)}\0".encode() + content)
+        else:
+            digest.update(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot read {str(path)!r}: {error.strerror}") from error
+    return f"{path.name} sha256:{digest.hexdigest()[:16]}"
+
+
+def _show(value: Json) -> str:
+    if value is None:
+        return "not set"
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,0 +1,111 @@
+"""The models of a configuration, made as those of treadle.toml are."""
+
+from typing import Any, get_args
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.datagen.config.document import Problem
+from treadle.datagen.config.model import Config, Role
+from treadle.models.config.build import split_name
+from treadle.models.config.file import Config as ModelFile
+from treadle.models.config.file import ModelTable
+from treadle.models.config.file import load_config as load_models
+from treadle.models.config.presets import DIALECTS, find_preset
+from treadle.models.protocol import Model
+from treadle.models.wrappers.limiter import Limiter
+
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+class Plan(Struct, frozen=True):
+    """What the model of a role is made from."""
+
+    path: tuple[str, ...]
+    """The key that names it."""
+    table: ModelTable
+    name: str | None = None
+    """Its name in treadle.toml; `None` if the configuration has its settings."""
+
+
+def used_roles(config: Config) -> tuple[Role, ...]:
+    """Return the roles that a configuration has work for."""
+    unused = {"topics"} if config.topics.load is not None else set()
+    if config.quality.judge is None:
+        unused.add("judge")
+    return tuple(role for role in ROLES if role not in unused)
+
+
+def make_models(config: Config) -> dict[Role, Model]:
+    """Return the model of each role that is used. Roles with the same settings share one.
+
+    Requests to one server share a limiter, so that all of them wait if the server asks for it.
+    Raises: `ConfigError` that lists the roles whose models cannot be made, each with the reason.
+    """
+    models, problems = try_models(config)
+    if problems:
+        raise ConfigError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+    return models
+
+
+def try_models(config: Config, *, needs_keys: bool = True) -> tuple[dict[Role, Model], list[Problem]]:
+    """Return the models that can be made, and why the others cannot. Without `needs_keys`, the models are only for
+    their prices: they have no keys."""
+    try:
+        file = load_models()
+    except ConfigError as error:
+        return {}, [Problem(("models",), str(error))]
+    made: list[tuple[ModelTable, Model]] = []
+    models: dict[Role, Model] = {}
+    problems: dict[tuple[str, str], Problem] = {}
+    for role in used_roles(config):
+        try:
+            plan = plan_model(config, role, file)
+            known = [model for table, model in made if table == plan.table]
+            models[role] = known[0] if known else _make(plan, file, config, needs_keys=needs_keys)
+            made.append((plan.table, models[role]))
+        except ConfigError as error:
+            path = _path_of(config, role)
+            problems[(".".join(path), str(error))] = Problem(path, str(error))
+    return models, list(problems.values())
+
+
+def plan_model(config: Config, role: Role, file: ModelFile) -> Plan:
+    """Return what the model of `role` is made from: its own, the default one, or that of treadle.toml.
+
+    Raises: `ConfigError` if there is none.
+    """
+    path = _path_of(config, role)
+    given = getattr(config.models, role) or config.models.default or file.default_model
+    if given is None:
+        raise ConfigError(
+            "there is no model; name one such as 'openai:gpt-5-mini', or 'mock:teacher', which needs no key"
+        )
+    if isinstance(given, ModelTable):
+        return Plan(path, given)
+    name = file.full_name(given)
+    table = file.file.models.get(name)
+    return Plan(path, ModelTable(model=name)) if table is None else Plan(path, table, name)
+
+
+def _path_of(config: Config, role: Role) -> tuple[str, str]:
+    return ("models", "default" if getattr(config.models, role) is None else role)
+
+
+def _make(plan: Plan, file: ModelFile, config: Config, *, needs_keys: bool) -> Model:
+    table = plan.table
+    provider, _ = split_name(table.model)
+    preset = find_preset(provider)
+    options: dict[str, Any] = {}
+    if table.seed is None and (
+        preset is None or "seed" not in DIALECTS.load(preset.dialect).UNKNOWN_SETTINGS
+    ):
+        options["seed"] = config.seed
+    if not needs_keys:
+        options |= {"api_key": "none"} | ({"headers": {}} if table.headers else {})
+        return file.model_of(table, name=plan.name, **options)
+    limiter = None
+    if preset is not None:
+        server = f"{provider} {table.base_url or ''} {table.api_key_env or ''}"
+        limiter = Limiter.shared(f"generate {server}", is_adaptive=False)
+    return file.model_of(table, name=plan.name, limiter=limiter, **options)

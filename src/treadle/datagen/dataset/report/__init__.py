@@ -1,0 +1,1 @@
+"""The report of a dataset: one HTML file with pictures, which needs no network."""

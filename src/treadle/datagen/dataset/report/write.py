@@ -1,0 +1,289 @@
+"""The report of a dataset as one HTML file. All texts of the dataset are escaped, and the page loads nothing."""
+
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from treadle.core.types import Json
+from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.report.orders import draw_orders, list_sequences
+from treadle.datagen.dataset.report.parts import bars, columns, dollars, section, spread, table, tile
+from treadle.datagen.dataset.report.samples import Drawn
+from treadle.datagen.dataset.report.timeline import draw_time
+from treadle.datagen.dataset.report.topic_map import draw_map
+from treadle.datagen.dataset.rows import find_rows, read_config, read_entries
+from treadle.datagen.dataset.stats import Stats
+from treadle.datagen.dataset.topics import read_leaves
+from treadle.export.whole import write_whole
+
+_ROWS, _REJECTED = 400, 200
+"""How many rows and rejected samples can be read in the report."""
+_ROWS_BYTES, _REJECTED_BYTES = 4_500_000, 1_500_000
+_SECTIONS = {
+    "topics": "Topics",
+    "tools": "Tools",
+    "shape": "Lengths",
+    "kinds": "Kinds",
+    "quality": "Quality",
+    "time": "Time and cost",
+    "browse": "Rows",
+}
+_GAP = '<div class="gap"></div>'
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+"""The page's own rule for the browser: nothing may be loaded."""
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the report of a dataset's folder, or of a file of rows, and return the path of the report.
+
+    Raises: as `read_entries` does; `ConfigError` if no file can be made.
+    """
+    find_rows(folder)
+    if out is None:
+        out = Folder(folder).report if folder.is_dir() else folder.with_suffix(".report.html")
+    stats, kept = Stats(), Drawn(_ROWS, _ROWS_BYTES)
+    rejected = Drawn(_REJECTED, _REJECTED_BYTES, is_rejected=True)
+    for entry in read_entries(folder):
+        stats.add(entry)
+        kept.add(entry)
+    for entry in read_entries(folder, is_rejected=True):
+        stats.reject(entry)
+        rejected.add(entry)
+    config = read_config(folder)
+    name = ", ".join(sorted(stats.datasets)) or (config.name if config is not None else folder.name)
+    time = draw_time(Folder(folder).ledger) if folder.is_dir() else ""
+    sections = {
+        "topics": _topics(folder, stats),
+        "tools": _tools(stats),
+        "shape": _shape(stats),
+        "kinds": _kinds(stats),
+        "quality": _quality(stats),
+        "time": _time(stats, time),
+        "browse": _browse(kept, rejected),
+    }
+    page = _page(name, _head(name, stats, config), sections, [*kept.rows(), *rejected.rows()])
+    write_whole([page.encode()], out)
+    return out
+
+
+def _page(name: str, head: str, sections: Mapping[str, str], rows: list[dict[str, Json]]) -> str:
+    package = files("treadle.datagen.dataset.report")
+    style, script = (package.joinpath(item).read_text("utf-8") for item in ("page.css", "page.js"))
+    links = "".join(f'<a href="#{key}">{_SECTIONS[key]}</a>' for key, content in sections.items() if content)
+    # In a script element, only "<" can end the text.
+    data = msgspec.json.encode(rows).decode().replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
+        f"<title>{escape(name)}: dataset report</title><style>{style}</style></head><body>"
+        f"<header>{head}<nav>{links}</nav></header><main>{''.join(sections.values())}</main>"
+        "<footer>Written by treadle dataset report. This file contains everything that it shows.</footer>"
+        f'<script type="application/json" id="rows">{data}</script><script>{script}</script></body></html>'
+    )
+
+
+def _head(name: str, stats: Stats, config: Config | None) -> str:
+    agents = ", ".join(model for model, _ in stats.models.get("agent", {}).items())
+    about = f"Conversations about {config.topics.prompt!r}" if config is not None else "Conversations"
+    tokens = stats.input_tokens + stats.output_tokens
+    share = f"{stats.verified / stats.rows:.1%}" if stats.rows else "0 %"
+    rejected = stats.rejected / (stats.rows + stats.rejected) if stats.rejected else 0.0
+    tiles = [
+        tile(f"{stats.rows:,}", "rows"),
+        tile(f"{len(stats.topics):,}", "topics with rows"),
+        tile(f"{stats.calls.total:,}", "tool calls"),
+        tile(share, "verified", "good" if stats.rows and stats.verified == stats.rows else ""),
+        tile(f"{stats.rejected:,}", f"rejected ({rejected:.1%})"),
+        tile(f"{stats.duplicates:,}", "duplicates left", "bad" if stats.duplicates else ""),
+        tile(_short(tokens), "tokens for the rows"),
+        tile(_cost(stats), "cost of the rows"),
+    ]
+    note = ""
+    if stats.from_teacher:
+        which = "All rows were" if stats.from_teacher == stats.rows else f"{stats.from_teacher:,} rows were"
+        note += f'<p class="note">{which} written by the built-in teacher, and not by a language model.</p>'
+    if stats.simulated:
+        note += (
+            f'<p class="note">{stats.simulated:,} rows have results that were simulated '
+            f"({stats.simulated_calls:,} of {stats.calls.total:,} calls); no tool ran for them.</p>"
+        )
+    by = f", written by {agents}" if agents else ""
+    return (
+        f'<h1>{escape(name)}</h1><p class="lead">{escape(about + by)}.</p>'
+        f'<div class="tiles">{"".join(tiles)}</div>{note}'
+    )
+
+
+def _topics(folder: Path, stats: Stats) -> str:
+    leaves = read_leaves(folder, stats)
+    lacking = sum(not count for count in leaves.values())
+    lead = f"{len(leaves):,} leaf topics; {lacking:,} of them have no rows." if leaves else ""
+    return section("topics", "Topics", lead, draw_map(leaves))
+
+
+def _tools(stats: Stats) -> str:
+    if not stats.tools:
+        return ""
+    unused = sorted(set(stats.offered) - set(stats.tools))
+    lead = f"{stats.calls.total:,} calls; {stats.tool_errors.total():,} of them have an error as the result (red)."
+    if unused:
+        lead += f" Never called: {', '.join(unused)}."
+    order = f"<h3>The most frequent orders in a turn</h3>{list_sequences(stats)}"
+    matrix = (
+        "<h3>Which tool comes next</h3><p class='soft'>Each line is a tool; its cells say how often another tool, "
+        f"the same one or the answer comes next.</p>{draw_orders(stats)}"
+    )
+    return section(
+        "tools",
+        "Tool use",
+        lead,
+        columns(bars("Calls by tool", stats.tools, marked=stats.tool_errors) + _GAP + order, matrix),
+    )
+
+
+def _shape(stats: Stats) -> str:
+    return section(
+        "shape",
+        "Lengths",
+        "How many rows have which length. Hold the pointer over a bar for its numbers.",
+        columns(
+            spread("Turns", stats.turns),
+            spread("Steps", stats.steps),
+            spread("Tool calls", stats.calls),
+            spread("Messages", stats.messages),
+            spread("Characters", stats.chars),
+        ),
+    )
+
+
+def _kinds(stats: Stats) -> str:
+    notes = {
+        kind: f"{stats.kinds_shown[kind]:,} rows show it in all"
+        for kind, met in stats.kinds_met.items()
+        if stats.kinds_shown[kind] > met
+    }
+    return section(
+        "kinds",
+        "Kinds, difficulties and models",
+        "For each kind of tool use: how many rows were planned for it, and how many of them show it.",
+        columns(
+            bars(
+                "Kinds: shown, of wanted",
+                stats.kinds_wanted,
+                marked=stats.kinds_met,
+                notes=notes,
+                kind="pale",
+            ),
+            bars("Difficulties", stats.difficulties) + _GAP + bars("Conversations", stats.conversations),
+            table(
+                ("role", "model", "rows"),
+                [
+                    (role, model, f"{count:,}")
+                    for role, names in sorted(stats.models.items())
+                    for model, count in names.most_common()
+                ],
+                (2,),
+            ),
+        ),
+    )
+
+
+def _quality(stats: Stats) -> str:
+    notes = {}
+    for name, reasons in stats.reasons.items():
+        listed = [f"{count:,} × {reason}" for reason, count in reasons.most_common(3) if reason]
+        notes[name] = "; ".join(listed)[:400]
+    lead = (
+        f"{stats.rows:,} rows were kept and {stats.rejected:,} samples were rejected. A sample can be rejected for "
+        "several reasons."
+    )
+    if stats.duplicates:
+        lead += f" {stats.duplicates:,} rows have the same messages as an earlier one."
+    return section(
+        "quality",
+        "Quality",
+        lead,
+        columns(
+            bars("Rejected by", stats.rejections, notes=notes, kind="bad"),
+            bars("Rows that passed", stats.filters),
+            bars("How the conversations ended", stats.stop_reasons),
+        ),
+    )
+
+
+def _time(stats: Stats, pictures: str) -> str:
+    spent = stats.rejected_input_tokens + stats.rejected_output_tokens
+    facts = [
+        ("rows", f"{stats.input_tokens:,}", f"{stats.output_tokens:,}", _cost(stats)),
+    ]
+    if stats.rejected:
+        facts.append(
+            (
+                "rejected samples",
+                f"{stats.rejected_input_tokens:,}",
+                f"{stats.rejected_output_tokens:,}",
+                dollars(stats.rejected_cost_usd),
+            )
+        )
+    if not pictures and not spent and not stats.input_tokens:
+        return ""
+    sums = table(("spent on", "input tokens", "output tokens", "cost"), facts, (1, 2, 3))
+    return section("time", "Time and cost", "", pictures, _GAP, sums)
+
+
+def _browse(kept: Drawn, rejected: Drawn) -> str:
+    rows, samples = len(kept.rows()), len(rejected.rows())
+    parts = []
+    for shown, drawn, what in ((rows, kept, "rows"), (samples, rejected, "rejected samples")):
+        if drawn.seen:
+            is_whole = shown == drawn.seen
+            parts.append(
+                f"all {drawn.seen:,} {what}"
+                if is_whole
+                else f"{shown:,} of {drawn.seen:,} {what} (drawn at random)"
+            )
+    if not parts:
+        return ""
+    selects = "".join(
+        f'<select id="by-{name}" aria-label="{label}"><option value="">{label}</option>{options}</select>'
+        for name, label, options in (
+            (
+                "status",
+                "kept or rejected",
+                '<option value="kept">kept</option><option value="rejected">rejected</option>',
+            ),
+            ("kind", "any kind", ""),
+            ("tool", "any tool", ""),
+            ("filter", "any rejection", ""),
+            ("topic", "any topic", ""),
+        )
+    )
+    return section(
+        "browse",
+        "Rows",
+        f"To read: {' and '.join(parts)}. Long texts are cut.",
+        '<div class="controls"><input id="search" type="search" '
+        'placeholder="Search in messages, calls and results" '
+        f'aria-label="search">{selects}<button id="clear" type="button">Clear</button></div>',
+        '<p class="soft num" id="shown" aria-live="polite"></p><div id="list"></div>',
+        '<button class="more" id="more" type="button" hidden>Show more</button>',
+    )
+
+
+def _cost(stats: Stats) -> str:
+    if stats.rows_without_cost and stats.rows_without_cost == stats.rows:
+        return "unknown"
+    return dollars(stats.cost_usd) + ("+" if stats.rows_without_cost else "")
+
+
+def _short(number: int) -> str:
+    for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
+        if number >= size:
+            return f"{number / min(size, 1_000 if unit == 'k' else size):,.1f} {unit}"
+    return f"{number:,}"

@@ -1,0 +1,121 @@
+"""Files of rows: JSON lines, Parquet, or a folder with a file for each row. Rows pass one at a time."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+from treadle.core.errors import ConfigError, ExportError
+from treadle.core.types import Json
+from treadle.export.exporter import FORMATS, RowFormat, decode_rows, encode_row
+from treadle.export.parquet import read_parquet, require_arrow, write_parquet
+from treadle.export.rows import Row
+from treadle.export.whole import whole_file
+
+PARQUET = ".parquet"
+_MAX_SAMPLED = 100
+"""How many rows are looked at to find out a file's format."""
+
+
+def read_objects(path: Path, format: str) -> Iterator[tuple[str, dict[str, Json]]]:
+    """Yield each row of a file or folder as a JSON object, with its place in words.
+
+    Raises: `ConfigError` if the format is unknown or there is no such file; `ExportError` if it is damaged.
+    """
+    row_format = FORMATS.load(format)
+    if path.suffix == PARQUET:
+        for number, raw in enumerate(read_parquet(path), 1):
+            yield f"row {number}", raw
+        return
+    try:
+        files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        for file in files:
+            with file.open("rb") as lines:
+                for number, raw in decode_rows(lines, row_format):
+                    yield f"{file.name}, line {number}" if path.is_dir() else f"line {number}", raw
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+
+
+def detect_format(path: Path) -> str:
+    """Return the name of the format of a file or folder of rows, by its first rows.
+
+    Raises: `ConfigError` if the first rows fit no format, or if there is no such file; `ExportError`.
+    """
+    # A row in a file of its own is found by its first line, so a format with one line for each row serves here.
+    sample = [raw for _, raw in islice(read_objects(path, "treadle"), _MAX_SAMPLED)]
+    if not sample:
+        raise ConfigError(f"{str(path)!r} has no rows")
+    loaded = {name: FORMATS.load(name) for name in FORMATS.names()}
+    if loaded["hf_trace"].fits(sample[0]):
+        return "hf_trace"
+    fits = {name: sum(found.fits(raw) for raw in sample) for name, found in loaded.items()}
+    for least in (len(sample), 1):
+        for name, count in fits.items():
+            if count >= least:
+                return name
+    raise ConfigError(f"the format of {str(path)!r} cannot be told; give one of {', '.join(FORMATS.names())}")
+
+
+class RowWriter:
+    """A file or folder that rows are written to; made by `open_writer`."""
+
+    def __init__(
+        self, row_format: RowFormat, put: Callable[[Row, bytes], object], with_reasoning: bool | None
+    ) -> None:
+        self.count = 0
+        """The number of rows written so far."""
+        self._format = row_format
+        self._put = put
+        self._with_reasoning = with_reasoning
+
+    def write(self, row: Row) -> None:
+        """Write one row. Raises: `ExportError` if the format cannot express it; nothing of it is written then."""
+        self._put(row, encode_row(row, self._format, with_reasoning=self._with_reasoning) + b"\n")
+        self.count += 1
+
+
+@contextmanager
+def open_writer(format: str, out: Path, *, with_reasoning: bool | None = None) -> Iterator[RowWriter]:
+    """Open a file or folder for rows of a format.
+
+    `out` becomes a file of JSON lines, or a Parquet file if its name ends in `.parquet`; for a format whose rows
+    are files of their own it becomes a folder. A file appears at the end of the block, or not at all if the block
+    fails.
+
+    Raises: `ConfigError` if `out` cannot be made or a package is missing; `ExportError` if it cannot be written.
+    """
+    row_format = FORMATS.load(format)
+    if row_format.has_own_files:
+        yield RowWriter(row_format, _folder_writer(out), with_reasoning)
+        return
+    if out.suffix != PARQUET:
+        with whole_file(out) as file:
+            yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning)
+        return
+    require_arrow()
+    lines = out.with_name(f"{out.name}.jsonl")
+    with whole_file(lines) as file:
+        yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning)
+    # If this fails, the rows stay in the file of JSON lines, which the error names.
+    write_parquet(lines, out, format)
+    lines.unlink()
+
+
+def _folder_writer(out: Path) -> Callable[[Row, bytes], object]:
+    names: set[str] = set()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {str(out)!r}: {error.strerror}") from error
+
+    def put(row: Row, lines: bytes) -> None:
+        name = re.sub(r"[^\w.-]", "_", row.lineage.run_id)[:200] or "row"
+        if name in names:
+            raise ExportError(f"two rows have the run id {row.lineage.run_id!r}, which names their file")
+        with whole_file(out / f"{name}.jsonl") as file:
+            file.write(lines)
+        names.add(name)
+
+    return put

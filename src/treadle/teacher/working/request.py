@@ -1,0 +1,76 @@
+"""The request in a user's message: a task, an errand, a talk, or tools by name.
+
+The request is one paragraph of the message, so that everything around it can be in anybody's words.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from msgspec import Struct
+
+from treadle.tasks.files import identify
+from treadle.tasks.prompt import Prompt
+from treadle.teacher.working.calls import Wishes, find_wishes
+from treadle.teacher.working.errands.catalogue import find_errand
+from treadle.teacher.working.errands.errand import Found
+from treadle.teacher.working.talks.catalogue import find_talk
+from treadle.teacher.working.talks.talk import Talk
+
+HINTS = (
+    Prompt("Have a look at {path} first; it says how our files are organised."),
+    Prompt("If I remember it right, {path} explains where everything is, so begin there."),
+    Prompt("A colleague keeps notes in {path}. Please read them before anything else."),
+    Prompt("Start with {path}, which should tell you what is what."),
+)
+"""Sentences that send the agent to a file first. The file need not exist."""
+RESTATE = (
+    Prompt("Could you say that again in one sentence, so that I can paste it into my notes?"),
+    Prompt("Put that into a single sentence for me, please."),
+    Prompt("What is the gist of it, in one line?"),
+    Prompt("I have to pass this on. How would you put it in one sentence?"),
+)
+
+
+class Request(Struct, frozen=True):
+    """What a message asks for. One of the first five fields is set."""
+
+    task: str | None = None
+    """The input of a task of the set `files`."""
+    errand: Found | None = None
+    talk: tuple[Talk, Mapping[str, str]] | None = None
+    wishes: Wishes | None = None
+    is_restatement: bool = False
+    hint: str | None = None
+    """The path of a file to read first."""
+
+
+@lru_cache(maxsize=4096)
+def find_request(text: str) -> Request | None:
+    """Return the request in a message; `None` if there is none that the teacher knows."""
+    found: Request | None = None
+    hint: str | None = None
+    for paragraph in _paragraphs(text):
+        hint = hint or next((values["path"] for prompt in HINTS if (values := prompt.match(paragraph))), None)
+        found = found or _identify(paragraph)
+    if found is None or hint is None:
+        return found
+    return Request(found.task, found.errand, found.talk, found.wishes, hint=hint)
+
+
+def _identify(paragraph: str) -> Request | None:
+    if identify(paragraph) is not None:
+        return Request(task=paragraph)
+    if (errand := find_errand(paragraph)) is not None:
+        return Request(errand=errand)
+    if (talk := find_talk(paragraph)) is not None:
+        return Request(talk=talk)
+    if (wishes := find_wishes(paragraph)) is not None:
+        return Request(wishes=wishes)
+    if any([prompt.text == paragraph for prompt in RESTATE]):
+        return Request(is_restatement=True)
+    return None
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [part.strip() for part in re.split(r"\n[ \t]*\n", text) if part.strip()]

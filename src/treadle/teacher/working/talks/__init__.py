@@ -1,0 +1,1 @@
+"""Requests that need no tool, or that no tool can fulfil."""

@@ -1,0 +1,97 @@
+"""A sample is interrupted after every event of its journals, and continued."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, make_studio, read_notes, spec
+
+from treadle.core import events as e
+from treadle.core.state import fold
+from treadle.core.types import Role
+from treadle.datagen.conversations.make import make_sample
+from treadle.datagen.scenarios.types import Kind
+from treadle.journal.memory import MemoryJournal
+
+SCENARIOS = [{**SCENARIO, "message": "Read {{file}}."}, SCENARIO]
+USERS = [
+    {"message": "Again.", "is_done": False},
+    {"message": "And again.", "is_done": False},
+    {"message": ""},
+]
+SPEC = spec(turns=6, kind=Kind.SINGLE)
+ROLES = ("scenario", "agent", "user_turn")
+Batch = tuple[str, Sequence[e.DurableBody], Mapping[str, bytes] | None]
+
+
+class RecordingWriter:
+    """A writer that keeps what was appended in a list."""
+
+    def __init__(self, inner: Any, batches: list[Batch]) -> None:
+        self._inner, self._batches = inner, batches
+
+    def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
+        self._inner.append(bodies, blobs)
+        self._batches.append((self._inner.run_id, list(bodies), blobs))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class RecordingJournal(MemoryJournal):
+    """A journal that keeps everything that was appended to any run, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[Batch] = []
+
+    def create(self, run_id: str, **options: Any) -> Any:
+        return RecordingWriter(super().create(run_id, **options), self.batches)
+
+    async def acquire(self, run_id: str) -> Any:
+        return RecordingWriter(await super().acquire(run_id), self.batches)
+
+
+async def keep(batches: Sequence[Batch]) -> MemoryJournal:
+    """Return a journal with the first appends of another, in which nobody drives a run."""
+    journal = MemoryJournal()
+    writers: dict[str, Any] = {}
+    for run_id, bodies, blobs in batches:
+        if run_id not in writers:
+            writers[run_id] = journal.create(run_id)
+        writers[run_id].append(bodies, blobs)
+    for writer in writers.values():
+        await writer.release()
+    return journal
+
+
+def paid(journal: MemoryJournal) -> dict[str, int]:
+    """Return how many answers of each run are in a journal."""
+    return {
+        info.run_id: fold([event.body for event in journal.read(info.run_id)]).step for info in journal.runs()
+    }
+
+
+async def test_a_sample_continues_after_every_event():
+    """No answer that is in the journal is asked for again, and the row is the same."""
+    whole = RecordingJournal()
+    first = Cast(read_notes, SCENARIOS, USERS)
+    made = await make_sample(make_studio(NOTES, first, whole), SPEC)
+    assert made.row is not None
+    assert [message.content for message in made.row.messages if message.role is Role.USER] == [
+        SCENARIO["message"],
+        "Again.",
+        "And again.",
+    ]
+    total = sum(paid(whole).values())
+    assert len(whole.batches) > 30
+    for count in range(len(whole.batches)):
+        journal = await keep(whole.batches[:count])
+        before = sum(paid(journal).values())
+        cast = Cast(read_notes, SCENARIOS, USERS)
+        again = await make_sample(make_studio(NOTES, cast, journal), SPEC)
+        assert again.row is not None, again.error
+        asked = sum(len(cast.asked[role]) for role in ROLES)
+        assert before + asked == total, f"after {count} appends"
+        assert again.row.messages == made.row.messages
+        # An inference whose answer was lost may have been paid for, and counts as reserved.
+        assert again.usage.total_tokens >= made.usage.total_tokens
