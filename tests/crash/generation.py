@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import subprocess
 import threading
 from collections import Counter
@@ -9,11 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from msgspec.structs import replace
 from tests.forks.process import FORKS, Process
 
 from treadle import open_journal
 from treadle.core.events import InferenceCompleted
-from treadle.teacher.server.app import OracleApp, Reply, ServerSettings
+from treadle.export.rows import load_row
+from treadle.teacher.server.app import OracleApp, Reply, ServerSettings, error_reply
 from treadle.teacher.server.connection import Connection
 
 WINDOW = 8
@@ -29,21 +32,29 @@ output: {{path: dataset, formats: [trl]}}
 """
 
 
-class Server:
-    """The mock server on a thread. Three of ten requests fail. It counts the answers that a user would pay for."""
+FAILURE_RATE = 0.3
 
-    def __init__(self, failure_rate: float = 0.3, latency_seconds: float = 0.01) -> None:
+
+class Server:
+    """The mock server on a thread. Three of ten requests fail. It counts the answers that a user would pay for.
+
+    It asks to try again soon, because otherwise waiting would be most of the time.
+    """
+
+    def __init__(self, latency_seconds: float = 0.01) -> None:
         self.answered: Counter[bytes] = Counter()
-        outer = self
+        draw, outer = random.Random(30), self
 
         class App(OracleApp):
             def answer(self, method: str, path: str, body: bytes) -> Reply:
+                if draw.random() < FAILURE_RATE:
+                    reply = error_reply(500, "simulated", "server_error")
+                    return replace(reply, headers={**reply.headers, "Retry-After-Ms": "20"})
                 reply = super().answer(method, path, body)
-                if reply.is_completion:
-                    outer.answered[body] += 1
+                outer.answered[body] += reply.is_completion
                 return reply
 
-        self._app = App(ServerSettings(failure_rate=failure_rate, latency_seconds=latency_seconds))
+        self._app = App(ServerSettings(latency_seconds=latency_seconds))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.url = ""
@@ -110,6 +121,11 @@ class Dataset:
     def rows(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.path / "rows.jsonl").read_text().splitlines()]
 
+    def topics(self) -> dict[str, Any]:
+        """Return the topics by id."""
+        topics: dict[str, Any] = json.loads((self.path / "topics.json").read_text())["topics"]
+        return topics
+
     def check(self) -> None:
         """Check that the number that was asked for is there, and that no row is lost or doubled."""
         rows = self.rows()
@@ -123,8 +139,8 @@ class Dataset:
         assert ledger_ids(self.path) == ids
         with open_journal(self.path / "journal.db", must_exist=True) as journal:
             for row in rows:
-                run = journal.read(row["lineage"]["run_id"])
-                assert run[-1].type == "run_finished", row["lineage"]["run_id"]
+                kept = load_row(journal, row["lineage"]["run_id"])
+                assert [item.content for item in kept.messages] == [item["content"] for item in row["messages"]]
 
 
 def ledger_ids(path: Path) -> list[str]:
