@@ -241,7 +241,6 @@ def test_every_wrong_usage_is_one_clear_line(place: tuple[Cli, str]) -> None:
 
 MISSING = [
     ("mcp", "run hi $M -t mcp:npx", "this needs mcp, which is not installed: pip install 'treadle[mcp]'"),
-    ("yaml", "run hi $M --schema x.yaml", "which is not installed: pip install 'treadle[yaml]'"),
     ("uvicorn", "tools serve --port 0", "which is not installed: pip install 'treadle[serve]'"),
     ("pydantic_monty", "run hi $M -t python", "which is not installed: pip install 'treadle[python]'"),
     (

@@ -76,7 +76,6 @@ def _check_all(journal: Path) -> Iterator[Check]:
     yield _check_monty()
     yield _check_package("starlette", "serve")
     yield _check_package("uvicorn", "serve")
-    yield _check_package("pyyaml", "yaml", module="yaml")
     if sys.platform == "linux":
         yield from _check_sandbox()
     else:

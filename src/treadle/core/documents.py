@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import require
 from treadle.core.types import Json
 
 MAX_YAML_VALUES = 2_000_000
@@ -43,7 +42,8 @@ def is_yaml_name(name: str) -> bool:
 
 
 def _read_yaml(data: bytes, origin: str) -> Any:
-    yaml = require("yaml", "yaml")
+    import yaml  # takes 15 ms
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = 0
     try:

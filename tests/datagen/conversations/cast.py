@@ -8,11 +8,13 @@ from treadle import ScriptedModel
 from treadle.core.types import Json, Message, Request, Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.conversations.watch import OnStep
 from treadle.datagen.prompts import read_facts
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.types import Difficulty, Kind, Persona, SampleSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
+from treadle.models.protocol import Model
 from treadle.models.scripted import Answer, call
 
 PERSONA = Persona(name="Ana Lima", role="baker", style="brief", expertise="novice")
@@ -89,12 +91,18 @@ class Cast:
 
 
 def make_studio(
-    config: Mapping[str, Json], cast: Cast | None = None, journal: Journal | None = None, **more: Any
+    config: Mapping[str, Json],
+    cast: Cast | None = None,
+    journal: Journal | None = None,
+    models: Mapping[str, Model] | None = None,
+    on_step: OnStep | None = None,
 ) -> Studio:
+    """Return a studio in which `cast` plays the roles that `models` does not have."""
     made = Config.model_validate({"topics": {"prompt": "Files"}, **config})
-    model = (cast or Cast()).model
+    cast = cast or Cast()
+    given = {"default": cast.model, **(models or {})}
     environments = open_environments(made.tools, made.seed)
-    return Studio(made, {"default": model}, journal or MemoryJournal(), environments, **more)
+    return Studio(made, given, journal or MemoryJournal(), environments, on_step)
 
 
 def texts(messages: Sequence[Message]) -> list[str]:

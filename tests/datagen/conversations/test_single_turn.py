@@ -23,7 +23,7 @@ from treadle.core.types import Request, Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import Studio
-from treadle.datagen.scenarios.environment import Environments, open_environments
+from treadle.datagen.scenarios.environment import Environments
 from treadle.datagen.scenarios.types import Environment, Kind
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import call
@@ -325,14 +325,7 @@ async def test_samples_close_what_their_tools_hold():
 
 
 async def test_a_model_of_its_own_for_each_role():
-    cast, agents = Cast(), ScriptedModel(read_notes, name="strong")
-    config = Config.model_validate({"topics": {"prompt": "Files"}, **NOTES})
-    studio = Studio(
-        config,
-        {"default": cast.model, "agent": agents},
-        MemoryJournal(),
-        open_environments(config.tools, 0),
-    )
+    studio = make_studio(NOTES, models={"agent": ScriptedModel(read_notes, name="strong")})
     made = await make_sample(studio, spec())
     assert made.row is not None
     assert made.row.lineage.sample is not None

@@ -13,6 +13,7 @@ from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.quality.protocol import Verdict
 from treadle.datagen.topics.graph import topic_id
+from treadle.export import FORMATS
 from treadle.export.rows import Lineage, Row, SampleInfo, load_row
 from treadle.teacher import oracle_for
 
@@ -76,7 +77,7 @@ def plain_row(
 
 def encode(row: Row, *verdicts: Verdict) -> bytes:
     """Return a row as a line of the format `treadle`, with the verdicts about it if there are any."""
-    raw = msgspec.to_builtins(row)
+    raw = FORMATS.load("treadle").write(row, with_reasoning=True)
     return msgspec.json.encode({**raw, "verdicts": verdicts} if verdicts else raw) + b"\n"
 
 

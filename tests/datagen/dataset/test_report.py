@@ -44,7 +44,7 @@ def evil_folder(path: Path) -> Path:
         file.writelines(map(made.encode, rows))
     with Ledger(Folder(path).ledger) as ledger:
         for number in range(1, 41):
-            ledger.plan(Item(number, "single", {}))
+            ledger.plan(Item(number, "single", "t", {}))
             ledger.count(number, 1, lambda _: Outcome(status=Status.KEPT, input_tokens=9, cost_usd=0.1))
     return path
 
@@ -173,7 +173,7 @@ def test_in_a_browser_it_works_asks_for_nothing_and_has_no_errors(
     browser.evaluate(
         "(s => { s.value = 'FILE 7?'; s.dispatchEvent(new Event('input')) })(document.getElementById('search'))"
     )
-    assert browser.evaluate(rows) == 1
+    assert browser.evaluate(rows) == 3
     browser.evaluate("document.getElementById('clear').click()")
     browser.evaluate(
         "(s => { s.value = 'grounding'; s.dispatchEvent(new Event('change')) })"

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from tests.datagen.dataset import made
 
 from treadle import ConfigError
-from treadle.core.types import Message, Role
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.shares import Unions, apportion, assign
 from treadle.datagen.dataset.splits import Plan, Splits, split_rows, write_splits
 from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
 from treadle.export import read_rows
+from treadle.export.files import read_objects
 
 SHARES = {"train": 0.8, "test": 0.2}
 PLAN = Plan(shares=SHARES)
@@ -96,18 +96,19 @@ def test_the_hash_alone_keeps_most_topics_in_their_split(tmp_path: Path) -> None
     assert sum(one[key] == two[key] for key in few) > 950
 
 
-def test_a_subtopic_of_a_shared_leaf_stays_with_it(tmp_path: Path) -> None:
-    """Rows of a leaf, of a topic below it, and of a topic with the same text are in one split."""
+def test_a_subtopic_of_a_topic_with_rows_stays_with_it(tmp_path: Path) -> None:
     path = ("Shop", "Returns")
-    rows = []
-    for number, topic in enumerate([path, (*path, "Refunds"), ("Shop", "Mail", " returns")] * 3, 1):
-        row = made.plain_row(number, topic=topic, topic_id=topic_id(topic))
-        rows.append(row)
-    rows += [made.plain_row(number, leaves=6) for number in range(10, 20)]
+    below = ((*path, "Refunds"), (*path, "Refunds", "Late"))
+    topics = [path, *below, ("Shop", "Mail", "Returns")] * 3
+    rows = [
+        made.plain_row(number, topic=topic, topic_id=topic_id(topic))
+        for number, topic in enumerate(topics, 1)
+    ]
+    rows += [made.plain_row(number, leaves=6) for number in range(20, 30)]
     source = made.write_rows(tmp_path / "rows.jsonl", rows)
+    together = {topic_id(topic) for topic in (path, *below)}
     for seed in range(8):
         splits = split_rows(source, tmp_path / "out", Plan(shares={"train": 0.5, "test": 0.5}, seed=seed))
-        together = {topic_id(path), topic_id((*path, "Refunds")), topic_id(("Shop", "Mail", " returns"))}
         for name in ("train", "test"):
             assert len(together & topics_in(tmp_path / "out", name).keys()) in (0, 3)
         assert splits.largest_group == 9
@@ -135,12 +136,22 @@ def test_what_a_format_cannot_hold_is_left_out_and_said(tmp_path: Path) -> None:
     assert len((tmp_path / "out" / "train.openai.jsonl").read_bytes().splitlines()) == 8
 
 
-def test_the_system_message_of_the_configuration_is_that_of_the_rows(tmp_path: Path) -> None:
-    source = made.plain_folder(tmp_path / "d", 4)
-    output = {"output": {"system_message": "Be kind."}}
-    write_splits(source, type(made.CONFIG).model_validate({**made.CONFIG.model_dump(), **output}))
-    with Folder(source).split("train", "trl").open("rb") as file:
-        assert {row.messages[0] for row in read_rows(file, "trl")} == {Message(Role.SYSTEM, "Be kind.")}
+def test_parquet_has_the_same_rows(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    source = made.plain_folder(tmp_path / "d", 6)
+    config = type(made.CONFIG).model_validate({**made.CONFIG.model_dump(), "output": {"parquet": True}})
+    splits = write_splits(source, config)
+    assert splits.files == ("train.trl.jsonl", "train.trl.parquet")
+    assert len(list(read_objects(source / "train.trl.parquet", "trl"))) == 6
+
+
+def test_a_format_with_a_file_for_each_row_gets_a_folder(tmp_path: Path) -> None:
+    source = made.plain_folder(tmp_path / "d", 6)
+    splits = split_rows(source, source, Plan(shares={"train": 1.0}, formats=("hf_trace",)))
+    assert splits.files == ("train.hf_trace",)
+    assert len(list((source / "train.hf_trace").iterdir())) == 6
+    split_rows(source, source, Plan(shares={"train": 1.0}))
+    assert not (source / "train.hf_trace").exists()
 
 
 def test_files_of_splits_that_are_gone_are_removed_and_no_others(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_rows_and_ledger_are_compared(tmp_path: Path) -> None:
     path = made.plain_folder(tmp_path / "d", 3)
     with Ledger(Folder(path).ledger) as ledger:
         for number in (1, 2, 4):
-            ledger.plan(Item(number, "single", {}))
+            ledger.plan(Item(number, "single", "t", {}))
             ledger.count(number, 1, lambda _: Outcome(status=Status.KEPT))
     assert list(check_ledger(path)) == ["the rows lack s000004", "the ledger lacks s000003"]
     with Folder(path).rows.open("ab") as file:

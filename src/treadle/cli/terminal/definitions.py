@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from treadle.cli.terminal.output import print_note
-from treadle.core.registry import require
 from treadle.core.types import ToolSpec
 from treadle.tools.schema.definitions import Loss, Shape, write_definitions
 
@@ -14,18 +13,15 @@ MAX_NAMED = 5
 
 
 def encode(specs: Sequence[ToolSpec], shape: Shape, *, is_yaml: bool = False) -> bytes:
-    """Return definitions as indented JSON or as YAML, and print what the shape cannot hold.
-
-    Raises: `ConfigError` for YAML without PyYAML.
-    """
+    """Return definitions as indented JSON or as YAML, and print what the shape cannot hold."""
     written, lost = write_definitions(specs, shape)
     print_losses(lost, f"the shape {shape} cannot hold")
     data = msgspec.json.encode(written)
     if not is_yaml:
         return msgspec.json.format(data, indent=2)
-    text: str = require("yaml", "yaml").safe_dump(
-        msgspec.json.decode(data), sort_keys=False, allow_unicode=True, width=100
-    )
+    import yaml
+
+    text: str = yaml.safe_dump(msgspec.json.decode(data), sort_keys=False, allow_unicode=True, width=100)
     return text.rstrip("\n").encode()
 
 

@@ -13,6 +13,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.datagen.config.estimate import Estimate, as_json
 from treadle.datagen.config.model import Config
+from treadle.datagen.config.tokens import toolsets_of
 
 _NUMBERS = ("calls", "input", "output", "cost", "time")
 
@@ -32,7 +33,7 @@ def print_plan(config: Config, plan: Estimate, *, notes: Sequence[str] = (), is_
     kind = config.generation.conversation
     turns = f"{kind.min_turns} to {kind.max_turns} turns" if kind.min_turns < kind.max_turns else ""
     turns = turns or write_count(kind.max_turns, "turn")
-    tools = ", ".join(part.name for part in config.tools.parts()) or "none"
+    tools = ", ".join(part.name for part in toolsets_of(config)) or "none"
     console.print(f"{config.name}: {write_count(plan.rows, 'row')} in {str(config.output.path)!r}")
     console.print(
         f"  topics        {made} {write_count(plan.leaves, 'leaf topic')}: {config.topics.prompt!r}"

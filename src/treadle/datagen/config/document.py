@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
-from treadle.core.registry import require
 from treadle.core.types import Json
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -98,10 +97,8 @@ def read_document(path: Path, data: bytes | None = None) -> Document:
 
 def _compose(data: bytes, is_yaml: bool) -> Any:
     """Return the node of the top of a document; `None` for JSON that the YAML reader cannot read."""
-    try:
-        yaml = require("yaml", "yaml")
-    except ConfigError:
-        return None
+    import yaml
+
     try:
         return yaml.compose(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:

@@ -1,6 +1,5 @@
 """A configuration to begin with, and the file of a configuration."""
 
-from treadle.core.registry import require
 from treadle.datagen.config.model import Config
 
 _STARTER = """\
@@ -65,5 +64,7 @@ def starter() -> str:
 def dump(config: Config) -> str:
     """Return the YAML file of a configuration, with all paths as they were resolved and without defaults."""
     value = config.model_dump(mode="json", exclude_defaults=True)
-    text: str = require("yaml", "yaml").safe_dump(value, sort_keys=False, allow_unicode=True)
+    import yaml
+
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     return text

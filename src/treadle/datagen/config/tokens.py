@@ -6,7 +6,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from treadle.agent.task import task_set
 from treadle.core.errors import TreadleError
+from treadle.core.spec import PartSpec
 from treadle.datagen.config.model import Config, Role
 from treadle.datagen.scenarios.environment import MAX_LISTED_FILES
 from treadle.datagen.scenarios.kinds import possible_kinds
@@ -91,7 +93,7 @@ def assume_loads(config: Config) -> tuple[dict[Role, Load], dict[Role, str]]:
 def tool_tokens(config: Config) -> int:
     """Return the length of the definitions of the tools. Those of servers are guessed: none is started or asked."""
     total = _count(msgspec.json.encode(config.tools.definitions).decode()) if config.tools.definitions else 0
-    for part in config.tools.parts():
+    for part in toolsets_of(config):
         if is_server(part.name):
             total += SERVER_TOOLS * TOOL_TOKENS
             continue
@@ -101,6 +103,22 @@ def tool_tokens(config: Config) -> int:
             continue
         total += _count(msgspec.json.encode(specs).decode())
     return total
+
+
+def toolsets_of(config: Config) -> tuple[PartSpec, ...]:
+    """Return the toolsets of the agent: without any, those of the task set."""
+    tools = config.tools
+    if (
+        tools.use
+        or tools.definitions
+        or not (isinstance(tools.files, str) and tools.files.startswith("tasks:"))
+    ):
+        return tools.parts()
+    try:
+        task = next(iter(task_set(tools.files.removeprefix("tasks:"))), None)
+    except TreadleError:
+        return ()
+    return () if task is None else tuple([PartSpec(name=name) for name in task.tools])
 
 
 def is_server(name: str) -> bool:

@@ -12,6 +12,7 @@ from treadle.datagen.conversations.dialogue import Dialogue, hold_dialogue
 from treadle.datagen.conversations.parts import Bill, Failed, failure_of, labels
 from treadle.datagen.conversations.project import make_row
 from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.conversations.watch import sample_id
 from treadle.datagen.prompts import write_facts
 from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
 from treadle.datagen.scenarios.writer import (
@@ -60,7 +61,9 @@ async def make_sample(
     same call. Raises: `JournalError` if the store fails, and `LeaseHeldError` if the sample is made elsewhere.
     """
     run_id = f"{spec.sample_id}-{attempt}"
-    environment = studio.environments.draw(spec)
+    sample_id.set(spec.sample_id)
+    # A conversation without tools has no files: the agent could not see them.
+    environment = studio.environments.draw(spec) if studio.has_tools else Environment()
     bill = Bill()
     scenario = await _write_scenario(studio, spec, attempt, environment, feedback, bill)
     row, failed = None, scenario if isinstance(scenario, Failed) else None

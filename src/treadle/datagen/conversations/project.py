@@ -15,6 +15,7 @@ from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.personas import describe_persona
 from treadle.export.rows import Lineage, Row, SampleInfo, load_row
+from treadle.journal.protocol import Journal
 
 TEACHERS = ("teacher", "oracle")
 """The names of the models that Treadle brings along, without their provider and their rate of mistakes."""
@@ -23,14 +24,12 @@ TEACHERS = ("teacher", "oracle")
 def make_row(studio: Studio, dialogue: Dialogue, shown: str, bill: Bill) -> Row | Failed:
     """Return the row of a finished dialogue, or what is wrong with it. `shown` is the system message of the row,
     unless the configuration has another one."""
+    conversation = studio.config.generation.conversation
     try:
-        row = load_row(studio.journal, dialogue.run_id)
+        row = project(studio.journal, dialogue.run_id, conversation)
     except ExportError as error:
         return Failed(str(error))
-    conversation = studio.config.generation.conversation
     ran_with = row.messages[0].content if row.messages[0].role is Role.SYSTEM else None
-    if answer_schema(conversation) is not None:
-        row = _show_answers(studio, row, conversation)
     messages = row.messages
     output = studio.config.output
     system = (output.system_message or shown) if output.include_system_message else None
@@ -42,6 +41,15 @@ def make_row(studio: Studio, dialogue: Dialogue, shown: str, bill: Bill) -> Row 
     info = _describe(studio, dialogue, row.lineage, messages, bill)
     info = replace(info, instructions=None if system == ran_with else ran_with)
     return Row(messages, row.tools, replace(row.lineage, sample=info))
+
+
+def project(journal: Journal, run_id: str, conversation: Conversation) -> Row:
+    """Return what a conversation's run says as a row, with the system message that the agent had.
+
+    Raises: as `load_row` does.
+    """
+    row = load_row(journal, run_id)
+    return row if answer_schema(conversation) is None else _show_answers(journal, row, conversation)
 
 
 def find_missing_thought(messages: Sequence[Message]) -> str | None:
@@ -91,13 +99,13 @@ def _describe(
     )
 
 
-def _show_answers(studio: Studio, row: Row, conversation: Conversation) -> Row:
+def _show_answers(journal: Journal, row: Row, conversation: Conversation) -> Row:
     """Return a row whose answers are what the configuration asks for.
 
     Answers that did not fit the schema are left out together with the messages that said so. An answer that was
     given through a tool becomes a message, and the tool is left out.
     """
-    bodies = [event.body for event in studio.journal.read(row.lineage.run_id)]
+    bodies = [event.body for event in journal.read(row.lineage.run_id)]
     tool = next((body.output.tool for body in bodies if isinstance(body, e.RunStarted) and body.output), None)
     told = [
         body.message

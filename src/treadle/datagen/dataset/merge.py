@@ -12,10 +12,9 @@ from treadle.core.errors import ConfigError
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.rows import Entry, find_rows, read_entries
 from treadle.datagen.dataset.stats import digest_of
+from treadle.export.exporter import FORMATS, encode_row
 from treadle.export.rows import Row, SampleInfo
 from treadle.export.whole import write_whole
-
-_ROWS = msgspec.json.Encoder()
 
 
 class Source(Struct):
@@ -68,11 +67,13 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
     sources = [Source(path.name or str(path)) for path in paths]
     known = _Known()
 
+    row_format = FORMATS.load("treadle")
+
     def lines() -> Iterator[bytes]:
         for path, source in zip(paths, sources, strict=True):
             for entry in read_entries(path):
                 if (row := _take(entry, source, known)) is not None:
-                    yield _ROWS.encode(row)
+                    yield encode_row(row, row_format)
 
     write_whole(lines(), Folder(out).rows)
     merged = Merged(tuple(sources))

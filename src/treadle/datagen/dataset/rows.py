@@ -1,19 +1,21 @@
-"""The rows of datasets, read one after another from a folder or a file of the format `treadle`."""
+"""The rows of datasets, read one after another from a folder or a file. Files of other formats are read too."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-from pydantic import ValidationError
 
-from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Message, ToolSpec
+from treadle.datagen.config.load import load_config
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.quality.protocol import Verdict
+from treadle.export.exporter import FORMATS, read_row
+from treadle.export.files import PARQUET, detect_format, read_objects
+from treadle.export.row_formats.native import VERSION
 from treadle.export.rows import Lineage, Row
 
 _NEAR = 2_000
@@ -36,12 +38,18 @@ class Entry(Struct, frozen=True):
 
 
 class _Line(Struct):
+    format: str
     messages: tuple[Message, ...]
     lineage: Lineage
     tools: tuple[ToolSpec, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
 
 
+class _Format(Struct):
+    format: str = ""
+
+
+_FORMATS = msgspec.json.Decoder(_Format)
 _LINES = msgspec.json.Decoder(_Line)
 
 
@@ -59,9 +67,7 @@ def find_rows(path: Path) -> Path:
     if path.is_dir():
         path = Folder(path).rows
     if not path.is_file():
-        raise ConfigError(
-            f"there is no file {str(path)!r}; give the folder of a dataset, or a file of rows of the format treadle"
-        )
+        raise ConfigError(f"there is no file {str(path)!r}; give the folder of a dataset, or a file of rows")
     return path
 
 
@@ -73,22 +79,47 @@ def read_entries(path: Path, *, is_rejected: bool = False) -> Iterator[Entry]:
     Raises: `ConfigError` if there is no such file; `ExportError` that names the line if a line is not a row.
     """
     file_of_rows = find_rows(path)
-    if is_rejected:
-        path = Folder(path).rejected
-        if not path.is_file():
-            return
-    else:
-        path = file_of_rows
+    if not is_rejected:
+        yield from _read_native(file_of_rows) if _is_native(file_of_rows) else _read_other(file_of_rows)
+    elif Folder(path).rejected.is_file():
+        yield from _read_native(Folder(path).rejected)
+
+
+def _is_native(path: Path) -> bool:
+    """Return whether a file has rows of the format `treadle`, or none."""
+    if path.suffix == PARQUET:
+        return False
+    with path.open("rb") as file:
+        first = next(filter(bytes.strip, file), b"")
+    try:
+        return not first or _FORMATS.decode(first).format.startswith("treadle/")
+    except msgspec.DecodeError:
+        return False
+
+
+def _read_native(path: Path) -> Iterator[Entry]:
     with path.open("rb") as file:
         for number, line in enumerate(filter(bytes.strip, file), 1):
             try:
                 found = _LINES.decode(line)
-            except msgspec.DecodeError as error:
-                raise ExportError(
-                    f"line {number} of {str(path)!r} is not a row of the format treadle: {error}; "
-                    "`treadle dataset convert` reads other formats"
-                ) from error
+                if found.format != VERSION:
+                    raise ExportError(f"its format is {found.format!r}, and this version reads {VERSION!r}")
+            except (msgspec.DecodeError, ExportError) as error:
+                text = f"line {number} of {str(path)!r} is not a row of the format treadle: {error}"
+                raise ExportError(text) from error
             yield Entry(number, Row(found.messages, found.tools, found.lineage), found.verdicts)
+
+
+def _read_other(path: Path) -> Iterator[Entry]:
+    format = detect_format(path)
+    row_format = FORMATS.load(format)
+    for number, (place, raw) in enumerate(read_objects(path, format), 1):
+        try:
+            yield Entry(number, read_row(raw, row_format))
+        except ExportError as error:
+            raise ExportError(
+                f"{place} of {str(path)!r} is not a row of the format {format}: {error}"
+            ) from error
 
 
 def read_config(path: Path) -> Config | None:
@@ -99,11 +130,7 @@ def read_config(path: Path) -> Config | None:
     place = Folder(path).config
     if not path.is_dir() or not place.exists():
         return None
-    document = decode_document(place.read_bytes(), str(place), is_yaml=None)
-    try:
-        return Config.model_validate(document)
-    except ValidationError as error:
-        raise ConfigError(f"{str(place)!r} is not a configuration of a dataset: {error}") from error
+    return load_config(place).config
 
 
 def find_entry(path: Path, text: str, *, is_rejected: bool = False) -> Entry:

@@ -5,23 +5,24 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO
+from shutil import rmtree
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ExportError
-from treadle.core.types import Message, Role
+from treadle.core.types import Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.rows import read_config, read_entries
 from treadle.datagen.dataset.shares import Unions, apportion, assign
 from treadle.datagen.dataset.topics import read_topics
 from treadle.datagen.topics.graph import topic_id
-from treadle.export.exporter import FORMATS, encode_row
+from treadle.export.exporter import FORMATS
+from treadle.export.files import open_writer
+from treadle.export.parquet import write_parquet
 from treadle.export.rows import Row
-from treadle.export.whole import whole_file, write_whole
+from treadle.export.whole import write_whole
 
 
 class Split(Struct, frozen=True):
@@ -70,10 +71,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     formats: tuple[str, ...] = ("trl",)
     seed: int = 0
     parquet: bool = False
-    system_message: str | None = None
-    """The system message of all rows; `None` keeps that of each row."""
-    has_system_message: bool = True
-    """False to write the rows without a system message."""
 
     @classmethod
     def of(cls, config: Config) -> "Plan":
@@ -84,8 +81,6 @@ class Plan(Struct, frozen=True, kw_only=True):
             formats=tuple(output.formats),
             seed=config.seed,
             parquet=output.parquet,
-            system_message=output.system_message,
-            has_system_message=output.include_system_message,
         )
 
     @classmethod
@@ -98,6 +93,14 @@ class Plan(Struct, frozen=True, kw_only=True):
         return cls(shares={"train": 1.0}) if config is None else cls.of(config)
 
 
+class File(Struct, frozen=True):
+    """One file of a split."""
+
+    name: str
+    split: str
+    format: str
+
+
 class _Record(Struct):
     """The file `splits.json`: the splits as they were written the last time."""
 
@@ -105,7 +108,39 @@ class _Record(Struct):
     shares: dict[str, float]
     topics: dict[str, str]
     """The split of each topic, by id; of rows without a topic, by a hash of what the user asked."""
-    files: list[str] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    """The number of rows of each split."""
+    files: list[File] = field(default_factory=list)
+
+
+class Written(Struct, frozen=True):
+    """What was written the last time."""
+
+    rows: dict[str, int]
+    """The number of rows of each split."""
+    topics: dict[str, int]
+    """The number of topics of each split."""
+    files: tuple[File, ...]
+
+    def by_format(self) -> dict[str, dict[str, str]]:
+        """Return the pattern of the file of each split, by format. Parquet is preferred to JSON lines."""
+        found: dict[str, dict[str, str]] = {}
+        for file in self.files:
+            is_folder = "." not in file.name.removeprefix(f"{file.split}.{file.format}")
+            pattern = f"{file.name}/*.jsonl" if is_folder else file.name
+            found.setdefault(file.format, {})[file.split] = pattern
+        return found
+
+
+def read_written(folder: Path) -> Written:
+    """Return what the splits of a dataset's folder are; nothing if they were not written yet."""
+    try:
+        record = msgspec.json.decode(Folder(folder).splits.read_bytes(), type=_Record)
+    except (OSError, msgspec.DecodeError):
+        return Written({}, {}, ())
+    counts = Counter(record.topics.values())
+    topics = {name: counts[name] for name in record.shares}
+    return Written(record.rows, topics, tuple(record.files))
 
 
 def write_splits(folder: Path, config: Config) -> Splits:
@@ -127,17 +162,14 @@ def split_rows(path: Path, out: Path, plan: Plan, *, is_fresh: bool = False) -> 
     found = _assign(sizes, unions, plan, {} if record is None else record.topics)
     out.mkdir(parents=True, exist_ok=True)
     files, left_out = _write_files(path, out, plan, found)
-    _replace_record(out, _Record(plan.seed, plan.shares, found, files))
     rows: Counter[str] = Counter()
     groups: Counter[str] = Counter()
     for key, size in sizes.items():
         rows[found[key]] += size
         groups[unions.find(key)] += size
-    wanted, topics, whole = (
-        apportion(sizes.total(), plan.shares),
-        Counter(found.values()),
-        sum(plan.shares.values()),
-    )
+    _replace_record(out, _Record(plan.seed, plan.shares, found, dict(rows), files))
+    wanted, topics = apportion(sizes.total(), plan.shares), Counter(found.values())
+    whole = sum(plan.shares.values())
     return Splits(
         splits=tuple(
             [
@@ -145,7 +177,7 @@ def split_rows(path: Path, out: Path, plan: Plan, *, is_fresh: bool = False) -> 
                 for name, share in plan.shares.items()
             ]
         ),
-        files=tuple(files),
+        files=tuple([file.name for file in files]),
         largest_group=max(groups.values(), default=0),
         kept=0 if record is None else sum(record.topics.get(key) == name for key, name in found.items()),
         left_out=left_out,
@@ -174,8 +206,7 @@ def key_of(row: Row) -> str:
 def _group(path: Path) -> tuple[Counter[str], Unions]:
     """Return the number of rows of each topic, and the topics that have to stay together.
 
-    Topics stay together if one is the other's subtopic, in the rows' paths or by a cross-link, or if both end in
-    the same text.
+    Topics stay together if one is the other's subtopic, in the paths of the rows or by a cross-link of the graph.
     """
     sizes: Counter[str] = Counter()
     paths: dict[str, tuple[str, ...]] = {}
@@ -185,9 +216,7 @@ def _group(path: Path) -> tuple[Counter[str], Unions]:
         if sample is not None and sample.topic:
             paths.setdefault(key, sample.topic)
     unions = Unions()
-    texts: dict[str, str] = {}
     for key, names in paths.items():
-        unions.join(key, texts.setdefault(" ".join(names[-1].casefold().split()), key))
         for length in range(1, len(names)):
             if (above := topic_id(names[:length])) in sizes:
                 unions.join(key, above)
@@ -227,37 +256,37 @@ def _assign(sizes: Counter[str], unions: Unions, plan: Plan, old: Mapping[str, s
 
 def _write_files(
     path: Path, out: Path, plan: Plan, found: Mapping[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    """Write the rows, and return the names of the files and what they lack."""
-    folder, files = Folder(out), dict[tuple[str, str], BinaryIO]()
-    formats = {name: FORMATS.load(name) for name in plan.formats}
-    used = [name for name in plan.shares if name in set(found.values())]
+) -> tuple[list[File], dict[str, str]]:
+    """Write the rows, and return the files and what they lack."""
+    places = {(split, name): find_place(out, split, name) for split in plan.shares for name in plan.formats}
+    places = {key: place for key, place in places.items() if key[0] in set(found.values())}
     refused: dict[str, list[str]] = defaultdict(list)
     with ExitStack() as stack:
-        for split in used:
-            for name in formats:
-                files[split, name] = stack.enter_context(whole_file(folder.split(split, name)))
+        for place in places.values():
+            if place.is_dir():
+                rmtree(place)
+        writers = {key: stack.enter_context(open_writer(key[1], place)) for key, place in places.items()}
         for entry in read_entries(path):
-            split, row = found[key_of(entry.row)], apply_system_message(entry.row, plan)
-            for name, row_format in formats.items():
+            split = found[key_of(entry.row)]
+            for name in plan.formats:
                 try:
-                    line = encode_row(row, row_format, with_reasoning=row_format.has_reasoning)
+                    writers[split, name].write(entry.row)
                 except ExportError as error:
-                    refused[folder.split(split, name).name].append(f"{entry.row_id}: {error}"[:300])
-                    continue
-                files[split, name].write(line + b"\n")
-    names = [folder.split(split, name).name for split, name in files]
-    return names, {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
+                    refused[places[split, name].name].append(f"{entry.row_id}: {error}"[:300])
+    files = [File(place.name, *key) for key, place in places.items()]
+    if plan.parquet:
+        for (split, name), place in places.items():
+            if place.is_file():
+                target = Folder(out).split(split, name, "parquet")
+                write_parquet(place, target, name)
+                files.append(File(target.name, split, name))
+    return files, {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
 
 
-def apply_system_message(row: Row, plan: Plan) -> Row:
-    """Return a row with the system message of the plan."""
-    if plan.has_system_message and plan.system_message is None:
-        return row
-    rest = tuple([message for message in row.messages if message.role is not Role.SYSTEM])
-    if plan.has_system_message and plan.system_message:
-        rest = (Message(Role.SYSTEM, plan.system_message), *rest)
-    return replace(row, messages=rest)
+def find_place(out: Path, split: str, format: str) -> Path:
+    """Return the file of a split in a format; a folder if each row of the format is a file of its own."""
+    place = Folder(out).split(split, format)
+    return place.with_suffix("") if FORMATS.load(format).has_own_files else place
 
 
 def _read_record(out: Path, plan: Plan) -> _Record | None:
@@ -277,8 +306,11 @@ def _replace_record(out: Path, record: _Record) -> None:
     except (OSError, msgspec.DecodeError):
         old = []
     write_whole([msgspec.json.encode(record)], path)
-    for name in set(old) - set(record.files):
-        (out / Path(name).name).unlink(missing_ok=True)
+    for name in {file.name for file in old} - {file.name for file in record.files}:
+        gone = out / Path(name).name
+        if gone.is_dir():
+            rmtree(gone)
+        gone.unlink(missing_ok=True)
 
 
 def _hash(text: str) -> str:

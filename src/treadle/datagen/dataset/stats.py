@@ -175,7 +175,7 @@ class Stats(Struct, kw_only=True):
         counts: Counter[Role] = Counter(message.role for message in row.messages)
         errors = set(row.lineage.tool_errors)
         self.messages.add(len(row.messages))
-        self.turns.add(counts[Role.USER])
+        self.turns.add(count_turns(row.messages))
         self.steps.add(counts[Role.ASSISTANT])
         self.chars.add(count_chars(row.messages))
         self.offered.update({tool.name for tool in row.tools})
@@ -253,6 +253,14 @@ def count_chars(messages: Sequence[Message]) -> int:
         + len(message.reasoning or "")
         + sum(len(call.arguments) for call in message.tool_calls)
         for message in messages
+    )
+
+
+def count_turns(messages: Sequence[Message]) -> int:
+    """Return the number of turns. A remark of the loop to the model, after a result, does not begin one."""
+    return sum(
+        message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
+        for index, message in enumerate(messages)
     )
 
 

@@ -1,7 +1,8 @@
 """The verification of a dataset: its rows are compared with its journal, and their calls are made again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from msgspec import Struct
@@ -10,10 +11,12 @@ from treadle.agent.window import Batch
 from treadle.core.errors import ConfigError, ExportError, JournalError, RunNotFoundError
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role
+from treadle.datagen.config.model import Conversation
+from treadle.datagen.conversations.project import project
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import Entry, read_entries
+from treadle.datagen.dataset.rows import Entry, read_config, read_entries
 from treadle.engines.ledger import Ledger, Status
-from treadle.export.rows import Row, load_row
+from treadle.export.rows import Row, SampleInfo
 from treadle.journal.protocol import Journal
 from treadle.trajectory.verify import Verification, verify_run
 
@@ -86,8 +89,10 @@ async def verify_rows(
 
     Raises: `UntrustedError`; as `read_entries` does.
     """
+    config = read_config(path)
+    conversation = None if config is None else config.generation.conversation
     batch: Batch[Checked] = Batch(
-        lambda number, entry: _check(entry, journal, trust=trust), read_entries(path), window
+        lambda number, entry: _check(entry, journal, conversation, trust=trust), read_entries(path), window
     )
     try:
         async for checked in batch:
@@ -96,13 +101,23 @@ async def verify_rows(
         await batch.aclose()
 
 
-async def _check(entry: Entry, journal: Journal, *, trust: bool) -> Checked:
+def _find_conversation(sample: SampleInfo | None) -> Conversation:
+    """Return the form of a conversation, as far as its row says it."""
+    facts = {} if sample is None else {"type": sample.conversation, "reasoning": sample.reasoning}
+    return Conversation.model_validate(facts)
+
+
+async def _check(
+    entry: Entry, journal: Journal, conversation: Conversation | None, *, trust: bool
+) -> Checked:
     row, sample = entry.row, entry.row.lineage.sample
+    if conversation is None:
+        conversation = _find_conversation(sample)
     run_id, is_claimed = row.lineage.run_id, sample is not None and sample.is_verified
     problems = [f"its transcript is faulty: {fault}" for fault in check_transcript(row.messages)]
     verification: Verification | None = None
     try:
-        problems += compare(row, await asyncio.to_thread(load_row, journal, run_id))
+        problems += compare(row, await asyncio.to_thread(project, journal, run_id, conversation))
         verification = await verify_run(journal, run_id, trust=trust)
     except RunNotFoundError:
         problems.append(f"its run {run_id!r} is not in the journal")
@@ -127,8 +142,14 @@ async def _check(entry: Entry, journal: Journal, *, trust: bool) -> Checked:
 def compare(row: Row, projected: Row) -> list[str]:
     """Return how a row differs from what its run says, one clause each. What only rows have is not compared."""
     found = []
-    if (index := _find_difference(row.messages, projected.messages)) is not None:
-        found.append(f"message {index} is not that of its run")
+    system, said = _split_system(row.messages)
+    true_system, true_said = _split_system(projected.messages)
+    sample = row.lineage.sample
+    # The configuration can give rows another system message than the agent had.
+    if (system if sample is None or sample.instructions is None else sample.instructions) != true_system:
+        found.append("its system message is not that of its run")
+    pairs = enumerate(zip_longest(said, true_said), len(row.messages) - len(said))
+    found += [f"message {index} is not that of its run" for index, (one, two) in pairs if one != two][:1]
     if row.tools != projected.tools:
         found.append("its tools are not those of its run")
     for name in row.lineage.__struct_fields__:
@@ -139,17 +160,11 @@ def compare(row: Row, projected: Row) -> list[str]:
     return found
 
 
-def _find_difference(row: tuple[Message, ...], run: tuple[Message, ...]) -> int | None:
-    """Return the index of the first message that differs; `None` if there is none.
-
-    A row may have another system message than its run, or none, because the configuration can say so.
-    """
-    offset = sum(message.role is Role.SYSTEM for message in row[:1])
-    one, two = ([message for message in item if message.role is not Role.SYSTEM] for item in (row, run))
-    for index, (said, true) in enumerate(zip(one, two, strict=False)):
-        if said != true:
-            return index + offset
-    return None if len(one) == len(two) else min(len(one), len(two)) + offset
+def _split_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
+    """Return the system message, or `None`, and the other messages."""
+    if messages and messages[0].role is Role.SYSTEM:
+        return messages[0].content, messages[1:]
+    return None, messages
 
 
 def check_ledger(path: Path) -> Iterator[str]:

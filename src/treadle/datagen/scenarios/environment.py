@@ -45,14 +45,14 @@ class Environments:
     def draw(self, spec: SampleSpec) -> Environment:
         """Return the environment of a sample.
 
-        Tasks are drawn without replacement until each has been drawn once. A sample of a kind for which the task's
-        input cannot be used has the files of the task without its input and check.
+        Tasks are drawn without replacement until each has been drawn once. A sample of a kind for which the task
+        cannot be asked has the files of the task without its input and check.
         """
         if self._tasks is None:
             return self._fixed
         task_id = self._order[(spec.number - 1) % len(self._order)]
         task = self._tasks.get(task_id)
-        applies = spec.kind is None or spec.kind in TASK_KINDS
+        applies = spec.kind in TASK_KINDS
         return Environment(
             files=SharedFiles(task.files),
             source=f"tasks:{self._tasks.name}",

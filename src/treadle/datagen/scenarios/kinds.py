@@ -24,8 +24,8 @@ WEIGHTS: Mapping[Kind, float] = {
 }
 """The mix of kinds if the configuration names none."""
 NEEDS_TWO_CALLS = frozenset((Kind.CHAINED, Kind.PARALLEL, Kind.RECOVERY))
-TASK_KINDS = frozenset((Kind.CHAINED, Kind.PARALLEL))
-"""The kinds for which the input of a task can be used unchanged, so that its check applies."""
+TASK_KINDS = frozenset((Kind.CHAINED, Kind.PARALLEL, Kind.RECOVERY))
+"""The kinds for which the writer of scenarios may ask for the task of an environment, so that its check applies."""
 
 _KIND_RATIO = 0.6180339887498949
 _DIFFICULTY_RATIO = 0.41421356237309515

@@ -70,7 +70,7 @@ china: Cao Chen Deng Gao Guo Huang Li Lin Liu Ma Sun Wang Wu Xu Yang Zhang Zhao 
 east_africa: Abdi Bekele Gebre Kariuki Kimani Mbeki Mwangi Ochieng Odhiambo Otieno Tesfaye Wambui
 france: Bernard Chevalier Dubois Fontaine Garnier Lambert Lefèvre Mercier Moreau Rousseau Roux Vidal
 germany: Bauer Becker Braun Fischer Hartmann Hoffmann Keller Krüger Neumann Richter Schulz Vogel Weber
-greece: Angelopoulos Dimitriou Georgiou Ioannidis Katsaros Nikolaou Papadopoulos Pappas Vlachos
+greece: Angelopoulos Christou Dimitriou Georgiou Ioannidis Katsaros Nikolaou Papadopoulos Pappas Vlachos
 iberia: Alonso Carvalho Etxeberria Fernandes Ferrer García Lopes Martínez Navarro Pereira Puig Sousa
 india_north: Agarwal Banerjee Bhatt Chaudhary Gupta Joshi Kapoor Mehta Mishra Sharma Singh Verma
 india_south: Iyer Krishnan Menon Murthy Nair Pillai Raman Rao Reddy Shetty Subramaniam Venkatesh

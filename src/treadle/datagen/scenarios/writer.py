@@ -26,7 +26,8 @@ that exist at the beginning. Write what this user would send.
 - The tools and their limits must be enough to do what is asked.
 - `goal` says what the user wants to reach, and `success` lists what must be true in the end.
 - `withheld` is a fact that the user tells only when asked. Leave it empty unless the kind needs it.
-- If the facts contain a task, ask for exactly that task; keep every name, number and path of it.
+- If the facts contain a task, ask for exactly that task; keep every name, number and path of it. If it does not fit
+  the kind, ask for something else about the files, and set `is_task` to false.
 - If there is feedback, an earlier scenario was rejected for these reasons. Write another one that avoids them."""
 
 KIND_TEXTS: Mapping[Kind, str] = {
@@ -150,8 +151,9 @@ def find_placeholder(text: str) -> str | None:
 
 _FILE = re.compile(r"(?<![\w/.@-])(?:[\w-]+/)*[\w.-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/])")
 _EXTENSION = re.compile(
-    r"\.(?:csv|tsv|txt|md|jsonl?|ya?ml|toml|ini|cfg|conf|log|xml|html|css|js|ts|py|rs|go|java|sql|sh|env|pdf)"
+    r"\.(?:csv|tsv|txt|md|jsonl?|ya?ml|toml|ini|cfg|conf|log|xml|html|py|sql|sh|env|pdf)", re.IGNORECASE
 )
+_PRODUCT = re.compile(r"(?:node|next|nuxt|vue|react|express|d3|three|chart|asp)\.(?:js|net)", re.IGNORECASE)
 
 
 def missing_files(message: str, environment: Environment, allowed: Sequence[str]) -> list[str]:
@@ -164,7 +166,7 @@ def missing_files(message: str, environment: Environment, allowed: Sequence[str]
         return []
     missing = []
     for name in dict.fromkeys(_FILE.findall(message)):
-        if any(name in text for text in allowed) or name in paths:
+        if name in paths or any(name in text for text in allowed) or _PRODUCT.fullmatch(name):
             continue
         extension = f".{name.rpartition('.')[2]}"
         is_file = _EXTENSION.fullmatch(extension) or any(path.endswith(extension) for path in paths)
