@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from pydantic import Field
 
+from treadle.core.types import Message
 from treadle.datagen.quality.protocol import Settings, Verdict
 from treadle.datagen.quality.signatures import BANDS, MIN_BANDS, Signature, hash_text, make_signature
 from treadle.datagen.quality.transcripts import exchanges, user_words
@@ -78,7 +79,8 @@ class DuplicateIndex:
     def __init__(self, connection: sqlite3.Connection, settings: DuplicateSettings | None = None) -> None:
         self._connection = connection
         self._settings = settings or DuplicateSettings()
-        self._last: tuple[Row, _Print] | None = None
+        self._last: tuple[tuple[Message, ...], _Print] | None = None
+        """The messages of the row that was found last, which is usually added next."""
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         for statement in _SCHEMA:
             connection.execute(statement)
@@ -143,9 +145,9 @@ class DuplicateIndex:
             self._connection.execute("DELETE FROM dup_rows WHERE number = ?", found)
 
     def _print(self, row: Row) -> _Print:
-        if self._last is None or self._last[0] is not row:
+        if self._last is None or self._last[0] is not row.messages:
             signature = make_signature(user_words(row), self._settings.min_words)
-            self._last = row, _Print(signature, tool_shape(row))
+            self._last = row.messages, _Print(signature, tool_shape(row))
         return self._last[1]
 
     def _candidates(self, signature: Signature) -> Iterator[tuple[str, bytes, bytes]]:
