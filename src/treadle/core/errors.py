@@ -2,6 +2,7 @@
 
 TreadleError
 ├── ConfigError (ValueError)            an argument or a configuration is wrong
+│   └── MistakesError                   several mistakes, one on each line
 ├── ProviderError (RuntimeError)        a model's server failed
 │   ├── RateLimitError                  429; `retry_after_seconds`
 │   ├── ServerError                     5xx, 529, or an answer that cannot be read
@@ -33,6 +34,10 @@ class TreadleError(Exception):
 
 class ConfigError(TreadleError, ValueError):
     """Raised if an argument, a setting or a configuration file cannot be used."""
+
+
+class MistakesError(ConfigError):
+    """Raised if a configuration has several mistakes. The message has a line for each."""
 
 
 class ProviderError(TreadleError, RuntimeError):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import MistakesError
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.parts import make_models
@@ -99,7 +99,7 @@ def _take_up(ledger: Ledger, config: Config, options: Options) -> None:
     known = ledger.get("config")
     changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
     if changes and not options.accept_changes:
-        raise ConfigError(
+        raise MistakesError(
             explain_changes(changes, "continue with --accept-changes; rows that are there stay")
         )
     ledger.set("config", msgspec.json.encode(fingerprint(config)).decode())

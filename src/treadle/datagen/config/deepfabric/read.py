@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.datagen.config.deepfabric import keys
@@ -39,7 +39,7 @@ def map_deepfabric(document: Document) -> Mapped:
     value = document.value
     if old := [key for key in keys.OLD if key in value]:
         lines = [f"{document.where((key,))}: {key} is now {keys.OLD[key]}" for key in old]
-        raise ConfigError(
+        raise MistakesError(
             "\n".join(
                 [f"{str(document.path)!r} is from before DeepFabric 4; rename its sections first:", *lines]
             )
@@ -312,6 +312,9 @@ class _Mapper:
                 "output.save_as",
                 f"the dataset is the folder {str(folder)!r} here, and its name {folder.name!r}",
             )
+        if self._find("output.num_samples") is None:
+            self._put("generation.num_samples", 3, "output")
+            self._note("output", "it has no num_samples; 3 is DeepFabric's default")
         form = self._take("output.format")
         formats = ["custom" if form == "custom" else "deepfabric"]
         formatters = self._take("output.formatters")
