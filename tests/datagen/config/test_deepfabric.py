@@ -322,7 +322,7 @@ def test_defaults_are_deepfabrics(tmp_path: Path) -> None:
     assert config.generation.conversation.type == "basic"
     assert config.generation.instructions == "Write."
     assert config.generation.num_samples == 3, "one sample for each of 1,000 topics would be expensive"
-    assert len([note for note in loaded.notes if "default" in note]) == 4
+    assert len([note for note in loaded.notes if "DeepFabric's default" in note]) == 6
 
 
 def test_the_address_of_an_openai_server_is_used(tmp_path: Path) -> None:

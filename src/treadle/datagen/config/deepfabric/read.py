@@ -108,8 +108,9 @@ class _Mapper:
         for section, role in (("generation", "default"), ("topics", "topics")):
             table, source = self._table_of(section)
             self._put(f"models.{role}", table, source)
-            name = table["model"]
-            self._note(source, f"the model of {section} is models.{role}: {name!r}")
+            text = f"the model of {section} is models.{role}: {table['model']!r}"
+            is_named = self._find(f"{source}.model") is not None or self._find("llm.model") is not None
+            self._note(source, text if is_named else f"{text}, DeepFabric's default")
         retries = self._find("generation.rate_limit.max_retries")
         if isinstance(retries, int):
             for role in ("default", "topics"):
