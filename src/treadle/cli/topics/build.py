@@ -160,7 +160,10 @@ def _build(config: Config, address: str, *, is_json: bool) -> TopicGraph | None:
     """Return the graph; `None` if the build was interrupted."""
     from treadle.datagen.config.parts import make_models
 
-    model = make_models(config)["topics"]
+    try:
+        model = make_models(config)["topics"]
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("models.default:", "--model:")) from error
     topics = config.topics
     total = sum(topics.degree**level for level in range(topics.depth))
     with (
