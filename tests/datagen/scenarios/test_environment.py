@@ -101,6 +101,11 @@ def test_shared_files_behave_like_files_of_their_own():
         sandbox.write("new.txt", b"before the first delta")
         sandbox.write_state("tool", b"state")
     assert early.take_delta() == later.take_delta()
+    changed = shared.open()
+    changed.delete("d/b.txt")
+    delta = changed.take_delta()
+    assert delta is not None
+    assert set(delta[0].changed) == {"a.txt"}
     assert dict(shared) == files
 
 
@@ -121,12 +126,7 @@ def test_a_copy_reports_all_files_or_only_later_changes():
 
 
 async def test_verification_uses_the_files_at_hand_only_if_the_run_began_with_them():
-    def agent(request: Request):
-        if request.messages[-1].role is Role.TOOL:
-            return "done"
-        return think("I write.", call("write_file", {"file_path": "notes.txt", "content": "tea"}))
-
-    studio = make_studio(NOTES, Cast(agent))
+    studio = make_studio(NOTES)
     made = await make_sample(studio, spec())
     right, wrong = made.environment.files, SharedFiles({"notes.txt": b"other"})
     assert isinstance(right, SharedFiles)
