@@ -68,9 +68,9 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Faile
             failed = failure_of(run, "the agent", needs_answer=False)
         if failed is None:
             await session.grade()
-        bill.add(run)
+        bill.add(run.usage, run.cost_usd)
         if said is not None:
-            bill.add(said)
+            bill.add(said.usage, said.cost_usd)
     return failed
 
 

@@ -15,11 +15,10 @@ class Bill(Struct):
     cost_usd: float | None = 0.0
     """`None` if the cost of an inference is unknown."""
 
-    def add(self, run: Run[Any]) -> None:
+    def add(self, usage: Usage, cost_usd: float | None) -> None:
         """Add what a run has used."""
-        self.usage += run.usage
-        known = self.cost_usd is not None and run.cost_usd is not None
-        self.cost_usd = self.cost_usd + run.cost_usd if known else None  # type: ignore[operator]
+        self.usage += usage
+        self.cost_usd = None if self.cost_usd is None or cost_usd is None else self.cost_usd + cost_usd
 
 
 class Failed(Struct, frozen=True):
