@@ -74,10 +74,10 @@ def test_sharegpt_of_other_programs_is_read() -> None:
                 ("observation", "x"),
                 ("gpt", "y"),
             ],
-            "no result for call_2",
+            "assistant before the results of call_2",
         ),
         ("sharegpt", [("robot", "a")], "unknown tag 'robot'"),
-        ("sharegpt", [("human", "a"), ("function_call", "{")], "JSON"),
+        ("sharegpt", [("human", "a"), ("function_call", "{")], "DecodeError"),
         ("sharegpt", [("human", "a"), ("gpt", "b"), ("gpt", "c")], "two assistant messages in a row"),
         (
             "hermes",
