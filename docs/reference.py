@@ -18,6 +18,7 @@ from treadle.core import events, types
 from treadle.core.events import Event
 from treadle.datagen.config.schema import schema
 from treadle.export import FORMATS
+from treadle.export.losses import COMMON_LOSSES
 
 DOCS = Path(__file__).parent
 PAGES = (DOCS / "events.md", DOCS / "cli.md", DOCS / "generate-config.md", DOCS / "rows.md")
@@ -147,12 +148,13 @@ def _format_table(_: str) -> str:
         found = FORMATS.load(name)
         text = _join(inspect.getdoc(sys.modules[type(found).__module__]) or "")
         what = re.split(r"\.(?:\s|$)", text.partition(": ")[2])[0]
-        losses = "; ".join(loss.value for loss in found.losses) or "nothing"
-        rows.append(f"| `{name}` | {what} | {'yes' if found.has_reasoning else 'no'} | {losses} |")
-    return (
-        "| format | contents | reasoning by default | what a row can lose |\n| --- | --- | --- | --- |\n"
-        + "\n".join(rows)
-    )
+        losses = [loss.value for loss in found.losses if loss not in COMMON_LOSSES]
+        losses += ["the parts named below"] if set(COMMON_LOSSES) <= set(found.losses) else []
+        reasoning = "yes" if found.has_reasoning else "no"
+        rows.append(f"| `{name}` | {what} | {reasoning} | {'; '.join(losses) or 'nothing'} |")
+    head = "| format | contents | reasoning by default | what a row can lose |\n| --- | --- | --- | --- |\n"
+    common = ", ".join(loss.value for loss in COMMON_LOSSES)
+    return f"{head}{chr(10).join(rows)}\n\nThe parts that most formats have no place for are: {common}."
 
 
 def _classes(module: ModuleType) -> dict[str, tuple[list[str], str, list[tuple[str, str, str | None, str]]]]:
