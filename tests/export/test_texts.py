@@ -111,6 +111,13 @@ def test_rows_that_readers_of_sharegpt_would_skip_are_refused() -> None:
             "contains '<tool_call>'",
         ),
         ((row.messages[1], Message(Role.ASSISTANT, "<think>\nno")), "contains '<think>'"),
+        (
+            (
+                row.messages[1],
+                Message(Role.ASSISTANT, "", (ToolCall("c", "a", '{"a":"<tool_call>b</tool_call>"}'),)),
+            ),
+            "contains '<tool_call>'",
+        ),
     ):
         with pytest.raises(ExportError, match=match):
             write(replace(row, messages=messages), "sharegpt")
