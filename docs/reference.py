@@ -1,27 +1,32 @@
-"""Writes the tables of `events.md` and `cli.md` from the code: `python docs/reference.py`, or `--check`.
+"""Writes the tables of the pages in `PAGES` from the code: `python docs/reference.py`, or `--check`.
 
 The text around the tables is written by hand.
 """
 
 import ast
 import inspect
+import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from treadle.cli.table import COMMANDS, Command, Group
 from treadle.core import events, types
 from treadle.core.events import Event
+from treadle.datagen.config.schema import schema
 
 DOCS = Path(__file__).parent
+PAGES = (DOCS / "events.md", DOCS / "cli.md", DOCS / "generate-config.md")
 _PLACE = re.compile(r"(<!-- table: (\S+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 
 
 def main() -> int:
     """Write the pages, or with `--check` return 1 if one is not up to date."""
     stale = []
-    for path in (DOCS / "events.md", DOCS / "cli.md"):
+    for path in PAGES:
         text = path.read_text()
         made = _PLACE.sub(
             lambda place: place[1] + _TABLES[place[2].partition(":")[0]](place[2]) + place[3], text
@@ -74,6 +79,66 @@ def _command_tables(_: str) -> str:
     )
 
 
+def _config_tables(_: str) -> str:
+    """Return a table of keys for each section of the configuration of `treadle generate`."""
+    parts = []
+    for path, section in _sections("", schema()):
+        rows = [
+            f"| `{key}` | {_write_type(value)} | {_write_default(value)} | "
+            f"{_join(value.get('description') or _follow(value).get('description', ''))} |"
+            for key, value in section["properties"].items()
+        ]
+        heading = f"### `{path}`\n\n{_join(section.get('description', ''))}\n\n" if path else ""
+        table = "| key | value | default | meaning |\n| --- | --- | --- | --- |\n"
+        parts.append(heading + table + "\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def _sections(path: str, section: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a section of the configuration and those within it, each with its path."""
+    yield path, section
+    for key, value in section["properties"].items():
+        name = f"{path}.{key}" if path else key
+        found = [_follow(item) for item in (value, *value.get("anyOf", ()), value.get("items", {}))]
+        found += [_follow(item) for item in value.get("items", {}).get("anyOf", ())]
+        for inner in found:
+            if "properties" in inner and inner.get("title") and inner is not value and key != "default":
+                if inner["title"] == "ModelTable" and key != "topics":
+                    continue
+                label = "models.ROLE" if inner["title"] == "ModelTable" else name
+                yield from _sections(label, inner)
+
+
+def _follow(node: Any) -> Any:
+    """Return the schema that `node` refers to, or `node` itself."""
+    name = node.get("$ref", "").rpartition("/")[2]
+    found: Any = schema()["$defs"]
+    return found[name] if name else node
+
+
+def _write_type(node: Any) -> str:
+    """Return the values that a schema allows, in words."""
+    if "enum" in node:
+        return ", ".join(f"`{item}`" for item in node["enum"])
+    if "const" in node:
+        return f"`{node['const']}`"
+    if choices := [item for item in node.get("anyOf", ()) if item.get("type") != "null"]:
+        return " or ".join(dict.fromkeys(_write_type(item) for item in choices))
+    if "$ref" in node:
+        return "section"
+    kind = node.get("type", "value")
+    if kind == "array":
+        return f"list of {_write_type(node['items'])}"
+    if kind == "object":
+        return "mapping"
+    return {"string": "text", "boolean": "true or false"}.get(kind, kind)
+
+
+def _write_default(node: Any) -> str:
+    value = node.get("default")
+    return "" if value in (None, "", [], {}) or isinstance(value, dict) else f"`{json.dumps(value)}`"
+
+
 def _classes(module: ModuleType) -> dict[str, tuple[list[str], str, list[tuple[str, str, str | None, str]]]]:
     """Return the bases, the docstring and the fields of each class; a field is its name, type, default and text."""
     found = {}
@@ -110,7 +175,12 @@ def _join(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-_TABLES = {"events": _event_tables, "type": _type_tables, "commands": _command_tables}
+_TABLES = {
+    "events": _event_tables,
+    "type": _type_tables,
+    "commands": _command_tables,
+    "config": _config_tables,
+}
 
 if __name__ == "__main__":
     assert Event is not None

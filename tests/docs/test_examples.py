@@ -114,7 +114,7 @@ def test_the_tables_are_up_to_date() -> None:
 
 def test_every_page_is_in_the_site() -> None:
     pages = {path.name for path in (ROOT / "docs").glob("*.md")}
-    assert pages == set(re.findall(r": (\w+\.md)", (ROOT / "mkdocs.yml").read_text()))
+    assert pages == set(re.findall(r": ([\w-]+\.md)", (ROOT / "mkdocs.yml").read_text()))
 
 
 def test_few_examples_are_left_out() -> None:

@@ -21,6 +21,7 @@ from treadle.formats import parse
 from treadle.teacher import oracle_for
 
 TASKS = ("files:csv_sum-0001", "files:csv_sum-0002", "files:contacts_dedupe-0000")
+pytestmark = pytest.mark.xdist_group("training")
 FAMILIES = {
     "qwen2_5": "hermes",
     "qwen3": "hermes",

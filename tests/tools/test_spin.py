@@ -222,3 +222,27 @@ async def test_health_and_components_that_are_not_known(web: Web) -> None:
     assert [tool.spec.name for tool in own.tools()] == ["gh"]
     with pytest.raises(ConfigError, match="is not the URL of a server"):
         spin("localhost:3000")
+
+
+async def test_the_tools_of_a_component_can_be_listed_at_an_address_and_chosen_by_name(
+    web: Web, service: Service
+) -> None:
+    names = ("find_tea", "brew_tea")
+    listed = {
+        "tools": [{"name": name, "description": "", "inputSchema": {"type": "object"}} for name in names]
+    }
+
+    def answer(asked: Asked) -> tuple[int, dict[str, str], bytes] | None:
+        if asked.path == "/lists/tea":
+            return 200, {}, json.dumps(listed).encode()
+        return (200, {}, b'{"success":true,"result":"green"}') if asked.path == "/tea/execute" else None
+
+    service.override = answer
+    settings: Json = {"endpoint": web.url, "component": "tea", "tools_endpoint": f"{web.url}/lists/tea"}
+    assert [tool.spec.name for tool in Spin(**settings).tools()] == ["find_tea", "brew_tea"]
+    chosen = Spin(**settings, names=["brew_tea"])
+    assert [tool.spec.name for tool in chosen.tools()] == ["brew_tea"]
+    assert (await ask(chosen, "brew_tea", context())).content == "green"
+    assert chosen.part.settings == settings | {"names": ["brew_tea"]}
+    with pytest.raises(ConfigError, match="has no tool 'brew_te'; did you mean 'brew_tea'"):
+        Spin(**settings, names=["brew_te"]).tools()

@@ -87,6 +87,10 @@ DATASET = {
         "treadle.cli.dataset.report:report",
         "Write a report with pictures, as one HTML file that needs no network.",
     ),
+    "pairs": Command(
+        "treadle.cli.dataset.pairs:pairs",
+        "Write preference pairs from runs that were forked from each other.",
+    ),
 }
 
 _RUN, _INSPECT, _DATA = "Run", "Inspect and export", "Training data"
@@ -95,6 +99,11 @@ _SETUP, _OFFLINE = "Models, tools and tasks", "Try it offline"
 COMMANDS: dict[str, Command | Group] = {
     "run": Command("treadle.cli.run:run", "Run a model with tools on a text or a task.", _RUN),
     "chat": Command("treadle.cli.chat:chat", "Chat with a model that has tools.", _RUN),
+    "generate": Command(
+        "treadle.cli.generate:generate",
+        "Generate training data: conversations in which an agent uses real tools, checked one by one.",
+        _DATA,
+    ),
     "resume": Command(
         "treadle.cli.resume:resume",
         "Resume a run that was interrupted, failed, or is waiting for an answer.",

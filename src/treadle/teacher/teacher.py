@@ -16,6 +16,7 @@ from treadle.teacher.completion import digest, make_completion, stream
 from treadle.teacher.facts import Facts, find_facts, text_of
 from treadle.teacher.oracle import check_rate
 from treadle.teacher.play import Manner
+from treadle.teacher.textual import read_text_request
 from treadle.teacher.working.agent import answer_as_agent
 from treadle.teacher.writers.judge import judge
 from treadle.teacher.writers.scenario import write_scenario
@@ -77,9 +78,28 @@ class TeacherModel:
             fields = schema or next((tool.parameters for tool in tools if tool.name == required), None)
             message = _deliver(_fit(value, fields), required)
         else:
-            message = answer_as_agent(messages, tools, self._manner, max_calls, schema, required)
+            message = self._work(messages, tools, max_calls, schema, required)
         key = f"{len(messages)}/{messages[-1].content if messages else ''}"
         return make_completion(message, messages, self.model, f"teacher-{digest(key)}")
+
+    def _work(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        max_calls: int | None,
+        schema: dict[str, Json] | None,
+        required: str | None,
+    ) -> Message:
+        """Return the agent's message. If the tools are text, so are its calls."""
+        text = None if tools else read_text_request(messages)
+        if text is None:
+            return answer_as_agent(messages, tools, self._manner, max_calls, schema, required)
+        for manner in (self._manner, Manner()):
+            # Some mistakes, such as arguments that are no JSON, cannot be expressed in every format.
+            written = text.write(answer_as_agent(text.messages, text.tools, manner, max_calls, schema))
+            if written is not None:
+                return written
+        return Message(Role.ASSISTANT, f"I can't make this call in the format {text.format}.")
 
 
 def make_teacher(name: str) -> TeacherModel:

@@ -116,7 +116,7 @@ def test_models_whose_servers_take_no_seed_get_none(monkeypatch: pytest.MonkeyPa
 async def test_the_base_url_of_a_server_is_asked() -> None:
     """The reference system drops `base_url` for the provider openai, and asks OpenAI's own server."""
     server = await serve()
-    table = {"model": "openai:echo", "base_url": server.base_url, "api_key_env": ""}
+    table = {"model": "openai:echo", "base_url": server.url, "api_key_env": ""}
     model = make_models(make({"default": table}))["agent"]
     completion = await model.infer(Request(Log([Message(Role.USER, "hi")]), ()), Watch())
     await server.close()

@@ -8,6 +8,7 @@ from treadle import ScriptedModel
 from treadle.core.types import Json, Message, Request, Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.conversations.watch import OnStep
 from treadle.datagen.prompts import read_facts
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.types import Difficulty, Kind, Persona, SampleSpec
@@ -94,12 +95,14 @@ def make_studio(
     cast: Cast | None = None,
     journal: Journal | None = None,
     models: Mapping[str, Model] | None = None,
+    on_step: OnStep | None = None,
 ) -> Studio:
     """Return a studio in which `cast` plays the roles that `models` does not have."""
     made = Config.model_validate({"topics": {"prompt": "Files"}, **config})
     cast = cast or Cast()
     given = {"default": cast.model, **(models or {})}
-    return Studio(made, given, journal or MemoryJournal(), open_environments(made.tools, made.seed))
+    environments = open_environments(made.tools, made.seed)
+    return Studio(made, given, journal or MemoryJournal(), environments, on_step)
 
 
 def texts(messages: Sequence[Message]) -> list[str]:

@@ -28,6 +28,7 @@ class Models(Section):
     uses `default`."""
 
     default: str | ModelTable | None = None
+    """The model of every role that has none; by default, the default model of treadle.toml."""
     topics: str | ModelTable | None = None
     """The writer of topics; a small model is enough."""
     scenarios: str | ModelTable | None = None
@@ -46,6 +47,7 @@ class Topics(Section):
     prompt: str = ""
     """The root topic. It is required unless topics are loaded."""
     mode: Literal["tree", "graph"] = "tree"
+    """`graph` adds links between topics, which do not change the number of leaf topics."""
     instructions: str = ""
     """Further instructions for the writer of topics."""
     degree: Annotated[int, Field(ge=1, le=50)] = 5
@@ -180,6 +182,7 @@ class Output(Section):
     system_message: str | None = None
     """The system message in the rows; by default, the agent's instructions."""
     include_system_message: bool = True
+    """False to write rows without a system message."""
     parquet: bool = False
     """True to write Parquet files too."""
 
@@ -216,7 +219,9 @@ class Publish(Section):
     sources: dict[str, str] = {}
     """The licences of the sources, by name of the source."""
     huggingface: HuggingFace | None = None
+    """The repository on the Hugging Face Hub."""
     kaggle: Kaggle | None = None
+    """The dataset on Kaggle."""
 
 
 class Limits(Section):

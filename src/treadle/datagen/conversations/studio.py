@@ -1,9 +1,9 @@
 """The studio: everything that all samples share. Agents are built once, and samples differ only in their messages
 and instructions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
-from typing import Any, TypeAlias
+from typing import Any
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
@@ -12,14 +12,13 @@ from treadle.core.types import Json, ToolSpec, Usage
 from treadle.datagen.config.model import Config
 from treadle.datagen.conversations.answers import answer_schema
 from treadle.datagen.conversations.user import UserTurn
+from treadle.datagen.conversations.watch import OnStep, ReportingModel
 from treadle.datagen.scenarios.environment import Environments
 from treadle.datagen.scenarios.writer import WRITER, WrittenScenario
 from treadle.export.rows import hash_tools
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, estimate_cost_usd
-
-OnStep: TypeAlias = Callable[[str, str], None]
-"""A function that is called with the id of a sample and one line about its newest message, call or result."""
+from treadle.tools.protocol import Tool
 
 ROLES = ("scenarios", "agent", "user")
 """The roles of the models that make a sample."""
@@ -52,7 +51,6 @@ class Studio:
         self.models = {role: _model_for(role, models) for role in ROLES}
         self.journal = journal
         self.environments = environments
-        self.on_step = on_step
         conversation = config.generation.conversation
         self.has_tools = conversation.type == "agent"
         self.writer = Agent(
@@ -60,8 +58,9 @@ class Studio:
         )
         self._user = Agent(self.models["user"], schema=UserTurn, journal=journal)
         tools = config.tools
+        model = self.models["agent"]
         self._agent: Agent[Any] = Agent(
-            self.models["agent"],
+            model if on_step is None else ReportingModel(model, on_step),
             tools=environments.tools if self.has_tools else (),
             policy=Policy(
                 max_steps=tools.max_steps if self.has_tools else None,
@@ -73,6 +72,8 @@ class Studio:
         self._variants: dict[str, Agent[Any]] = {}
         self.tools: tuple[ToolSpec, ...] = self._agent.kit.own.specs
         """The agent's tools, as the writer of scenarios sees them."""
+        self.shared_tools: tuple[Tool, ...] = tuple(self._agent.kit.own.tools.values())
+        """The agent's tools themselves, which others can call too, over the same connections."""
         self.tool_hashes = {tool.name: hash_tools([tool]) for tool in self.tools}
         self.limits: dict[str, Json] = {"max_calls": tools.max_calls, "max_steps": tools.max_steps}
         self._prices: dict[str, str] | None = None

@@ -1,13 +1,18 @@
 """What a filter is: a question about one finished sample, answered with a reason."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import ClassVar, Generic, TypeVar
 
 from msgspec import Struct
+from pydantic import BaseModel, ConfigDict
 
 from treadle.core.types import Json
+from treadle.datagen.config.model import Config
 from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
 from treadle.export.rows import Row
 from treadle.journal.protocol import Journal
+from treadle.models.protocol import Model
+from treadle.tools.protocol import ToolLike
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
@@ -35,13 +40,62 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """The journal that has the run."""
 
 
-class Filter(Protocol):
-    """A check of samples. Cheap filters run first; a sample that one rejects is not given to costlier ones."""
+class Settings(BaseModel):
+    """The settings of a filter. Unknown settings are errors."""
 
-    name: str
-    cost: int
-    """0 for a look at the row, 1 for tool calls, 2 for a model's judgement."""
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Resources(Struct, frozen=True, kw_only=True):
+    """What filters are made from, besides their settings."""
+
+    config: Config
+    tools: Sequence[ToolLike] | None = None
+    """The agent's tools, with which calls are made again; `None`: those that the runs name."""
+    judge: Model | None = None
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class Filter(Generic[S]):
+    """A check of samples. Cheap filters run first; a sample that one rejects is not given to costlier ones.
+
+    A subclass sets `name` and `settings_type`, and implements `check`. Its docstring describes it in the
+    documentation.
+    """
+
+    name: ClassVar[str]
+    cost: ClassVar[int] = 0
+    """0 for a look at the row, 1 for tool calls and files, 2 for a model's judgement."""
+    settings_type: ClassVar[type[Settings]] = Settings
+
+    def __init__(self, settings: S, resources: Resources) -> None:
+        self.settings = settings
+        self.resources = resources
+
+    @classmethod
+    def is_on(cls, config: Config) -> bool:
+        """Return whether the filter is used if `quality.filters` does not name it."""
+        return False
 
     async def check(self, candidate: Candidate) -> Verdict:
         """Return the verdict about `candidate`. An error of a server raises; it is not the sample's fault."""
-        ...
+        raise NotImplementedError
+
+    def accept(self, note: str = "", **details: Json) -> Verdict:
+        """Return the verdict about a sample that passed."""
+        return Verdict(self.name, True, note, details)
+
+    def reject(self, reason: str, **details: Json) -> Verdict:
+        """Return the verdict about a sample that did not pass."""
+        return Verdict(self.name, False, reason, details)
+
+
+class BuiltinFilter(Filter[S]):
+    """A filter that is used unless `quality.filters` switches it off."""
+
+    @classmethod
+    def is_on(cls, config: Config) -> bool:
+        """See `Filter.is_on`."""
+        return True

@@ -26,7 +26,8 @@ that exist at the beginning. Write what this user would send.
 - The tools and their limits must be enough to do what is asked.
 - `goal` says what the user wants to reach, and `success` lists what must be true in the end.
 - `withheld` is a fact that the user tells only when asked. Leave it empty unless the kind needs it.
-- If the facts contain a task, ask for exactly that task; keep every name, number and path of it.
+- If the facts contain a task, ask for exactly that task; keep every name, number and path of it. If it does not fit
+  the kind, ask for something else about the files, and set `is_task` to false.
 - If there is feedback, an earlier scenario was rejected for these reasons. Write another one that avoids them."""
 
 KIND_TEXTS: Mapping[Kind, str] = {

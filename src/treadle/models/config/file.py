@@ -70,6 +70,7 @@ class ModelTable(_Table):
     model: str
     """The model as `provider:name`, such as `anthropic:claude-sonnet-4-5`."""
     base_url: str | None = None
+    """The address of the server, if it is not the provider's own."""
     api_key_env: str | None = None
     """The environment variable that holds the key, if it is not the provider's usual one."""
     temperature: Annotated[float, Field(ge=0)] | None = None
@@ -92,11 +93,14 @@ class ModelTable(_Table):
     options: dict[str, Any] = {}
     """Options that only this provider's dialect has."""
     timeout_seconds: _Positive = 600.0
+    """The longest time in which the server sends nothing."""
     connect_timeout_seconds: _Positive = 10.0
     total_timeout_seconds: _Positive = 1800.0
     """The limit of all attempts, including the waiting between them."""
     max_attempts: _Count = 6
+    """How often a request is sent until it succeeds."""
     price: PriceTable | None = None
+    """The price, if it is not known."""
     limit: str | None = None
     """The name of the table in `limits` that its requests obey."""
     fallback: list[str] = []

@@ -21,7 +21,7 @@ from treadle.teacher.working.talks.talk import Reply
 
 _PATH = re.compile(r"[\w.-]*\w(?:/[\w. -]*\w)*\.\w+|[\w.-]+(?:/[\w.-]*\w)+")
 _ASKS_FOR_PATH = "Which file do you mean? Please give me its path."
-_ASKS_FOR_ARGUMENT = "Which value should I use for {name}? Please give it as {name} = ..."
+_ASKS_FOR_ARGUMENT = "For this call I need {name}. What is its value? You can write it as {name} = ..."
 
 
 _IS_REASONING = re.compile("reason|thought|thinking|explanation|steps", re.IGNORECASE)
@@ -95,7 +95,7 @@ def _find_job(messages: Sequence[Message], asked: Sequence[int], tools: Sequence
     text, start = messages[asked[-1]].content, asked[-1] + 1
     request = find_request(text)
     if request is None and len(asked) > 1:
-        request = _complete(find_request(messages[asked[-2]].content), text)
+        request = _complete(find_request(messages[asked[-2]].content), text, tools)
     if request is None:
         return _Job(start, _look_around(text, Kit(tools)))
     if request.is_restatement:
@@ -134,16 +134,17 @@ def _after_hint(path: str, work: Solver, kit: Kit) -> Work:
     return (yield from work)
 
 
-def _complete(request: Request | None, reply: str) -> Request | None:
+def _complete(request: Request | None, reply: str, tools: Sequence[ToolSpec]) -> Request | None:
     """Return a request that lacked a fact, with the fact from the user's reply."""
     if request is None:
         return None
     if request.errand is not None and request.errand.is_gapped:
         path = _PATH.search(reply)
         return None if path is None else Request(errand=request.errand.fill(path[0]))
-    if request.wishes is not None and (more := read_arguments(reply)):
-        return Request(wishes=request.wishes.complete(more))
-    return None
+    gap = None if request.wishes is None else find_gap(request.wishes, tools)
+    if request.wishes is None or gap is None:
+        return None
+    return Request(wishes=request.wishes.complete(read_arguments(reply) or {gap: reply.strip()}))
 
 
 def _restate(messages: Sequence[Message]) -> Reply:

@@ -113,9 +113,7 @@ def work_on(wishes: Wishes, tools: Sequence[ToolSpec]) -> Work:
         # A correct call is repeated if it was spoilt on the way; one that has to be corrected is not.
         fixed = [_correct(wish, tools) for wish in wanted]
         is_right = fixed == wanted
-        results = yield Step(
-            calls, f"The request names {names} and the arguments, so I call it.", may_fail=True
-        )
+        results = yield Step(calls, f"The request names {names} with all arguments.", may_fail=True)
         if not is_right:
             calls = [Call(wish.tool, wish.arguments) for wish in fixed]
             why = (

@@ -30,7 +30,8 @@ _OCCASION = split(
     "on my first day back"
 )
 _ACTION = split(
-    "asked about|complained about|brought up|wants to close|doubts our figures on|is curious about|has to sign off on|"
+    "asked about|complained about|brought up|wants to close|doubts our figures on|is curious about|"
+    "has to sign off on|"
     "needs proof for|started a discussion on|reminded me of|wants an update on|is rewriting the rules for|"
     "handed me everything on|insists on a second look at|lost the overview of|promised an answer on|"
     "opened a ticket about|is preparing a talk on|cannot let go of|made a bet about|found a gap in|"

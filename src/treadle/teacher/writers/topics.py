@@ -75,7 +75,14 @@ def anchor_of(path: Sequence[str]) -> str:
         return ""
     if found := _MADE.match(path[-1]):
         return found["what"]
-    words = words_of(path[-1])
+    words: list[str] = []
+    for word in _WORD.findall(path[-1]):
+        if word.lower() not in FILLERS:
+            words.append(word)
+        elif words:
+            break
+    if len(words) > 1 and words[0].istitle():
+        words[0] = words[0].lower()
     return " ".join(words[:3])
 
 

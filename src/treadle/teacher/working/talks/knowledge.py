@@ -7,9 +7,9 @@ from treadle.teacher.working.talks.talk import Reply, Talk
 
 _ANSWERS = {
     "CSV": "comma-separated values: a table as text, with one row in each line and the cells separated by commas",
-    "JSON": "JavaScript Object Notation: a text format for objects, lists, texts, numbers and truth values",
+    "JSON": "a text format for objects, lists, texts, numbers and truth values",
     "YAML": "a text format for settings and data that shows nesting by indentation",
-    "UTF-8": "an encoding that stores each character of Unicode in one to four bytes",
+    "UTF-8": "an encoding that stores each character in one to four bytes",
     "a checksum": "a short value computed from data; if the data change by accident, the value almost surely "
     "differs",
     "a backup": "a copy of data that is kept apart, so that the data can be restored after a loss",

@@ -1,0 +1,255 @@
+"""The generation of a dataset, from its configuration to its files.
+
+A call with the same folder continues what was interrupted.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
+from treadle.datagen.config.model import Config
+from treadle.datagen.config.parts import make_models
+from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.dataset.card import write_card
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.report.write import write_report
+from treadle.datagen.dataset.splits import write_splits
+from treadle.datagen.plan import Plan
+from treadle.datagen.progress import (
+    Listener,
+    Notice,
+    Progress,
+    SampleBegun,
+    SampleEnded,
+    SampleStep,
+    TopicsReady,
+)
+from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
+from treadle.datagen.quality.pipeline import Pipeline
+from treadle.datagen.samples import REJECTED, ROWS, Judged, SampleWork
+from treadle.datagen.scenarios.environment import open_environments
+from treadle.datagen.scenarios.kinds import possible_kinds
+from treadle.datagen.topics.build import build_topics
+from treadle.datagen.topics.graph import TopicGraph
+from treadle.datagen.topics.store import load_topics, save_topics
+from treadle.engines.engine import End, Engine, Settings
+from treadle.engines.ledger import Item, Ledger, Outcome, Status
+from treadle.engines.meter import Limits, Meter
+from treadle.journal.protocol import Journal
+from treadle.journal.registry import open_journal
+from treadle.models.protocol import Model
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How a generation is taken up again."""
+
+    retry_failed: bool = False
+    """True to try the rejected samples again, with the reasons as feedback."""
+    accept_changes: bool = False
+    """True to go on with a configuration that makes other rows than those that are there."""
+
+
+class Result(Struct, frozen=True):
+    """The outcome of a generation."""
+
+    end: End
+    progress: Progress
+    folder: Folder
+
+
+async def generate(
+    config: Config,
+    folder: Folder,
+    *,
+    listener: Listener = lambda notice, progress: None,
+    stop: asyncio.Event | None = None,
+    options: Options | None = None,
+) -> Result:
+    """Generate the dataset in `folder`, or go on with it, and return how that ended.
+
+    A cancellation stops at once; nothing that was counted is lost, and samples in flight are continued by the next
+    call. Raises: `ConfigError` if another process works in the folder, or if the configuration would now make other
+    rows; `ProviderError` for a fault of the user, such as a wrong key; `JournalError` if the disk refuses.
+    """
+    options = options or Options()
+    with (
+        Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}) as ledger,
+        contextlib.closing(open_journal(folder.journal)) as journal,
+    ):
+        _take_up(ledger, config, options)
+        generation = _Generation(config, folder, ledger, journal, listener, stop or asyncio.Event())
+        try:
+            end = await generation.run()
+        finally:
+            await generation.close()
+        await asyncio.to_thread(_write_files, folder, config)
+        return Result(end, generation.progress, folder)
+
+
+def _take_up(ledger: Ledger, config: Config, options: Options) -> None:
+    """Compare the configuration with the one that the dataset was begun with, and open what is tried again.
+
+    Raises: `ConfigError` that names what was changed.
+    """
+    known = ledger.get("config")
+    changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
+    if changes and not options.accept_changes:
+        raise ConfigError(
+            explain_changes(changes, "continue with --accept-changes; rows that are there stay")
+        )
+    ledger.set("config", msgspec.json.encode(fingerprint(config)).decode())
+    # A fault of the infrastructure is not the sample's.
+    ledger.reopen(*((Status.FAILED, Status.REJECTED) if options.retry_failed else (Status.FAILED,)))
+
+
+def _write_files(folder: Folder, config: Config) -> None:
+    write_splits(folder.path, config)
+    write_card(folder.path, config)
+    write_report(folder.path)
+
+
+class _Generation:
+    """One process's work on a dataset."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Folder,
+        ledger: Ledger,
+        journal: Journal,
+        listener: Listener,
+        stop: asyncio.Event,
+    ) -> None:
+        limits = config.limits
+        self._config = config
+        self._folder = folder
+        self._ledger = ledger
+        self._journal = journal
+        self._listener = listener
+        self._stop = stop
+        self._meter = Meter(
+            Limits(
+                max_cost_usd=limits.max_cost_usd, max_tokens=limits.max_tokens, max_seconds=limits.max_seconds
+            )
+        )
+        counts = ledger.counts()
+        self._meter.add(counts.input_tokens, counts.output_tokens, counts.cost_usd)
+        self._meter.seconds_before = float(ledger.get("worked_seconds") or 0.0)
+        self._models: Mapping[str, Model] = {
+            role: self._meter.measure(model) for role, model in make_models(config).items()
+        }
+        self._studio: Studio | None = None
+        self.progress = Progress(
+            kept=counts.kept, resumed=counts.kept, rejected=counts.rejected, reasons=counts.reasons
+        )
+        self.progress.kinds = dict(counts.labels)
+
+    async def run(self) -> End:
+        topics = await self._find_topics()
+        leaves = list(topics.leaves())
+        failed = sum(topic.error is not None for topic in topics.topics.values())
+        self._tell(TopicsReady(leaves=len(leaves), failed=failed))
+        if self._stop.is_set():
+            return End("stopped")
+        environments = open_environments(self._config.tools, self._config.seed)
+        studio = self._studio = Studio(
+            self._config, self._models, self._journal, environments, self._tell_step
+        )
+        kinds = possible_kinds(
+            self._config.generation.kinds,
+            has_tools=bool(studio.tools),
+            max_calls=self._config.tools.max_calls,
+            max_steps=self._config.tools.max_steps,
+        )
+        plan = Plan(self._config, leaves, kinds)
+        self.progress.wanted = plan.wanted
+        pipeline = Pipeline(self._config, judge=self._models.get("judge"), tools=environments.tools or None)
+        duplicates = None
+        if isinstance(pipeline.duplicates, DuplicateSettings):
+            duplicates = DuplicateIndex(self._ledger.connection, pipeline.duplicates)
+        work = SampleWork(studio, pipeline, duplicates, self._config.generation.sample_attempts)
+        engine = Engine(
+            self._ledger,
+            work,
+            plan.make_item,
+            self._settings(plan),
+            self._meter,
+            on_begin=self._begin,
+            on_outcome=lambda item, outcome: self._count(plan, engine, item, outcome),
+        )
+        stopping = asyncio.ensure_future(self._stop.wait())
+        stopping.add_done_callback(lambda _: engine.stop() if self._stop.is_set() else None)
+        try:
+            return await engine.run()
+        finally:
+            stopping.cancel()
+
+    async def close(self) -> None:
+        """Close the tools and models."""
+        if self._studio is not None:
+            await self._studio.close()
+
+    def _settings(self, plan: Plan) -> Settings:
+        generation = self._config.generation
+        return Settings(
+            wanted=plan.wanted,
+            window=generation.window,
+            max_items=plan.wanted * generation.max_attempts,
+            item_attempts=generation.sample_attempts,
+            max_failures=2 * generation.window + 20,
+        )
+
+    async def _find_topics(self) -> TopicGraph:
+        """Return the topics: those of this dataset, those of a file, or new ones."""
+        config = self._config.topics
+        if self._ledger.get("topics") is not None:
+            return load_topics(self._folder.topics)
+        if config.load is not None:
+            graph = load_topics(config.load)
+        else:
+            graph = await build_topics(
+                config,
+                model=self._models["topics"],
+                journal=self._journal,
+                seed=self._config.seed,
+                dataset=self._config.name,
+                on_notice=self._tell,
+                stop=self._stop,
+            )
+        if not self._stop.is_set():
+            save_topics(graph, self._folder.topics)
+            self._ledger.set("topics", "done")
+        return graph
+
+    def _begin(self, item: Item, attempt: int) -> None:
+        spec = item.spec
+        self.progress.in_flight += 1
+        self._tell(
+            SampleBegun(sample_id=f"s{item.number:06d}", topic=tuple(spec["topic"]), kind=spec.get("kind"))
+        )
+
+    def _count(self, plan: Plan, engine: Engine[Judged], item: Item, outcome: Outcome) -> None:
+        progress, counts = self.progress, engine.counts
+        progress.in_flight -= 1
+        progress.kept, progress.rejected, progress.failed = counts.kept, counts.rejected, counts.failed
+        progress.reasons, progress.kinds = counts.reasons, counts.labels
+        if outcome.status is Status.REJECTED and outcome.is_final:
+            plan.give_back(item.share, counts)
+        self._tell(
+            SampleEnded(sample_id=f"s{item.number:06d}", status=outcome.status.value, reasons=outcome.reasons)
+        )
+
+    def _tell_step(self, sample_id: str, text: str) -> None:
+        self._tell(SampleStep(sample_id=sample_id, text=text))
+
+    def _tell(self, notice: Notice) -> None:
+        progress, meter = self.progress, self._meter
+        progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
+        progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
+        progress.is_stopping = self._stop.is_set()
+        self._listener(notice, progress)

@@ -1,0 +1,185 @@
+"""The filter of made-up facts: what a final answer states must come from what the conversation shows before it."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from treadle.core.types import Json, Message, Role
+from treadle.datagen.quality.languages import WORDS
+from treadle.datagen.quality.numbers import NUMBER, Derived, Source, find_numbers, read_number
+from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
+from treadle.datagen.quality.transcripts import answers, quote
+
+_PATH = re.compile(
+    r"(?<![\w/@:])(?:[\w.+-]+/|\./|/)[\w./+-]*\w|(?<![\w/@.])[\w+-]+\.[a-z][a-z0-9]{1,5}\b(?!/|\()"
+)
+_SYMBOL = re.compile(
+    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # an address
+    r"|\bhttps?://\S*[\w/]"
+    r"|\b\d+(?:[.:-]\d+){2,}\b|\b\d{1,2}:\d\d\b"  # a version, a date, a time
+    r"|\b(?=\w*\d)(?=\w*[^\W\d_])\w+(?:-\w+)*\b"  # letters and digits
+    r"|\b[^\W\d]\w*_\w+\b"  # snake_case
+    r"|\b[a-z]+[A-Z]\w*\b"  # camelCase
+)
+_QUOTED = re.compile(r"`([^`\n]{1,60})`|\"([^\"\n]{1,60})\"|“([^”\n]{1,60})”")
+_ANSWER = re.compile(r"^[\s>*_#-]*(?:final )?answer[\s*_]*[:=][\s*_`]*(.+)$", re.IGNORECASE | re.MULTILINE)
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_UNIT = re.compile(r"(\d+)(?:st|nd|rd|th|ms|km|kg|kb|mb|gb|min|px|[smhdkxMGT]|°[CF])", re.IGNORECASE)
+_START = re.compile(r"(?:^|[.!?:;\n|>*#(\[\"“]|^\s*[-+]|\d[.)])\s*$")
+_MAX_CAPITALS = 0.35
+_COMMON_WORDS = (
+    "yes none i ok done total answer note result results summary january february march april may june july august "
+    "september october november december monday tuesday wednesday thursday friday saturday sunday english python "
+    "markdown linux windows unix excel internet github google microsoft mr mrs ms dr both either neither it's i've "
+    "i'm here's that's however also first second third finally currently unfortunately"
+)
+_COMMON = WORDS["en"] | frozenset(_COMMON_WORDS.split())
+
+
+class GroundingSettings(Settings):
+    """What is looked for in the answers."""
+
+    numbers: bool = True
+    """True to check numbers. Counts, sums of columns, differences and shares of observed numbers are allowed,
+    and so is what an equation in the agent's text gives."""
+    paths: bool = True
+    """True to check paths, addresses, identifiers, versions, dates, times and quoted texts."""
+    names: bool = True
+    """True to check capitalised words within sentences, and the words of a line `Answer: …`."""
+
+
+class GroundingFilter(BuiltinFilter[GroundingSettings]):
+    """Paths, numbers and names in the final answers come from what was seen before: the user's words, the
+    instructions, tool results, and what the agent itself wrote in calls that succeeded. Answers before the first
+    tool call are not checked: they state what the model knows. A wrong value that the conversation also shows,
+    and a wrong small count, cannot be told."""
+
+    name = "grounding"
+    settings_type = GroundingSettings
+
+    async def check(self, candidate: Candidate) -> Verdict:
+        """See `Filter.check`."""
+        messages = candidate.row.messages
+        checked = 0
+        for index in answers(messages):
+            if any(message.role is Role.TOOL for message in messages[:index]):
+                checked += 1
+                if found := self._find(messages[:index], messages[index].content):
+                    what, text = found
+                    reason = f"the answer in message {index} has the {what} {quote(text)}, not seen before"
+                    return self.reject(reason, found=text)
+        return self.accept("" if checked else "no tool was called")
+
+    def _find(self, before: Sequence[Message], answer: str) -> tuple[str, str] | None:
+        """Return the kind and the text of the first statement that nothing before the answer has."""
+        seen = _Seen(before)
+        settings = self.settings
+        for what, text in _statements(answer):
+            is_wanted = (
+                settings.numbers if what == "number" else settings.names if what == "name" else settings.paths
+            )
+            if is_wanted and not seen.has(what, text):
+                return what, text
+        return None
+
+
+def _statements(answer: str) -> Iterator[tuple[str, str]]:
+    """Yield what an answer states: kind and text."""
+    rest = answer
+    for what, pattern in (("path", _PATH), ("text", _QUOTED), ("identifier", _SYMBOL)):
+        for found in pattern.finditer(rest):
+            text = next((item for item in found.groups() if item), found[0])
+            if unit := _UNIT.fullmatch(text):
+                yield "number", unit[1]
+            else:
+                yield what, text
+        rest = pattern.sub(" \x00 ", rest)
+    for found in NUMBER.finditer(re.sub(r"(?m)^\s*\d+[.)]\s", "", rest)):
+        yield "number", found[0]
+    yield from (("name", text) for text in _names(rest))
+
+
+def _names(text: str) -> Iterator[str]:
+    for line in _ANSWER.findall(text):
+        yield from (word for word in _WORD.findall(line) if word.casefold() not in _COMMON)
+    words = list(_WORD.finditer(text))
+    capitals = [item[0] for item in words if item[0][0].isupper()]
+    if len(capitals) > _MAX_CAPITALS * len(words) + 4:
+        return  # German, or titles
+    for item in words:
+        word = item[0]
+        is_name = word[0].isupper() and not word.isupper() and word.casefold() not in _COMMON
+        if is_name and not _START.search(text, max(0, item.start() - 12), item.start()):
+            yield word
+
+
+class _Seen:
+    """What the messages before an answer show."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        failed = {item.call_id for item in messages if item.is_error}
+        self._sources: list[Source] = []
+        work = []
+        folders: dict[str, str] = {}
+        for message in messages:
+            if message.role is Role.ASSISTANT:
+                work += [message.content, message.reasoning or ""]
+                for call in message.tool_calls:
+                    texts = list(_texts(call.arguments))
+                    folders[call.call_id] = next(
+                        (item.rpartition("/")[0] for item in texts if "/" in item), ""
+                    )
+                    if call.call_id not in failed:
+                        self._sources += [Source(item) for item in texts]
+            else:
+                self._sources.append(Source(message.content, folders.get(message.call_id or "", "")))
+        self._text = "\n".join([item.text for item in self._sources]).casefold()
+        self._words: set[str] | None = None
+        self._numbers: set[object] | None = None
+        self._derived = Derived(self._sources, "\n".join(work))
+
+    def has(self, what: str, text: str) -> bool:
+        """Return whether a statement of the given kind was seen, or follows from what was seen."""
+        if what == "number":
+            value = read_number(text)
+            if self._numbers is None:
+                self._numbers = {abs(number) for number in find_numbers(self._text)}
+            return (
+                value is None
+                or abs(value) in self._numbers
+                or _has_digits(self._text, text)
+                or self._derived.has(text)
+            )
+        if what == "name":
+            if self._words is None:
+                self._words = set(_WORD.findall(self._text))
+            word = text.casefold().removesuffix("'s").removesuffix("’s")
+            return word in self._words or word.removesuffix("s") in self._words
+        folded = text.casefold().strip("./ ")
+        if folded in self._text:
+            return True
+        parts = [part for part in re.split(r"[/\s]+", folded) if part]
+        return len(parts) > 1 and all(part in self._text for part in parts)
+
+
+def _has_digits(seen: str, text: str) -> bool:
+    """Return whether digits stand in the text as a part of a date or a time."""
+    digits = text.strip("$€£-−")
+    return len(digits) > 1 and re.search(rf"(?<![\w.]){re.escape(digits)}(?!\w)", seen) is not None
+
+
+def _texts(arguments: str) -> Iterator[str]:
+    """Yield the strings and numbers in the arguments of a call."""
+    try:
+        yield from _leaves(msgspec.json.decode(arguments) if arguments.strip() else {})
+    except msgspec.DecodeError:
+        return
+
+
+def _leaves(value: Json) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+    elif value is not None:
+        yield str(value)

@@ -1,0 +1,50 @@
+"""The filter of the language of a conversation."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from treadle.core.registry import did_you_mean
+from treadle.core.types import Role
+from treadle.datagen.quality.languages import LANGUAGES, detect_language
+from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
+from treadle.datagen.quality.transcripts import answers
+
+
+def _check_code(code: str | None) -> str | None:
+    if code is not None and code not in LANGUAGES:
+        hint = did_you_mean(code, LANGUAGES, "give an ISO 639-1 code")
+        raise ValueError(f"the language {code!r} cannot be told{hint} Known: {', '.join(sorted(LANGUAGES))}")
+    return code
+
+
+class LanguageSettings(Settings):
+    """The language of the rows."""
+
+    language: Annotated[str | None, AfterValidator(_check_code)] = None
+    """The ISO 639-1 code of the language that every user message and every final answer has. By default, the
+    answers have the language of the user's first message."""
+
+
+class LanguageFilter(BuiltinFilter[LanguageSettings]):
+    """The user and the answers use the wanted language. The detector is small and offline: it tells about 30
+    languages by script and frequent words, and lets texts pass that it cannot tell, such as short ones, code and
+    tables."""
+
+    name = "language"
+    settings_type = LanguageSettings
+
+    async def check(self, candidate: Candidate) -> Verdict:
+        """See `Filter.check`."""
+        messages = candidate.row.messages
+        spoken = [index for index, item in enumerate(messages) if item.role is Role.USER]
+        wanted = self.settings.language
+        if wanted is None:
+            wanted = detect_language(messages[spoken[0]].content) if spoken else None
+        if wanted is None:
+            return self.accept("the language cannot be told")
+        for index in sorted([*spoken, *answers(messages)]):
+            found = detect_language(messages[index].content)
+            if found not in (None, wanted):
+                return self.reject(f"message {index} is in {found!r} and not in {wanted!r}", language=found)
+        return self.accept(language=wanted)

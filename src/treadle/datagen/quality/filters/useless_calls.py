@@ -1,0 +1,106 @@
+"""The filter of useless calls: repetitions, and calls whose results nothing depends on."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from pydantic import Field
+
+from treadle.core.types import Effect
+from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
+from treadle.datagen.quality.transcripts import Exchange, exchanges
+from treadle.export.rows import Row
+
+_TOKEN = re.compile(r"[\w./-]*\w")
+
+
+class UselessCallSettings(Settings):
+    """How many useless calls are tolerated."""
+
+    max_repeats: Annotated[int, Field(ge=0)] = 0
+    """How many repeated calls a conversation may have."""
+    max_unused: Annotated[int, Field(ge=0)] | None = None
+    """How many results may stay unused. A result counts as unused if no word of it occurs later, in a call, an
+    answer or the reasoning, that did not occur before it. By default they are only counted, because a look that
+    finds nothing can be needed."""
+
+
+class UselessCallFilter(BuiltinFilter[UselessCallSettings]):
+    """No call is made twice in a turn with the same arguments and the same result if nothing in between could have
+    changed it. Calls with the effect `once` are not repetitions, and a look after a change is legitimate."""
+
+    name = "useless_calls"
+    settings_type = UselessCallSettings
+
+    async def check(self, candidate: Candidate) -> Verdict:
+        """See `Filter.check`."""
+        settings = self.settings
+        items = list(exchanges(candidate.row.messages))
+        repeats = _find_repeats(candidate.row, items)
+        if len(repeats) > settings.max_repeats:
+            first = repeats[0].call
+            return self.reject(
+                f"{first.name}({first.arguments:.80}) is repeated with the same result, and nothing in between "
+                "could have changed it",
+                repeats=len(repeats),
+            )
+        unused = [item.call.name for item in items if _is_unused(candidate.row, item)]
+        if settings.max_unused is not None and len(unused) > settings.max_unused:
+            return self.reject(f"the results of {len(unused)} calls are not used: {', '.join(unused[:3])}")
+        return self.accept(unused=len(unused))
+
+
+def _find_repeats(row: Row, items: Sequence[Exchange]) -> list[Exchange]:
+    effects = {tool.name: tool.effect for tool in row.tools}
+    seen: dict[tuple[str, bytes], str] = {}
+    repeats = []
+    turn = 0
+    for item in items:
+        if item.turn != turn:
+            turn = item.turn
+            seen.clear()  # the user may have changed something, or wants to be sure
+        effect = effects.get(item.call.name, Effect.ONCE)
+        key = item.call.name, _normalize(item.call.arguments)
+        if effect is not Effect.ONCE and seen.get(key) == item.result.content:
+            repeats.append(item)
+        elif effect is not Effect.PURE and not item.result.is_error:
+            seen.clear()
+        seen[key] = item.result.content
+    return repeats
+
+
+def _normalize(arguments: str) -> bytes:
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted")
+    except msgspec.DecodeError:
+        return arguments.encode()
+
+
+def _is_unused(row: Row, item: Exchange) -> bool:
+    """Return whether a look brought words that occur neither before nor after it."""
+    effects = {tool.name: tool.effect for tool in row.tools}
+    if item.result.is_error or effects.get(item.call.name) is not Effect.PURE:
+        return False
+    before = set().union(*[_tokens(text) for text in _texts(row, 0, item.result_index)])
+    brought = _tokens(item.result.content) - before
+    later = set().union(*[_tokens(text) for text in _texts(row, item.result_index + 1, len(row.messages))])
+    return bool(brought) and not brought & later
+
+
+def _texts(row: Row, start: int, end: int) -> list[str]:
+    """Return the texts of messages, without tool results."""
+    return [
+        text
+        for message in row.messages[start:end]
+        if message.call_id is None
+        for text in (
+            message.content,
+            message.reasoning or "",
+            *[call.arguments for call in message.tool_calls],
+        )
+    ]
+
+
+def _tokens(text: str) -> set[str]:
+    return {item.casefold() for item in _TOKEN.findall(text)}

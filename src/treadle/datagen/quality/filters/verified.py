@@ -1,0 +1,38 @@
+"""The filter that makes the calls of a conversation again."""
+
+from typing import Literal
+
+from treadle.core.types import Json
+from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
+from treadle.trajectory.verify import verify_run
+
+
+class VerifiedSettings(Settings):
+    """What becomes of conversations that cannot be verified."""
+
+    unverifiable: Literal["keep", "reject"] = "keep"
+    """What to do if a call cannot be made again, because its effect is `once`, it was simulated, or its tool is
+    not at hand: `keep` keeps the row without marking it as verified."""
+
+
+class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
+    """The calls, made again in a fresh sandbox, give the recorded results. The row is marked as verified if it has
+    calls and every one of them was made again."""
+
+    name = "verified"
+    cost = 1
+    settings_type = VerifiedSettings
+
+    async def check(self, candidate: Candidate) -> Verdict:
+        """See `Filter.check`."""
+        found = await verify_run(candidate.journal, candidate.run_id, self.resources.tools)
+        counts: dict[str, Json] = {"calls": found.calls, "matched": found.matched}
+        if found.differences:
+            return self.reject(str(found.differences[0]), **counts)
+        if found.skipped:
+            reason = f"{found.skipped} of {found.calls} calls were not made again: {found.skips[0]}"
+            is_kept = self.settings.unverifiable == "keep"
+            return self.accept(reason, **counts) if is_kept else self.reject(reason, **counts)
+        if not found.calls:
+            return self.accept("there are no calls", **counts)
+        return self.accept(is_verified=True, **counts)

@@ -1,0 +1,251 @@
+"""Numbers in texts, and the numbers that simple arithmetic over them gives: counts, sums of columns, differences.
+
+A number counts as derived if it is an aggregate of a group of observed numbers that belong together: the numbers
+of one text, of one column, or with one label or unit, over all texts or those of one folder, also only in the
+lines with a certain word. Differences, products and shares are tried for observed numbers if they are few, and
+for totals.
+"""
+
+import csv
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+NUMBER = re.compile(
+    r"(?<![\w.])[-−]?[$€£]?\d[\d,'_]*(?:\.\d+)?(?=$|%|°|[^\w.]|\.(?!\d)|(?:ms|km|kg|kb|mb|gb|[smhd])\b)"
+)
+_EQUATION = re.compile(r"([-−\d.,()+*/×÷ $€£%]{3,120})=\s*([-−]?[$€£]?\d[\d,']*(?:\.\d+)?)")
+_TIME = re.compile(r"\b(\d{1,2}):(\d\d)(?::(\d\d(?:[.,]\d+)?))?(?![\d:])")
+_MARKS = re.compile(r"[$€£,'_%]")
+_WORD = re.compile(r"[^\W\d][\w-]*")
+_MAX_LINES = 2000
+"""How many lines are looked at. Numbers are not checked for being derived if there are more."""
+_MAX_TOTALS = 24
+"""How many totals are subtracted from each other."""
+_MAX_TIMES = 60
+"""How many times of day are subtracted from each other."""
+_MAX_PAIRED = 10
+"""How many observed numbers are combined in pairs. Of more, some pair gives nearly any number."""
+_UNITS = (1000.0, 0.001, 100.0, 0.01, 60.0, 1 / 60)
+"""The factors between units that people convert: milliseconds, metres, cents, per cent, minutes."""
+_MAX_COUNT = 50
+"""Whole numbers up to this one can be counts of what was seen, whatever was counted."""
+
+Groups = dict[tuple[str, ...], list[float]]
+
+
+class Source(Struct, frozen=True):
+    """A text with numbers, and the folder that it comes from."""
+
+    text: str
+    folder: str = ""
+
+
+def read_number(text: str) -> float | None:
+    """Return the value of a number as people write it, or `None`."""
+    try:
+        return float(_MARKS.sub("", text.replace("−", "-")))
+    except ValueError:
+        return None
+
+
+def find_numbers(text: str) -> Iterator[float]:
+    """Yield the numbers in a text that are not parts of names, versions or paths."""
+    for found in NUMBER.findall(text):
+        if (value := read_number(found)) is not None:
+            yield value
+
+
+class Derived:
+    """The numbers that follow from sources. They are computed when the first one is asked for."""
+
+    def __init__(self, sources: Sequence[Source], work: str) -> None:
+        """`work` is what the agent wrote before its answer, in which equations count."""
+        self._sources = sources
+        self._work = work
+        self._totals: set[float] | None = None
+        self._rounded: dict[int, set[int]] = {}
+        self._line_count = 0
+        self._counts: set[float] = set()
+
+    def has(self, text: str) -> bool:
+        """Return whether a number is a count, an aggregate or a simple combination of observed numbers."""
+        value = abs(read_number(text) or 0.0)
+        if self._totals is None:
+            self._totals = self._derive()
+        if self._line_count > _MAX_LINES or value in self._counts:
+            return True
+        if value.is_integer() and value <= min(_MAX_COUNT, self._line_count + 1):
+            return True
+        return self._is_total(value, len(text.partition(".")[2].rstrip("%")))
+
+    def _is_total(self, value: float, places: int) -> bool:
+        """Return whether a number is one of the totals, rounded to as many places."""
+        assert self._totals is not None
+        if places not in self._rounded:
+            scaled = [total * 10.0**places for total in self._totals if total < 1e12]
+            self._rounded[places] = {
+                round_ for item in scaled for round_ in (math.floor(item + 0.501), math.ceil(item - 0.501))
+            }
+        return round(value * 10.0**places) in self._rounded[places]
+
+    def _derive(self) -> set[float]:
+        groups: Groups = defaultdict(list)
+        for number, source in enumerate(self._sources):
+            lines = [line for line in _lay_out(source.text).splitlines() if line.strip()]
+            self._line_count += len(lines)
+            self._counts.update((len(lines), len(lines) - 1))
+            if self._line_count > _MAX_LINES:
+                return set()
+            _group(lines, str(number), source.folder, groups)
+        times = {seconds for source in self._sources for seconds in _find_times(source.text)}
+        return _aggregate(groups) | set(_solve_equations(self._work)) | set(_spans(times))
+
+
+def _find_times(text: str) -> Iterator[float]:
+    """Yield the times of day in a text, in seconds."""
+    for hours, minutes, seconds in _TIME.findall(text):
+        yield int(hours) * 3600 + int(minutes) * 60 + float(seconds.replace(",", ".") or 0)
+
+
+def _spans(times: set[float]) -> Iterator[float]:
+    """Yield the times between few times of day, in milliseconds, seconds, minutes and hours."""
+    listed = sorted(times)
+    for one in listed if len(listed) <= _MAX_TIMES else ():
+        for two in listed:
+            if two > one:
+                yield from ((two - one) * 1000, two - one, (two - one) / 60, (two - one) / 3600)
+
+
+def _lay_out(text: str) -> str:
+    """Return a text; JSON is written with one value on each line."""
+    if text[:1] in ("{", "["):
+        try:
+            return msgspec.json.format(text, indent=1)
+        except (msgspec.DecodeError, RecursionError):
+            pass
+    return text
+
+
+def _group(lines: Sequence[str], number: str, folder: str, groups: Groups) -> None:
+    """Add the numbers of one source to the groups that they belong to."""
+    header, delimiter = _read_header(lines)
+    scopes = ("all", f"folder {folder}", f"text {number}")
+    text = groups["text", number]
+    for line in lines:
+        found = list(_labelled(line, header, delimiter))
+        if not found:
+            continue
+        words = {word.casefold() for word in _WORD.findall(line)}
+        if header:
+            groups["row", number, line] += [value for value, _ in found]
+        text += [value for value, _ in found]
+        groups["labelled", number] += [value for value, labels in found if labels[0] != "#"]
+        for value, labels in found:
+            for label in labels:
+                for scope in scopes:
+                    groups["label", scope, label].append(value)
+                for word in words:
+                    groups["lines", "all", label, word].append(value)
+                    groups["lines", scopes[1], label, word].append(value)
+
+
+def _read_header(lines: Sequence[str]) -> tuple[list[str], str]:
+    """Return the names of a table's columns and the delimiter; no names if the lines are not a table."""
+    for delimiter in (",", ";", "\t", "|"):
+        header = lines[0].split(delimiter) if len(lines) > 1 else []
+        is_name = [cell.strip() == "" or _WORD.search(cell) is not None for cell in header]
+        if len(header) > 1 and all(is_name) and lines[1].count(delimiter) >= len(header) - 1:
+            return [cell.strip().casefold() for cell in header], delimiter
+    return [], ""
+
+
+def _labelled(line: str, header: Sequence[str], delimiter: str) -> Iterator[tuple[float, list[str]]]:
+    """Yield the numbers of a line, each with its column, or with the words before and after it."""
+    if header:
+        for name, cell in zip(header, next(csv.reader([line], delimiter=delimiter)), strict=False):
+            if NUMBER.fullmatch(cell.strip()) and (value := read_number(cell.strip())) is not None:
+                yield value, [name]
+        return
+    for found in NUMBER.finditer(line):
+        value = read_number(found[0])
+        if value is not None:
+            before = _WORD.findall(line[max(0, found.start() - 40) : found.start()])
+            after = _WORD.match(line[found.end() : found.end() + 20].lstrip(' "%:'))
+            yield (
+                value,
+                [
+                    f"{before[-1].casefold()} #" if before else "#",
+                    *([f"# {after[0].casefold()}"] if after else ()),
+                ],
+            )
+
+
+def _aggregate(groups: Groups) -> set[float]:
+    """Return the absolute values of the aggregates of all groups, and of simple combinations of few numbers."""
+    found: set[float] = set()
+    totals: set[float] = set()
+    observed: set[float] = set()
+    for key, values in groups.items():
+        if not values:
+            continue
+        total = sum(values)
+        found.update((abs(total), abs(total) / len(values), max(values) - min(values)))
+        if key[0] == "text":
+            observed.update(values)
+        if key[0] == "text" or key[:2] == ("label", "all"):
+            totals.add(total)
+    found.update([abs(value) * factor for value in observed for factor in _UNITS])
+    if len(totals) <= _MAX_TOTALS:
+        found.update([abs(one - two) for one in totals for two in totals])
+    if len(observed) <= _MAX_PAIRED:
+        found.update(map(abs, _combine(observed)))
+    return found
+
+
+def _combine(values: Iterable[float]) -> Iterator[float]:
+    """Yield the differences, sums, products, quotients and percentages of all pairs."""
+    listed = list(values)
+    for one in listed:
+        for two in listed:
+            yield one - two
+            yield one + two
+            yield one * two
+            if two:
+                yield one / two
+                yield one * 100 / two
+                yield (one - two) * 100 / two
+            if 0 < two < 100:
+                yield one * (100 - two) / 100
+                yield one * (100 + two) / 100
+
+
+def _solve_equations(text: str) -> Iterator[float]:
+    """Yield the right sides of the equations in a text that are correct."""
+    for left, right in _EQUATION.findall(text):
+        value, stated = evaluate(left), read_number(right)
+        if value is not None and stated is not None and abs(value - stated) <= 0.0101:
+            yield abs(stated)
+
+
+def evaluate(text: str) -> float | None:
+    """Return the value of sums and products of numbers, or `None` if the text is something else."""
+    text = re.sub(r"[$€£,' ]", "", text.replace("−", "-").replace("×", "*").replace("÷", "/"))
+    total = 0.0
+    position = 0
+    for term in re.finditer(r"([+-]?)(\d+(?:\.\d+)?%?(?:[*/]\d+(?:\.\d+)?%?)*)", text):
+        if term.start() != position or (position and not term[1]):
+            return None
+        position = term.end()
+        product = 1.0
+        for sign, digits, percent in re.findall(r"([*/]?)(\d+(?:\.\d+)?)(%?)", term[2]):
+            factor = float(digits) / (100 if percent else 1)
+            if sign == "/" and not factor:
+                return None
+            product = product / factor if sign == "/" else product * factor
+        total += -product if term[1] == "-" else product
+    return total if position == len(text) and position else None

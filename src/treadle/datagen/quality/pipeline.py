@@ -1,0 +1,64 @@
+"""The filters of one dataset, which run from the cheapest to the costliest until one rejects the sample."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from treadle.datagen.config.model import Config
+from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
+from treadle.datagen.quality.registry import DUPLICATES, FILTERS, read_settings
+from treadle.export.rows import Row
+from treadle.models.protocol import Model
+from treadle.tools.protocol import ToolLike
+
+
+class Pipeline:
+    """The filters that a configuration asks for."""
+
+    def __init__(
+        self, config: Config, *, judge: Model | None = None, tools: Sequence[ToolLike] | None = None
+    ) -> None:
+        """Make the filters. `tools` are the agent's tools; without them, the tools that the runs name are used.
+
+        Raises: `ConfigError` that lists the faults of `quality.filters`, or that says why a filter cannot be made.
+        """
+        resources = Resources(config=config, tools=tools, judge=judge)
+        settings = read_settings(config)
+        made = [
+            FILTERS.load(name)(given, resources) for name, given in settings.items() if name != DUPLICATES
+        ]
+        self.filters: tuple[Filter[Settings], ...] = tuple(sorted(made, key=lambda item: item.cost))
+        """The filters in the order in which they run."""
+        self.duplicates = settings.get(DUPLICATES)
+        """The settings of the search for duplicates; `None` if it is switched off."""
+
+    async def check(self, candidate: Candidate) -> tuple[Verdict, ...]:
+        """Return the verdicts about a sample, in the order of the filters.
+
+        All filters of one cost run, so that every reason is known; costlier ones run only if none rejected.
+
+        Raises: the error of a server that a filter needs, because that is not the sample's fault.
+        """
+        verdicts: list[Verdict] = []
+        for _, equals in groupby(self.filters, key=lambda item: item.cost):
+            verdicts += [await item.check(candidate) for item in equals]
+            if not is_good(verdicts):
+                break
+        return tuple(verdicts)
+
+
+def is_good(verdicts: Sequence[Verdict]) -> bool:
+    """Return whether no filter rejected the sample."""
+    return all(verdict.is_passed for verdict in verdicts)
+
+
+def mark_row(row: Row, verdicts: Sequence[Verdict]) -> Row:
+    """Return a row that says which filters it passed, with their notes, and whether its calls were verified."""
+    sample = row.lineage.sample
+    if sample is None:
+        return row
+    passed = {verdict.filter: verdict.reason for verdict in verdicts if verdict.is_passed}
+    is_verified = any([verdict.details.get("is_verified") is True for verdict in verdicts])
+    marked = replace(sample, filters={**sample.filters, **passed}, is_verified=is_verified)
+    return replace(row, lineage=replace(row.lineage, sample=marked))

@@ -1,0 +1,128 @@
+"""Signatures of requests: the words that say what is asked for, and their MinHash.
+
+Numbers and names (capitalised words, quoted texts, paths, addresses) are left out, and so are words that say
+nothing, so that the same request about other things has the same words. The order of words does not count.
+"""
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from hashlib import blake2b, shake_128
+
+from msgspec import Struct
+
+BANDS = 20
+ROWS = 7
+MIN_BANDS = 2
+"""A request is a candidate if all values of two of its bands are equal: 20 bands of 7 values find 94 % of the pairs
+that share 80 % of their words, 99.9 % of those that share 90 %, and 1.1 % of those that share half."""
+_VALUES = struct.Struct(f"<{BANDS * ROWS}I")
+_BANDS = struct.Struct("<" + f"{ROWS * 4}s" * BANDS)
+_KEY = struct.Struct("<q")
+
+_TOKEN = re.compile(
+    r"(?P<name>\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|`[^`\n]{1,80}`|(?<!\w)'[^'\n]{1,80}'(?!\w)"
+    r"|[\w.+-]*[/\\@](?:[\w./\\@:?=&%#+-]*[\w/])?|\w+(?:[.]\w+)+|[#$€£]?\w*\d[\w%°]*(?:[.,:'-]\w+)*[%°]?)"
+    r"|(?P<word>[^\W\d]+(?:['’][^\W\d]+)*)"
+    r"|(?P<end>[.!?:;\n]+)"
+    r"|(?P<comma>,)"
+)
+_NO_SPACES = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+_MAX_NAME_SHARE = 0.35
+"""If more of the words are capitalised, as in German or in titles, capitals do not mark names."""
+
+_SILENT_WORDS = (
+    "a an the this that these those it its i me my we us our you your he she they them their his her one ones "
+    "and or but so if then than as at by for from in into of off on onto out over to up with within without about "
+    "is are was were be been being am do does did done have has had having will would shall should can could may "
+    "might must need needs want wants like let lets please kindly thanks thank thx hi hey hello dear ok okay "
+    "there here what which who whom whose when where why how all any each every some no not only just also too "
+    "very really quite still again now today soon asap urgently quickly briefly carefully simply possible maybe "
+    "perhaps actually basically well good great sure would i'd i'm i'll it's that's you're we're let's don't "
+    "because way since while during via per after before between both same such other another more most much many "
+    "them get got give go going make makes made able help know tell us"
+)
+_SILENT = frozenset(_SILENT_WORDS.split())
+
+
+class Signature(Struct, frozen=True):
+    """What is compared of one request."""
+
+    exact: int
+    """A hash of the text without regard to case, spaces and punctuation."""
+    words: frozenset[int]
+    """Hashes of the words that say what is asked for."""
+    keys: tuple[int, ...]
+    """A hash of the set of words, then one for each band of its MinHash; empty if there are too few words."""
+
+
+def make_signature(text: str, min_words: int) -> Signature:
+    """Return the signature of a request. Requests with fewer than `min_words` words are only compared exactly."""
+    words = content_words(text)
+    exact = hash_text(" ".join([item.casefold() for item in re.findall(r"\w+", text)]))
+    keys = _keys(words) if len(words) >= min_words else ()
+    return Signature(exact, frozenset([_vector(word)[0] for word in words]), keys)
+
+
+def content_words(text: str) -> frozenset[str]:
+    """Return the words that say what is asked for, in lower case and in the singular."""
+    tokens = [(found.lastgroup, found[0]) for found in _TOKEN.finditer(text)]
+    capitals = [token[0].isupper() for kind, token in tokens if kind == "word"]
+    has_names = sum(capitals) <= _MAX_NAME_SHARE * len(capitals) + 1
+    found: set[str] = set()
+    is_start = True
+    for position, (kind, token) in enumerate(tokens):
+        if kind == "word" and not (has_names and _is_name(tokens, position, is_start=is_start)):
+            found.update(_split(token))
+        is_start = kind == "end" or (is_start and kind not in ("word", "name"))
+    return frozenset(found) - _SILENT
+
+
+def _is_name(tokens: list[tuple[str | None, str]], position: int, *, is_start: bool) -> bool:
+    """Return whether a word is a name: it is capitalised, and not only because a sentence begins with it."""
+    token = tokens[position][1]
+    if not token[0].isupper() or (len(token) > 1 and token.isupper()):
+        return False
+    if not is_start:
+        return True
+    kind, after = tokens[position + 1] if position + 1 < len(tokens) else (None, "")
+    is_followed = kind == "word" and after[0].isupper() and not after.isupper()
+    return (
+        token.endswith(("'s", "’s")) or is_followed or (kind == "comma" and token.casefold() not in _SILENT)
+    )
+
+
+def _split(token: str) -> Iterator[str]:
+    word = token.casefold()
+    if _NO_SPACES.match(word):
+        yield from (word[start : start + 2] for start in range(max(1, len(word) - 1)))
+    elif len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+        yield word[:-1]
+    else:
+        yield word
+
+
+def hash_text(text: str) -> int:
+    """Return a signed number of 64 bits, as SQLite keeps it."""
+    return int(_KEY.unpack(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())[0])
+
+
+def _keys(words: Iterable[str]) -> tuple[int, ...]:
+    vectors = [_vector(word) for word in words]
+    values = vectors[0] if len(vectors) == 1 else tuple(map(min, *vectors))
+    bands = _BANDS.unpack(_VALUES.pack(*values))
+    whole = hash_text("\x1f".join(sorted(words)))
+    return whole, *[
+        _KEY.unpack(blake2b(band, digest_size=8, salt=_SALTS[number]).digest())[0]
+        for number, band in enumerate(bands)
+    ]
+
+
+_SALTS = [number.to_bytes(2, "little") for number in range(BANDS)]
+
+
+@lru_cache(maxsize=4096)
+def _vector(word: str) -> tuple[int, ...]:
+    """Return the hash values of a word, one for each of the hash functions."""
+    return _VALUES.unpack(shake_128(word.encode("utf-8", "replace")).digest(_VALUES.size))

@@ -1,0 +1,61 @@
+"""The parts of a transcript that filters look at: turns, calls with their results, texts."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from treadle.core.types import Message, Role, ToolCall
+from treadle.export.rows import Row
+
+WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+
+
+class Exchange(Struct, frozen=True):
+    """A call with its result."""
+
+    index: int
+    """The position of the message that has the call."""
+    turn: int
+    """The turn of the call, from 0."""
+    call: ToolCall
+    result: Message
+    result_index: int
+
+
+def exchanges(messages: Sequence[Message]) -> Iterator[Exchange]:
+    """Yield each call with its result, in order of the calls. A call without a result is left out."""
+    results = {item.call_id: index for index, item in enumerate(messages) if item.role is Role.TOOL}
+    turn = -1
+    for index, message in enumerate(messages):
+        turn += message.role is Role.USER
+        for call in message.tool_calls:
+            if (found := results.get(call.call_id)) is not None:
+                yield Exchange(index, max(turn, 0), call, messages[found], found)
+
+
+def answers(messages: Sequence[Message]) -> list[int]:
+    """Return the position of the final answer of each turn: an assistant message without calls before the next
+    user message, or at the end."""
+    return [
+        index
+        for index, message in enumerate(messages)
+        if message.role is Role.ASSISTANT
+        and not message.tool_calls
+        and (index + 1 == len(messages) or messages[index + 1].role is Role.USER)
+    ]
+
+
+def user_words(row: Row) -> str:
+    """Return the texts of all user messages, one after another."""
+    return "\n".join([item.content for item in row.messages if item.role is Role.USER])
+
+
+def count_words(text: str) -> int:
+    """Return the number of words in a text."""
+    return sum(1 for _ in WORD.finditer(text))
+
+
+def quote(text: str, limit: int = 60) -> str:
+    """Return a text in quotation marks for a reason, cut to `limit` characters."""
+    return repr(text if len(text) <= limit else f"{text[: limit - 1]}…")

@@ -1,0 +1,117 @@
+"""The work on the samples of a dataset: making one, judging it, and counting what came of it."""
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core.errors import ProviderError
+from treadle.core.types import Fault
+from treadle.datagen.conversations.make import Made, make_sample
+from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.quality.duplicates import DuplicateIndex
+from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
+from treadle.datagen.quality.protocol import Candidate, Verdict
+from treadle.datagen.scenarios.types import SampleSpec
+from treadle.engines.ledger import Item, Outcome, Status
+from treadle.export.row_formats.native import FORMAT as NATIVE
+from treadle.export.rows import Row
+
+ROWS, REJECTED = "rows", "rejected"
+"""The names of the ledger's files."""
+
+
+class Judged(Struct, frozen=True):
+    """A sample that was made, with the verdicts about it."""
+
+    spec: SampleSpec
+    made: Made
+    verdicts: tuple[Verdict, ...] = ()
+
+
+class SampleWork:
+    """Makes and judges the samples of a dataset; see `engines.engine.Work`."""
+
+    def __init__(
+        self, studio: Studio, pipeline: Pipeline, duplicates: DuplicateIndex | None, attempts: int
+    ) -> None:
+        """Make the work. `duplicates` is `None` if duplicates are kept; `attempts` is how often a sample is
+        made."""
+        self._studio = studio
+        self._pipeline = pipeline
+        self._duplicates = duplicates
+        self._attempts = attempts
+
+    async def attempt(self, item: Item, attempt: int) -> Judged:
+        """Make and judge one sample. Raises: `ProviderError` for a fault of the user, such as a wrong key."""
+        spec = msgspec.convert(item.spec, SampleSpec)
+        made = await make_sample(self._studio, spec, attempt, item.feedback)
+        if made.fault is Fault.USER:
+            raise ProviderError(f"sample {spec.sample_id} cannot be made: {made.error}")
+        if made.row is None or made.scenario is None:
+            return Judged(spec, made)
+        candidate = Candidate(
+            row=made.row,
+            run_id=made.run_id,
+            spec=spec,
+            scenario=made.scenario,
+            environment=made.environment,
+            journal=self._studio.journal,
+        )
+        try:
+            verdicts = await self._pipeline.check(candidate)
+        except ProviderError as error:
+            failed = replace(made, row=None, error=str(error), fault=Fault.INFRASTRUCTURE)
+            return Judged(spec, failed)
+        return Judged(spec, made, verdicts)
+
+    def settle(self, item: Item, attempt: int, result: Judged, connection: sqlite3.Connection) -> Outcome:
+        """Return what came of a sample, after the search for duplicates among the rows that were counted."""
+        made, verdicts = result.made, list(result.verdicts)
+        outcome = Outcome(
+            status=Status.REJECTED,
+            input_tokens=made.usage.input_tokens,
+            output_tokens=made.usage.output_tokens,
+            cost_usd=made.cost_usd,
+            is_final=attempt >= self._attempts,
+            details={"run_id": made.run_id},
+        )
+        if made.fault is Fault.INFRASTRUCTURE:
+            return replace(
+                outcome, status=Status.FAILED, is_final=True, reasons=(f"infrastructure: {made.error}",)
+            )
+        if made.row is None:
+            return replace(outcome, reasons=(f"unfinished: {made.error}",))
+        if self._duplicates is not None and is_good(verdicts):
+            verdicts.append(self._duplicates.find(made.row))
+        row = mark_row(made.row, verdicts)
+        outcome = replace(outcome, details={"run_id": made.run_id, "verdicts": msgspec.to_builtins(verdicts)})
+        failed = [f"{verdict.filter}: {verdict.reason}" for verdict in verdicts if not verdict.is_passed]
+        if failed:
+            return replace(outcome, reasons=tuple(failed), file=REJECTED, line=_encode(row, verdicts))
+        if self._duplicates is not None:
+            self._duplicates.add(result.spec.sample_id, row)
+        return replace(
+            outcome,
+            status=Status.KEPT,
+            is_final=True,
+            label=_label(row, item),
+            file=ROWS,
+            line=_encode(row),
+        )
+
+
+def _label(row: Row, item: Item) -> str:
+    """Return the kind that a row counts under: the planned one if the conversation shows it."""
+    kinds = row.lineage.sample.kinds if row.lineage.sample is not None else ()
+    return item.label if item.label in kinds or not kinds else kinds[0]
+
+
+def _encode(row: Row, verdicts: Sequence[Verdict] | None = None) -> bytes:
+    """Return a line of the format `treadle`; that of a rejected sample also has the verdicts."""
+    raw = NATIVE.write(row, with_reasoning=True)
+    if verdicts is not None:
+        raw["verdicts"] = verdicts
+    return msgspec.json.encode(raw) + b"\n"
