@@ -100,7 +100,9 @@ def test_the_disk_is_full(dataset: Dataset) -> None:
     """The command says so in one line, and goes on when there is room."""
     failures = 0
     for limit in (200_000, 500_000, 1_000_000):
-        process = start(dataset, lambda limit=limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        process = start(
+            dataset, lambda limit=limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        )
         code = process.wait(120)
         dataset.take_output()
         if code != 0:

@@ -56,7 +56,7 @@ def test_the_numbers_and_the_author_are_told(tmp_path: Path) -> None:
         file.write(made.encode(made.plain_row(90), Verdict("near_duplicates", False, "like s000001")))
     _, text = write(folder, configured())
     assert "All rows were written by Treadle's built-in teacher, and not by a language model" in text
-    assert "20 rows (100.0%) are verified" in text
+    assert "20 of the 20 rows with tool calls are verified" in text
     assert "4 samples were rejected, 1 of them as duplicates" in text
     assert r"| near\_duplicates | 0 | 1 |" in text
     assert "| grounding | 0 | 3 |" in text

@@ -110,8 +110,8 @@ def _intro(config: Config, stats: Stats) -> str:
         )
     if stats.verified:
         lines.append(
-            f"{stats.verified:,} rows ({stats.verified / stats.rows:.1%}) are verified: their calls were made "
-            "again in a fresh sandbox and gave the recorded results."
+            f"{stats.verified:,} of the {stats.with_calls:,} rows with tool calls are verified: the calls were "
+            "made again in a fresh sandbox and gave the recorded results."
         )
     return "\n".join(lines)
 

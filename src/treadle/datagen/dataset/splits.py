@@ -14,7 +14,8 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import read_config, read_entries
+from treadle.datagen.dataset.rows import read_entries
+from treadle.datagen.dataset.settings import read_config
 from treadle.datagen.dataset.shares import Unions, apportion, assign
 from treadle.datagen.dataset.topics import read_topics
 from treadle.datagen.topics.graph import topic_id
@@ -85,12 +86,18 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def find(cls, path: Path) -> "Plan":
-        """Return the plan of a dataset's folder; a plan with one split if it has no configuration.
+        """Return the plan of a dataset's folder: that of its configuration, else the one of the last splits.
 
-        Raises: `ConfigError` if the configuration cannot be read.
+        A dataset with neither has one split. Raises: `ConfigError` if the configuration cannot be read.
         """
-        config = read_config(path)
-        return cls(shares={"train": 1.0}) if config is None else cls.of(config)
+        if (config := read_config(path)) is not None:
+            return cls.of(config)
+        record = _load_record(path)
+        if record is None:
+            return cls(shares={"train": 1.0})
+        formats = tuple(dict.fromkeys(file.format for file in record.files))
+        has_parquet = any(file.name.endswith(".parquet") for file in record.files)
+        return cls(shares=record.shares, formats=formats, seed=record.seed, parquet=has_parquet)
 
 
 class File(Struct, frozen=True):
@@ -134,9 +141,7 @@ class Written(Struct, frozen=True):
 
 def read_written(folder: Path) -> Written:
     """Return what the splits of a dataset's folder are; nothing if they were not written yet."""
-    try:
-        record = msgspec.json.decode(Folder(folder).splits.read_bytes(), type=_Record)
-    except (OSError, msgspec.DecodeError):
+    if (record := _load_record(folder)) is None:
         return Written({}, {}, ())
     counts = Counter(record.topics.values())
     topics = {name: counts[name] for name in record.shares}
@@ -289,24 +294,26 @@ def find_place(out: Path, split: str, format: str) -> Path:
     return place.with_suffix("") if FORMATS.load(format).has_own_files else place
 
 
-def _read_record(out: Path, plan: Plan) -> _Record | None:
-    """Return the splits as `out` has them from before; `None` if there are none with this seed and shares."""
+def _load_record(folder: Path) -> _Record | None:
+    """Return the record in a folder; `None` if there is none that can be read."""
     try:
-        record = msgspec.json.decode(Folder(out).splits.read_bytes(), type=_Record)
+        return msgspec.json.decode(Folder(folder).splits.read_bytes(), type=_Record)
     except (OSError, msgspec.DecodeError):
         return None
-    return record if (record.seed, record.shares) == (plan.seed, plan.shares) else None
+
+
+def _read_record(out: Path, plan: Plan) -> _Record | None:
+    """Return the splits as `out` has them from before; `None` if there are none with this seed and shares."""
+    record = _load_record(out)
+    return record if record is not None and (record.seed, record.shares) == (plan.seed, plan.shares) else None
 
 
 def _replace_record(out: Path, record: _Record) -> None:
     """Write the record of the splits, and remove the files that were written before and are not any more."""
-    path = Folder(out).splits
-    try:
-        old = msgspec.json.decode(path.read_bytes(), type=_Record).files
-    except (OSError, msgspec.DecodeError):
-        old = []
-    write_whole([msgspec.json.encode(record)], path)
-    for name in {file.name for file in old} - {file.name for file in record.files}:
+    before = _load_record(out)
+    write_whole([msgspec.json.encode(record)], Folder(out).splits)
+    old = set() if before is None else {file.name for file in before.files}
+    for name in old - {file.name for file in record.files}:
         gone = out / Path(name).name
         if gone.is_dir():
             rmtree(gone)

@@ -14,7 +14,8 @@ from treadle.core.types import Message, Role
 from treadle.datagen.config.model import Conversation
 from treadle.datagen.conversations.project import project
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import Entry, read_config, read_entries
+from treadle.datagen.dataset.rows import Entry, read_entries
+from treadle.datagen.dataset.settings import read_config
 from treadle.engines.ledger import Ledger, Status
 from treadle.export.rows import Row, SampleInfo
 from treadle.journal.protocol import Journal

@@ -13,7 +13,7 @@ from treadle.datagen.config.model import Config, Topics
 from treadle.datagen.dataset.card import make_card
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.licenses import hub_license
-from treadle.datagen.dataset.rows import read_config
+from treadle.datagen.dataset.settings import read_config
 from treadle.datagen.dataset.splits import read_written
 from treadle.datagen.dataset.stats import collect
 

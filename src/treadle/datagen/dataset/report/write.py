@@ -15,7 +15,8 @@ from treadle.datagen.dataset.report.parts import bars, columns, dollars, section
 from treadle.datagen.dataset.report.samples import Drawn
 from treadle.datagen.dataset.report.timeline import draw_time
 from treadle.datagen.dataset.report.topic_map import draw_map
-from treadle.datagen.dataset.rows import find_rows, read_config, read_entries
+from treadle.datagen.dataset.rows import find_rows, read_entries
+from treadle.datagen.dataset.settings import read_config
 from treadle.datagen.dataset.stats import Stats
 from treadle.datagen.dataset.topics import read_leaves
 from treadle.export.whole import write_whole
@@ -92,13 +93,13 @@ def _head(name: str, stats: Stats, config: Config | None) -> str:
     agents = ", ".join(model for model, _ in stats.models.get("agent", {}).items())
     about = f"Conversations about {config.topics.prompt!r}" if config is not None else "Conversations"
     tokens = stats.input_tokens + stats.output_tokens
-    share = f"{stats.verified / stats.rows:.1%}" if stats.rows else "0 %"
+    share = "-" if stats.verified_share is None else f"{stats.verified_share:.1%}"
     rejected = stats.rejected / (stats.rows + stats.rejected) if stats.rejected else 0.0
     tiles = [
         tile(f"{stats.rows:,}", "rows"),
         tile(f"{len(stats.topics):,}", "topics with rows"),
         tile(f"{stats.calls.total:,}", "tool calls"),
-        tile(share, "verified", "good" if stats.rows and stats.verified == stats.rows else ""),
+        tile(share, "verified, of rows with calls", "good" if stats.verified_share == 1 else ""),
         tile(f"{stats.rejected:,}", f"rejected ({rejected:.1%})"),
         tile(f"{stats.duplicates:,}", "duplicates left", "bad" if stats.duplicates else ""),
         tile(_short(tokens), "tokens for the rows"),
