@@ -16,12 +16,12 @@ from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.rows import read_entries
 from treadle.datagen.dataset.settings import read_config
-from treadle.datagen.dataset.shares import Unions, apportion, assign
+from treadle.datagen.dataset.shares import SPLIT_NAME, Unions, apportion, assign
 from treadle.datagen.dataset.topics import read_topics
 from treadle.datagen.topics.graph import topic_id
 from treadle.export.exporter import FORMATS
 from treadle.export.files import open_writer
-from treadle.export.parquet import write_parquet
+from treadle.export.parquet import require_arrow, write_parquet
 from treadle.export.rows import Row
 from treadle.export.whole import write_whole
 
@@ -193,10 +193,12 @@ def _check(plan: Plan) -> None:
     """Check that all splits and formats can be written. Raises: `ConfigError`."""
     apportion(0, plan.shares)
     for name in plan.shares:
-        if not name.isidentifier():
+        if not SPLIT_NAME.fullmatch(name):
             raise ConfigError(f"a split cannot be called {name!r}; use letters, digits and underscores")
     for name in plan.formats:
         FORMATS.load(name)
+    if plan.parquet:
+        require_arrow()
 
 
 def key_of(row: Row) -> str:
@@ -279,13 +281,19 @@ def _write_files(
                 except ExportError as error:
                     refused[places[split, name].name].append(f"{entry.row_id}: {error}"[:300])
     files = [File(place.name, *key) for key, place in places.items()]
+    lacks = {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
     if plan.parquet:
         for (split, name), place in places.items():
             if place.is_file():
                 target = Folder(out).split(split, name, "parquet")
-                write_parquet(place, target, name)
-                files.append(File(target.name, split, name))
-    return files, {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
+                try:
+                    write_parquet(place, target, name)
+                except ExportError as error:
+                    # The rows are in the JSON lines, so this must not be the end of a long generation.
+                    lacks[target.name] = f"all rows: {error}"
+                else:
+                    files.append(File(target.name, split, name))
+    return files, lacks
 
 
 def find_place(out: Path, split: str, format: str) -> Path:

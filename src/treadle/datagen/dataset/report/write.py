@@ -124,7 +124,8 @@ def _head(name: str, stats: Stats, config: Config | None) -> str:
 def _topics(folder: Path, stats: Stats) -> str:
     leaves = read_leaves(folder, stats)
     lacking = sum(not count for count in leaves.values())
-    lead = f"{len(leaves):,} leaf topics; {lacking:,} of them have no rows." if leaves else ""
+    rest = f"{lacking:,} of them have no rows" if lacking else "all with rows"
+    lead = f"{len(leaves):,} leaf topics, {rest}." if leaves else ""
     return section("topics", "Topics", lead, draw_map(leaves))
 
 
@@ -212,7 +213,14 @@ def _quality(stats: Stats) -> str:
         lead,
         columns(
             bars("Rejected by", stats.rejections, notes=notes, kind="bad"),
-            bars("Rows that passed", stats.filters),
+            table(
+                ("filter", "passed", "rejected"),
+                [
+                    (name, f"{stats.filters[name]:,}", f"{stats.rejections[name]:,}")
+                    for name in dict.fromkeys((*stats.filters, *stats.rejections))
+                ],
+                (1, 2),
+            ),
             bars("How the conversations ended", stats.stop_reasons),
         ),
     )
@@ -286,5 +294,5 @@ def _cost(stats: Stats) -> str:
 def _short(number: int) -> str:
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
         if number >= size:
-            return f"{number / min(size, 1_000 if unit == 'k' else size):,.1f} {unit}"
+            return f"{number / min(size, 1_000 if unit == 'k' else size):,.1f}{unit}"
     return f"{number:,}"
