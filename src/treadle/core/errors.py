@@ -23,6 +23,7 @@ TreadleError
 │   └── UntrustedError                  the run comes from elsewhere; `demands`
 ├── SandboxError (OSError)              a path outside the root, no such file, …
 ├── ExportError (ValueError)            a row format cannot hold the run
+├── PublishError (RuntimeError)         a service for datasets refused an upload or failed
 ├── FormatError (ValueError)            a text format cannot hold the message
 └── ReplayDivergence (AssertionError)   a decision differs from the journal
 """
@@ -185,6 +186,10 @@ class SandboxError(TreadleError, OSError):
 
 class ExportError(TreadleError, ValueError):
     """Raised if a run cannot be written in the requested row format."""
+
+
+class PublishError(TreadleError, RuntimeError):
+    """A service for datasets refused an upload, or could not be reached."""
 
 
 class FormatError(TreadleError, ValueError):

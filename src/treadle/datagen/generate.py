@@ -18,6 +18,7 @@ from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.report.write import write_report
+from treadle.datagen.dataset.settings import write_config
 from treadle.datagen.dataset.splits import write_splits
 from treadle.datagen.plan import Plan
 from treadle.datagen.progress import (
@@ -82,6 +83,7 @@ async def generate(
         contextlib.closing(open_journal(folder.journal)) as journal,
     ):
         _take_up(ledger, config, options)
+        write_config(folder.path, config)
         generation = _Generation(config, folder, ledger, journal, listener, stop or asyncio.Event())
         try:
             end = await generation.run()
