@@ -44,9 +44,14 @@ def generate(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed of the plan.")] = None,
-    window: Annotated[
-        int | None,
-        typer.Option("--window", metavar="N", min=1, help="How many samples are made at the same time."),
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another value for a key of the configuration, such as generation.window=64. May be given several "
+            "times.",
+        ),
     ] = None,
     is_dry: Annotated[
         bool,
@@ -90,7 +95,17 @@ def generate(
         return generating.print_schema()
     if is_init:
         return generating.print_starter()
-    overrides = generating.Overrides(out, num_samples, model, seed, window)
+    changes = [
+        f"{key}={value}"
+        for key, value in (
+            ("output.path", out),
+            ("generation.num_samples", num_samples),
+            ("models", None if model is None else f"{{default: {model!r}}}"),
+            ("seed", seed),
+        )
+        if value is not None
+    ]
+    changes += settings or ()
     if is_dry:
-        return generating.print_dry_run(config, overrides, is_json=shown.is_json)
-    return generating.run(config, overrides, shown, retry_failed=retry_failed, accept_changes=accept_changes)
+        return generating.print_dry_run(config, changes, is_json=shown.is_json)
+    return generating.run(config, changes, shown, retry_failed=retry_failed, accept_changes=accept_changes)

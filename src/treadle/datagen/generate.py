@@ -15,6 +15,7 @@ from treadle.datagen.config.fingerprint import explain_changes, find_changes, fi
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.parts import make_models
 from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.report.write import write_report
 from treadle.datagen.dataset.splits import write_splits
@@ -108,6 +109,7 @@ def _take_up(ledger: Ledger, config: Config, options: Options) -> None:
 
 def _write_files(folder: Folder, config: Config) -> None:
     write_splits(folder.path, config)
+    write_card(folder.path, config)
     write_report(folder.path)
 
 

@@ -8,7 +8,14 @@ import yaml
 from tests.loop.workbench import make_call
 
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.load import Loaded, load_config
+from treadle.core.types import Role
+from treadle.datagen.config.load import Loaded, check_plan, load_config
+from treadle.datagen.config.parts import make_models
+from treadle.datagen.conversations.make import make_sample
+from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.scenarios.environment import open_environments
+from treadle.datagen.scenarios.types import Difficulty, Kind, Persona, SampleSpec
+from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.models.config.file import ModelTable
 from treadle.sandbox.memory import MemorySandbox
@@ -235,6 +242,37 @@ async def test_the_builtin_tools_have_deepfabrics_names_schemas_and_results(tmp_
     assert said == "Successfully wrote 3 bytes to b"
     assert await ask(tools["list_files"], sandbox) == '["a","b"]'
     assert await ask(tools["delete_file"], sandbox, file_path="a") == "Successfully deleted a"
+
+
+async def test_a_sample_of_a_deepfabric_file_is_made_with_its_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its questions are about the files that it seeds, which the reference system hides from the writer."""
+    monkeypatch.chdir(tmp_path)
+    files = {"menu.md": "# Menu\n", "stock.csv": "tea,count\nassam,4\n"}
+    tools = {"spin_endpoint": "http://localhost:1", "scenario_seed": {"files": files}}
+    conversation = {"type": "cot", "reasoning_style": "agent"}
+    llm = {"provider": "mock", "model": "teacher"}
+    loaded = load(tmp_path, small(llm=llm, generation={"tools": tools, "conversation": conversation}))
+    check_plan(loaded)
+    config = loaded.config
+    studio = Studio(config, make_models(config), MemoryJournal(), open_environments(config.tools, 0))
+    spec = SampleSpec(
+        number=1,
+        topic_id="t",
+        topic=("Tea", "Assam"),
+        kind=Kind.CHAINED,
+        difficulty=Difficulty.EASY,
+        persona=Persona(name="Ada", role="cook", style="brief", expertise="novice"),
+        turns=1,
+        seed=3,
+    )
+    made = await make_sample(studio, spec, 1, [])
+    assert made.error is None
+    assert made.row is not None
+    results = [message.content for message in made.row.messages if message.role is Role.TOOL]
+    assert results
+    assert all(result in ('["menu.md","stock.csv"]', *files.values()) for result in results)
 
 
 async def ask(tool: Tool, sandbox: MemorySandbox, **arguments: Any) -> str:

@@ -1,6 +1,7 @@
 """The estimate of calls, tokens, cost and time, and the plan that shows it."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,12 +40,17 @@ def test_the_number_of_rows(number: int | str, leaves: int, rows: int) -> None:
     assert wanted_rows(make(generation={"num_samples": number}), leaves) == rows
 
 
-def test_topics_are_expanded_once_each_and_not_if_they_are_there() -> None:
+def test_topics_are_expanded_once_each_and_not_if_they_are_there(tmp_path: Path) -> None:
     config = make(topics={"prompt": "a", "degree": 3, "depth": 3})
     assert expected_leaves(config) == 27
     assert role_of(estimate(config), "topics").calls == 1 + 3 + 9
     assert role_of(estimate(config, 20), "topics").calls == 0
     assert estimate(config, 20).rows == 20
+    file = tmp_path / "topics.jsonl"
+    file.write_text('{"path": ["tea", "green"]}\n{"path": ["tea", "black"]}\n')
+    plan = estimate(make(topics={"load": str(file)}))
+    assert (plan.leaves, plan.rows) == (2, 2)
+    assert "topics" not in [item.role for item in plan.roles]
 
 
 def test_more_work_takes_more() -> None:

@@ -32,6 +32,8 @@ async def test_questions_and_answers_have_no_tools():
     facts = facts_of(cast.asked["scenario"][0])
     assert facts is not None
     assert (facts["conversation"], facts["tools"], facts["kind"]) == ("basic", [], None)
+    assert facts["files"] == []
+    assert not made.environment.files
 
 
 async def test_questions_and_answers_over_several_turns():

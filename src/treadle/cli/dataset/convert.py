@@ -86,7 +86,7 @@ def convert(
         raise ConfigError(f"--out {str(out)!r} is the file to read; name another file")
     if is_json and out is None:
         raise ConfigError("--json prints the counts on standard output; give --out for the rows")
-    found = from_ if from_ is not None else detect_format(source)
+    found = from_ if from_ is not None else detect_format(source, advice="give --from with one of")
     conversion = _Conversion(found, to, has_reasoning)
     with ExitStack() as stack:
         advance = stack.enter_context(bar("converting", None, is_json=out is None))

@@ -1,10 +1,9 @@
 """The work of `treadle generate`: the configuration with the options in its place, and the drive to its end."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
@@ -21,10 +20,8 @@ from treadle.cli.terminal.output import (
 from treadle.cli.terminal.plan import print_plan
 from treadle.cli.work.execute import execute_until_stopped
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.check import find_conflicts
 from treadle.datagen.config.estimate import estimate
-from treadle.datagen.config.load import Loaded, check_plan, load_config
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.load import Loaded, check_plan, load_config, read_change
 from treadle.datagen.config.parts import try_models
 from treadle.datagen.config.schema import schema
 from treadle.datagen.config.starter import starter
@@ -32,16 +29,6 @@ from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.generate import Options, Result
 from treadle.datagen.generate import generate as generate_dataset
 from treadle.datagen.progress import Notice, Progress
-
-
-class Overrides(Struct, frozen=True):
-    """The options in place of keys of the configuration; `None` leaves a key as it is."""
-
-    out: Path | None = None
-    num_samples: str | None = None
-    model: str | None = None
-    seed: int | None = None
-    window: int | None = None
 
 
 def print_schema() -> int:
@@ -56,9 +43,9 @@ def print_starter() -> int:
     return ExitCode.DONE
 
 
-def print_dry_run(path: Path | None, overrides: Overrides, *, is_json: bool) -> int:
+def print_dry_run(path: Path | None, changes: Sequence[str], *, is_json: bool) -> int:
     """Check everything and print the plan, without asking a model."""
-    loaded = _load(path, overrides)
+    loaded = _load(path, changes)
     check_plan(loaded)
     models, _ = try_models(loaded.config)
     expected = estimate(loaded.config, models=models)
@@ -68,62 +55,40 @@ def print_dry_run(path: Path | None, overrides: Overrides, *, is_json: bool) -> 
 
 def run(
     path: Path | None,
-    overrides: Overrides,
+    changes: Sequence[str],
     shown: o.ViewOptions,
     *,
     retry_failed: bool,
     accept_changes: bool,
 ) -> int:
     """Generate the dataset, or continue it, and return the exit code."""
-    loaded = _load(path, overrides)
+    loaded = _load(path, changes)
     if not shown.is_quiet:
         for note in loaded.notes:
             print_note(note)
     assert path is not None
     options = Options(retry_failed=retry_failed, accept_changes=accept_changes)
-    return _Drive(path, loaded, overrides, shown).run(options)
+    return _Drive(path, loaded, changes, shown).run(options)
 
 
-def _load(path: Path | None, overrides: Overrides) -> Loaded:
-    """Return the configuration with the options in place of its keys. Raises: `ConfigError`."""
+def _load(path: Path | None, changes: Sequence[str]) -> Loaded:
+    """Return the configuration with the changes `KEY=VALUE` in it. Raises: `ConfigError`."""
     if path is None:
         raise ConfigError(
             "give a configuration: `treadle generate --init > dataset.yaml` writes one to start from"
         )
-    loaded = load_config(path)
-    values = loaded.config.model_dump()
-    if overrides.out is not None:
-        values["output"]["path"] = overrides.out
-    if (asked := overrides.num_samples) is not None:
-        values["generation"]["num_samples"] = int(asked) if asked.isdecimal() else asked
-    if overrides.model is not None:
-        values["models"] = {"default": overrides.model}
-    if overrides.seed is not None:
-        values["seed"] = overrides.seed
-    if overrides.window is not None:
-        values["generation"]["window"] = overrides.window
-    changed = replace(loaded, config=Config.model_validate(values))
-    if problems := find_conflicts(changed.config):
-        raise changed.error(problems)
-    return changed
+    return load_config(path, dict(map(read_change, changes)))
 
 
 class _Drive:
     """One call of the command on a dataset."""
 
-    def __init__(self, path: Path, loaded: Loaded, given: Overrides, shown: o.ViewOptions) -> None:
+    def __init__(self, path: Path, loaded: Loaded, changes: Sequence[str], shown: o.ViewOptions) -> None:
         self._loaded = loaded
         self._shown = shown
         self._view = make_generation_view(loaded.config.name, is_json=shown.is_json, is_quiet=shown.is_quiet)
         self._progress = Progress()
-        self._again = write_command(
-            "generate",
-            str(path),
-            out=given.out,
-            num_samples=given.num_samples,
-            model=given.model,
-            seed=None if given.seed is None else str(given.seed),
-        )
+        self._again = write_command("generate", str(path), set=tuple(changes))
 
     def run(self, options: Options) -> int:
         """Generate the dataset, and return the exit code."""

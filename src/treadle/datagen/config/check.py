@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from treadle.core.registry import did_you_mean
 from treadle.datagen.config.document import Problem
 from treadle.datagen.config.model import Config
+from treadle.datagen.quality.registry import find_faults
 from treadle.datagen.scenarios.types import Kind
 from treadle.export.exporter import FORMATS
 
@@ -25,6 +26,7 @@ def find_conflicts(config: Config) -> list[Problem]:
         _check_weights,
         _check_output,
         _check_judge,
+        _check_filters,
     )
     return [problem for check in checks for problem in check(config)]
 
@@ -133,3 +135,8 @@ def _check_judge(config: Config) -> Iterator[Problem]:
     if config.models.judge is not None and config.quality.judge is None:
         text = "this model would never be asked; say with quality.judge what it grades by, or delete it"
         yield Problem(("models", "judge"), text)
+
+
+def _check_filters(config: Config) -> Iterator[Problem]:
+    for path, text in find_faults(config.quality.filters):
+        yield Problem(path, text)

@@ -14,6 +14,7 @@ from treadle.core.types import Usage
 from treadle.datagen.config.model import Config, Role
 from treadle.datagen.config.parts import used_roles
 from treadle.datagen.config.tokens import Load, assume_loads
+from treadle.datagen.topics.store import load_topics
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.models.protocol import Model, estimate_cost_usd, part_of
 
@@ -99,7 +100,10 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 def expected_leaves(config: Config) -> int:
-    """Return the number of leaf topics that building is expected to give. Merged topics are not foreseen."""
+    """Return the number of leaf topics in the file that is loaded, or that building is expected to give. Merged
+    topics are not foreseen. Raises: `ConfigError` for a file that cannot be read."""
+    if config.topics.load is not None:
+        return sum(1 for _ in load_topics(config.topics.load).leaves())
     return int(config.topics.degree**config.topics.depth)
 
 

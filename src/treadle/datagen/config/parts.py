@@ -13,7 +13,6 @@ from treadle.models.config.file import ModelTable
 from treadle.models.config.file import load_config as load_models
 from treadle.models.config.presets import DIALECTS, find_preset
 from treadle.models.protocol import Model
-from treadle.models.wrappers.limiter import Limiter
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -107,5 +106,7 @@ def _make(plan: Plan, file: ModelFile, config: Config, *, needs_keys: bool) -> M
     limiter = None
     if preset is not None:
         server = f"{provider} {table.base_url or ''} {table.api_key_env or ''}"
+        from treadle.models.wrappers.limiter import Limiter
+
         limiter = Limiter.shared(f"generate {server}", is_adaptive=False)
     return file.model_of(table, name=plan.name, limiter=limiter, **options)

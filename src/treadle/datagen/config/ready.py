@@ -12,6 +12,7 @@ from treadle.datagen.config.parts import ROLES, try_models
 from treadle.datagen.config.tokens import is_server, largest_prompts
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.scenarios.environment import open_environments
+from treadle.datagen.topics.store import load_topics
 from treadle.models.protocol import Model, has_price
 from treadle.tools.resolve import resolve_tools
 from treadle.tools.schema.definitions import parse_definitions
@@ -34,8 +35,11 @@ def find_obstacles(config: Config, leaves: int | None = None) -> list[Problem]:
 
 def _check_files(config: Config) -> Iterator[Problem]:
     load = config.topics.load
-    if load is not None and not load.is_file():
-        yield Problem(("topics", "load"), f"there is no file {str(load)!r}; paths are relative to this file")
+    if load is not None:
+        try:
+            load_topics(load)
+        except TreadleError as error:
+            yield Problem(("topics", "load"), str(error))
     for number, path in enumerate(config.quality.evaluation_sets):
         if not path.is_file():
             text = f"there is no file {str(path)!r}; paths are relative to this file"

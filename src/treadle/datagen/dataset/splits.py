@@ -93,6 +93,14 @@ class Plan(Struct, frozen=True, kw_only=True):
         return cls(shares={"train": 1.0}) if config is None else cls.of(config)
 
 
+class File(Struct, frozen=True):
+    """One file of a split."""
+
+    name: str
+    split: str
+    format: str
+
+
 class _Record(Struct):
     """The file `splits.json`: the splits as they were written the last time."""
 
@@ -100,7 +108,39 @@ class _Record(Struct):
     shares: dict[str, float]
     topics: dict[str, str]
     """The split of each topic, by id; of rows without a topic, by a hash of what the user asked."""
-    files: list[str] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    """The number of rows of each split."""
+    files: list[File] = field(default_factory=list)
+
+
+class Written(Struct, frozen=True):
+    """What was written the last time."""
+
+    rows: dict[str, int]
+    """The number of rows of each split."""
+    topics: dict[str, int]
+    """The number of topics of each split."""
+    files: tuple[File, ...]
+
+    def by_format(self) -> dict[str, dict[str, str]]:
+        """Return the pattern of the file of each split, by format. Parquet is preferred to JSON lines."""
+        found: dict[str, dict[str, str]] = {}
+        for file in self.files:
+            is_folder = "." not in file.name.removeprefix(f"{file.split}.{file.format}")
+            pattern = f"{file.name}/*.jsonl" if is_folder else file.name
+            found.setdefault(file.format, {})[file.split] = pattern
+        return found
+
+
+def read_written(folder: Path) -> Written:
+    """Return what the splits of a dataset's folder are; nothing if they were not written yet."""
+    try:
+        record = msgspec.json.decode(Folder(folder).splits.read_bytes(), type=_Record)
+    except (OSError, msgspec.DecodeError):
+        return Written({}, {}, ())
+    counts = Counter(record.topics.values())
+    topics = {name: counts[name] for name in record.shares}
+    return Written(record.rows, topics, tuple(record.files))
 
 
 def write_splits(folder: Path, config: Config) -> Splits:
@@ -122,17 +162,14 @@ def split_rows(path: Path, out: Path, plan: Plan, *, is_fresh: bool = False) -> 
     found = _assign(sizes, unions, plan, {} if record is None else record.topics)
     out.mkdir(parents=True, exist_ok=True)
     files, left_out = _write_files(path, out, plan, found)
-    _replace_record(out, _Record(plan.seed, plan.shares, found, files))
     rows: Counter[str] = Counter()
     groups: Counter[str] = Counter()
     for key, size in sizes.items():
         rows[found[key]] += size
         groups[unions.find(key)] += size
-    wanted, topics, whole = (
-        apportion(sizes.total(), plan.shares),
-        Counter(found.values()),
-        sum(plan.shares.values()),
-    )
+    _replace_record(out, _Record(plan.seed, plan.shares, found, dict(rows), files))
+    wanted, topics = apportion(sizes.total(), plan.shares), Counter(found.values())
+    whole = sum(plan.shares.values())
     return Splits(
         splits=tuple(
             [
@@ -140,7 +177,7 @@ def split_rows(path: Path, out: Path, plan: Plan, *, is_fresh: bool = False) -> 
                 for name, share in plan.shares.items()
             ]
         ),
-        files=tuple(files),
+        files=tuple([file.name for file in files]),
         largest_group=max(groups.values(), default=0),
         kept=0 if record is None else sum(record.topics.get(key) == name for key, name in found.items()),
         left_out=left_out,
@@ -219,8 +256,8 @@ def _assign(sizes: Counter[str], unions: Unions, plan: Plan, old: Mapping[str, s
 
 def _write_files(
     path: Path, out: Path, plan: Plan, found: Mapping[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    """Write the rows, and return the names of the files and what they lack."""
+) -> tuple[list[File], dict[str, str]]:
+    """Write the rows, and return the files and what they lack."""
     places = {(split, name): find_place(out, split, name) for split in plan.shares for name in plan.formats}
     places = {key: place for key, place in places.items() if key[0] in set(found.values())}
     refused: dict[str, list[str]] = defaultdict(list)
@@ -236,13 +273,13 @@ def _write_files(
                     writers[split, name].write(entry.row)
                 except ExportError as error:
                     refused[places[split, name].name].append(f"{entry.row_id}: {error}"[:300])
-    files = [place.name for place in places.values()]
+    files = [File(place.name, *key) for key, place in places.items()]
     if plan.parquet:
         for (split, name), place in places.items():
             if place.is_file():
                 target = Folder(out).split(split, name, "parquet")
                 write_parquet(place, target, name)
-                files.append(target.name)
+                files.append(File(target.name, split, name))
     return files, {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
 
 
@@ -269,7 +306,7 @@ def _replace_record(out: Path, record: _Record) -> None:
     except (OSError, msgspec.DecodeError):
         old = []
     write_whole([msgspec.json.encode(record)], path)
-    for name in set(old) - set(record.files):
+    for name in {file.name for file in old} - {file.name for file in record.files}:
         gone = out / Path(name).name
         if gone.is_dir():
             rmtree(gone)

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from pydantic import Field
 
+from treadle.core.types import Message
 from treadle.datagen.quality.protocol import Settings, Verdict
 from treadle.datagen.quality.signatures import BANDS, MIN_BANDS, Signature, hash_text, make_signature
 from treadle.datagen.quality.transcripts import exchanges, user_words
@@ -65,7 +66,8 @@ class _Print(Struct, frozen=True):
     """What is stored about a row."""
 
     signature: Signature
-    shape: frozenset[int]
+    shape: frozenset[int] | None
+    """Hashes of the calls; `None` if they are not compared."""
 
 
 class DuplicateIndex:
@@ -77,7 +79,8 @@ class DuplicateIndex:
     def __init__(self, connection: sqlite3.Connection, settings: DuplicateSettings | None = None) -> None:
         self._connection = connection
         self._settings = settings or DuplicateSettings()
-        self._last: tuple[Row, _Print] | None = None
+        self._last: tuple[tuple[Message, ...], _Print] | None = None
+        """The messages of the row that was found last, which is usually added next."""
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         for statement in _SCHEMA:
             connection.execute(statement)
@@ -88,34 +91,45 @@ class DuplicateIndex:
 
     def find(self, row: Row) -> Verdict:
         """Return the verdict about a row: rejected if a row of the index is the same or nearly the same."""
-        mine = self._print(row)
-        for number in self._numbers(_FIND, [mine.signature.exact])[:1]:
-            row_id = next(self._read([number]))[0]
-            return Verdict(
-                "duplicates",
-                False,
-                f"the user says the same as in {row_id}",
-                {"of": row_id, "similarity": 1.0, "is_exact": True},
-            )
-        for row_id, words, shape in self._candidates(mine.signature):
-            similarity = self._compare(mine, words, shape)
-            if similarity is not None:
-                reason = f"the user asks for the same as in {row_id}, but for numbers, names and order"
-                return Verdict(
-                    "duplicates",
-                    False,
-                    reason,
-                    {"of": row_id, "similarity": round(similarity, 3), "is_exact": False},
-                )
-        return Verdict("duplicates", True)
+        found = self._find(self._print(row))
+        if found is None:
+            return Verdict("duplicates", True)
+        row_id, similarity, is_exact = found
+        reason = f"the user asks for the same as in {row_id}, but for numbers, names and order"
+        if is_exact:
+            reason = f"the user says the same as in {row_id}"
+        details = {"of": row_id, "similarity": round(similarity, 3), "is_exact": is_exact}
+        return Verdict("duplicates", False, reason, details)
+
+    def find_text(self, text: str) -> tuple[str, float] | None:
+        """Return the id of a row that asks for nearly the same as `text`, and the similarity; else `None`."""
+        found = self._find(_Print(make_signature(text, self._settings.min_words), None))
+        return found and found[:2]
 
     def add(self, row_id: str, row: Row) -> None:
         """Add a row. A row that the index has under the same id is replaced."""
-        mine = self._print(row)
+        self._add(row_id, self._print(row))
+
+    def add_text(self, row_id: str, text: str) -> None:
+        """Add a request without a conversation."""
+        self._add(row_id, _Print(make_signature(text, self._settings.min_words), frozenset()))
+
+    def _find(self, mine: _Print) -> tuple[str, float, bool] | None:
+        """Return the id of a row that is the same or nearly the same, the similarity, and whether it is the
+        same."""
+        for number in self._numbers(_FIND, [mine.signature.exact])[:1]:
+            return next(self._read([number]))[0], 1.0, True
+        for row_id, words, shape in self._candidates(mine.signature):
+            similarity = self._compare(mine, words, shape)
+            if similarity is not None:
+                return row_id, similarity, False
+        return None
+
+    def _add(self, row_id: str, mine: _Print) -> None:
         self.remove(row_id)
         made = self._connection.execute(
             "INSERT INTO dup_rows (row_id, words, shape) VALUES (?, ?, ?)",
-            (row_id, _pack(mine.signature.words), _pack(mine.shape)),
+            (row_id, _pack(mine.signature.words), _pack(mine.shape or ())),
         )
         keys = dict.fromkeys((mine.signature.exact, *mine.signature.keys))
         self._connection.executemany(
@@ -131,9 +145,9 @@ class DuplicateIndex:
             self._connection.execute("DELETE FROM dup_rows WHERE number = ?", found)
 
     def _print(self, row: Row) -> _Print:
-        if self._last is None or self._last[0] is not row:
+        if self._last is None or self._last[0] is not row.messages:
             signature = make_signature(user_words(row), self._settings.min_words)
-            self._last = row, _Print(signature, tool_shape(row))
+            self._last = row.messages, _Print(signature, tool_shape(row))
         return self._last[1]
 
     def _candidates(self, signature: Signature) -> Iterator[tuple[str, bytes, bytes]]:
@@ -170,7 +184,8 @@ class DuplicateIndex:
         similarity = common / (len(own) + count - common)
         if similarity < settings.similarity or common < settings.containment * min(len(own), count):
             return None
-        return similarity if _overlap(mine.shape, _unpack(shape)) >= settings.shape else None
+        is_alike = mine.shape is None or _overlap(mine.shape, _unpack(shape)) >= settings.shape
+        return similarity if is_alike else None
 
 
 def tool_shape(row: Row) -> frozenset[int]:

@@ -29,6 +29,7 @@ FILTERS: Registry[type[Filter[Any]]] = Registry(
         "leaks": f"{_ROOM}.leaks:LeakFilter",
         "language": f"{_ROOM}.language:LanguageFilter",
         "grounding": f"{_ROOM}.grounding:GroundingFilter",
+        "contamination": f"{_ROOM}.contamination:ContaminationFilter",
         "check": f"{_ROOM}.check:CheckFilter",
         "verified": f"{_ROOM}.verified:VerifiedFilter",
         "judge": f"{_ROOM}.judge:JudgeFilter",

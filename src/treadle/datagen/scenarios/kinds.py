@@ -62,13 +62,15 @@ def plan_kind(
     """Return the kind that sample `number` aims at; `None` if no kind is possible.
 
     `weights` has the possible kinds. The kinds of any number of first samples are close to the weights. With
-    `kept`, the numbers of good rows by kind, the kind is the one that is missing most.
+    `kept`, the numbers of good rows by kind, the kind is one that is missing, so that several samples that are made
+    at the same time share out what is missing.
     """
     if not weights:
         return None
     if kept is not None:
-        total, wanted = sum(weights.values()), sum(kept.values()) + 1
-        return max(weights, key=lambda kind: weights[kind] / total * wanted - kept.get(kind, 0))
+        share = (sum(kept.values()) + 1) / sum(weights.values())
+        missing = {kind: weight * share - kept.get(kind, 0) for kind, weight in weights.items()}
+        weights = {kind: count for kind, count in missing.items() if count > 0}
     return _spread(number, weights, _KIND_RATIO, fraction(seed, "kind"))
 
 

@@ -50,10 +50,10 @@ class GroundingSettings(Settings):
 
 
 class GroundingFilter(BuiltinFilter[GroundingSettings]):
-    """Paths, numbers and names in the final answers come from what was seen before: the words of the user, the
-    instructions, tool results, and what the agent itself wrote in calls that succeeded. Answers before the first tool
-    call are not checked: they state what the model knows. A wrong value that the conversation also shows, and a
-    wrong small count, cannot be told."""
+    """Paths, numbers and names in the final answers come from what was seen before: the user's words, the
+    instructions, tool results, and what the agent itself wrote in calls that succeeded. Answers before the first
+    tool call are not checked: they state what the model knows. A wrong value that the conversation also shows,
+    and a wrong small count, cannot be told."""
 
     name = "grounding"
     settings_type = GroundingSettings

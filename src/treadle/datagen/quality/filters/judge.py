@@ -8,6 +8,7 @@ from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.types import Json, Message, Role
 from treadle.datagen.config.model import Config
+from treadle.datagen.conversations.parts import labels
 from treadle.datagen.prompts import write_facts
 from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
 from treadle.engines.once import run_once
@@ -60,9 +61,12 @@ class JudgeFilter(Filter[Settings]):
         agent: Agent[Judgement] = Agent(
             self._model, instructions=_INSTRUCTIONS, schema=Judgement, journal=candidate.journal
         )
-        labels = {"dataset": config.name, "part": "judge", "sample_id": candidate.spec.sample_id}
-        run_id = f"{candidate.run_id}-judge"
-        run = await run_once(agent, run_id, _write_request(candidate, self._section.rubric), metadata=labels)
+        run_id, sample_id = f"{candidate.run_id}-judge", candidate.spec.sample_id
+        attempt = candidate.run_id.rpartition("-")[2]
+        metadata = labels(config.name, "judge", sample_id, int(attempt) if attempt.isdecimal() else 1)
+        run = await run_once(
+            agent, run_id, _write_request(candidate, self._section.rubric), metadata=metadata
+        )
         if run.error is not None or run.stop_reason != "completed":
             raise ServerError(
                 f"the judge gave no judgement in run {run_id!r}: {run.error or run.stop_reason}"

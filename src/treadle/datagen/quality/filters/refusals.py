@@ -2,8 +2,10 @@
 
 import re
 
+from treadle.core.types import Role
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
 from treadle.datagen.quality.transcripts import answers, quote
+from treadle.datagen.scenarios.kinds import is_question, is_refusal
 from treadle.datagen.scenarios.types import Kind
 
 _CANNOT = (
@@ -46,4 +48,7 @@ class RefusalFilter(BuiltinFilter[Settings]):
             for what, pattern in (("refuses", _REFUSAL), ("gives up", _GIVING_UP)):
                 if found := pattern.search(text):
                     return self.reject(f"the answer in message {index} {what}: {quote(found[0])}")
+            has_tried = candidate.row.messages[index - 1].role is Role.TOOL
+            if not has_tried and is_refusal(text) and not is_question(text, at_end=True):
+                return self.reject(f"the answer in message {index} refuses without a try: {quote(text)}")
         return self.accept()
