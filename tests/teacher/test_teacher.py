@@ -27,7 +27,6 @@ from treadle.tasks.files.task_set import TASK_SET
 from treadle.teacher.teacher import TeacherModel
 from treadle.teacher.working.errands.catalogue import ERRANDS, find_errand
 from treadle.teacher.working.errands.errand import Shelf
-from treadle.tools.files import delete_file, list_files, read_file, write_file
 from treadle.trajectory.verify import verify_run
 
 SAMPLES = 300 if os.environ.get("TREADLE_FULL") else 40
@@ -134,16 +133,12 @@ async def test_each_kind_plays_out_with_any_tools(kind, turns):
 
 
 @pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("files", [{}, {"notes.txt": "milk\nbread\n", "prices.csv": "name,price\nbook,12\n"}])
-async def test_each_kind_plays_out_with_the_tools_of_a_virtual_file_system(kind, files):
-    """Four tools as DeepFabric has them, with few files or none."""
-    making = Making({"use": ["files"], "files": files or {"empty.bin": "\0"}})
-    making.studio._agent = Agent(
-        making.studio.models["agent"],
-        tools=[read_file, write_file, list_files, delete_file],
-        journal=making.journal,
-    )
-    making.studio.tools = making.studio._agent.kit.own.specs
+@pytest.mark.parametrize(
+    "files", [{"empty.bin": "\0"}, {"notes.txt": "milk\nbread\n", "prices.csv": "name,price\nbook,12\n"}]
+)
+async def test_each_kind_plays_out_with_the_tools_of_deepfabric(kind, files):
+    """With few files, and with none that can be read."""
+    making = Making({"use": ["vfs"], "files": files})
     for number in range(1, 13):
         made = await making.make(number, kind)
         assert kind in shown(made), made.row.messages
