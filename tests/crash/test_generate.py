@@ -100,7 +100,9 @@ def test_the_disk_is_full(dataset: Dataset) -> None:
     """The command says so in one line, and goes on when there is room."""
     failures = 0
     for limit in (200_000, 500_000, 1_000_000):
-        process = start(dataset, lambda limit=limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        process = start(
+            dataset, lambda limit=limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        )
         code = process.wait(120)
         dataset.take_output()
         if code != 0:
@@ -116,9 +118,10 @@ def test_the_folder_cannot_be_written(dataset: Dataset) -> None:
     dataset.path.mkdir()
     dataset.path.chmod(0o555)
     process = start(dataset, _obey_permissions)
-    assert process.wait(120) == 1
+    assert process.wait(120) in (1, 2)
     assert "Traceback" not in dataset.error
-    assert dataset.error.startswith("error: cannot write in "), dataset.error
+    assert dataset.error.startswith("error: "), dataset.error
+    assert str(dataset.path.name) in dataset.error, dataset.error
     dataset.path.chmod(0o755)
     dataset.finish()
 

@@ -161,6 +161,9 @@ COMMANDS: dict[str, Command | Group] = {
         ("treadle dataset stats dataset", "treadle dataset show dataset 3"),
         _DATA,
     ),
+    "publish": Command(
+        "treadle.cli.publish:publish", "Upload a dataset to the Hugging Face Hub or to Kaggle.", _DATA
+    ),
     "models": Group(
         MODELS,
         "List models, and find out what a live endpoint supports.",
