@@ -51,6 +51,7 @@ PURE = frozenset(
         "sys",
         "typing",
         "urllib",
+        "yaml",
     )
 )
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE)

@@ -1,9 +1,15 @@
 """Turns of a session that wait for somebody."""
 
+import asyncio
+from typing import ClassVar
+
 import pytest
 
-from treadle import Agent, Policy, ScriptedModel, tool
+from treadle import Agent, Policy, ScriptedModel, load_task, tool
+from treadle.agent.task import Grade
 from treadle.core.errors import ConfigError
+from treadle.core.events import Rewarded
+from treadle.core.state import fold
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import call
 
@@ -37,3 +43,112 @@ async def test_a_waiting_turn_is_decided_within_the_session():
         assert (await session.finish_turn(approvals=dict.fromkeys(waiting.approvals, True))).output == "done"
     assert sent == ["a", "b"]
     assert (await agent.replay(session.run_id)).is_exact
+
+
+class OneFile:
+    """A task whose check wants a file with the word that is also the answer."""
+
+    task_set, task_id, seed = "one", "one-0001", 1
+    input = "unused"
+    instructions = "Be exact."
+    tools = ("files",)
+    files: ClassVar = {"word.txt": b"milk"}
+
+    def check(self, output, files):
+        return Grade(float(output == "milk" == files["copy.txt"].decode()), "compared")
+
+
+COPY = [call("write_file", {"file_path": "copy.txt", "content": "milk"})]
+
+
+async def test_a_session_on_a_task_is_graded():
+    journal = MemoryJournal()
+    agent = Agent(ScriptedModel([COPY, "not yet", "milk"]), journal=journal)
+    async with agent.session("s", task=OneFile(), metadata={"part": "sample"}) as session:
+        assert await session.grade() is None  # before the first turn
+        run = await session.send("Copy the word.")
+        assert run.messages[0].content == "Be exact."
+        assert await session.grade() == 0.0
+        run = await session.send("And tell it.")
+        assert run.reward is None
+        assert await session.grade() == 1.0
+        assert await session.grade() == 1.0
+    rewarded = [event.body.reward for event in journal.read("s") if isinstance(event.body, Rewarded)]
+    assert rewarded == [0.0, 1.0]
+    info = journal.runs()[0]
+    assert (info.task_set, info.task_id, info.reward) == ("one", "one-0001", 1.0)
+    assert info.labels == {"part": "sample"}
+
+
+async def test_the_task_of_a_session_is_found_again():
+    """A session that is opened again has the tools and the check of its task."""
+    journal = MemoryJournal()
+    task = load_task("files:csv_sum-0042")
+    async with Agent(ScriptedModel(["Answer: 1"]), journal=journal).session("s", task=task) as session:
+        await session.send("go")
+    again = Agent(ScriptedModel([[call("list_files")], "Answer: 2"]), journal=journal)
+    async with again.session("s") as session:
+        run = await session.send("look again")
+        assert [result.is_error for result in run.results] == [False]
+        assert await session.grade() == 0.0
+
+
+async def test_a_session_without_a_task_has_no_grade():
+    async with Agent(ScriptedModel(["hi"]), journal=MemoryJournal()).session() as session:
+        await session.send("hello")
+        assert await session.grade() is None
+
+
+@pytest.mark.parametrize("expects_new", [True, False])
+async def test_a_session_is_begun_or_continued_whatever_is_expected(expects_new):
+    journal = MemoryJournal()
+    agent = Agent(ScriptedModel(["one", "two"]), journal=journal)
+    for expected in ("one", "two"):
+        async with agent.session("s", expects_new=expects_new) as session:
+            assert (await session.send("go")).output == expected
+    assert len(session.run_id) == 1
+    assert fold([event.body for event in journal.read("s")]).turn == 2
+
+
+async def test_a_run_that_is_no_session_is_refused_even_if_a_new_one_is_expected():
+    agent = Agent(ScriptedModel(["one"]), journal=MemoryJournal())
+    await agent.run("go", run_id="r")
+    with pytest.raises(ConfigError, match="is not a session"):
+        async with agent.session("r", expects_new=True):
+            pass
+    async with agent.session() as session:
+        assert not session.is_turn_open
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+async def test_a_cancelled_turn_can_stay_open(pauses):
+    begun = asyncio.Event()
+
+    @tool(effect="pure")
+    async def wait() -> str:
+        if not begun.is_set():
+            begun.set()
+            await asyncio.sleep(3600)
+        return "waited"
+
+    agent = Agent(ScriptedModel([[call("wait")], "done"]), tools=[wait], journal=MemoryJournal())
+    async with agent.session("s", pauses_when_cancelled=pauses) as session:
+        sending = asyncio.ensure_future(session.send("go"))
+        await begun.wait()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert session.is_turn_open is pauses
+    async with agent.session("s") as session:
+        run = await session.finish_turn()
+        assert run.stop_reason == ("completed" if pauses else "cancelled")
+        assert run.output == ("done" if pauses else "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"file": {}}, "files"), ({"files": 3}, "files is 3"), ({"metadata": {"a": object()}}, "JSON values")],
+)
+def test_wrong_options_of_a_session(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Agent(ScriptedModel([]), journal=MemoryJournal()).session(**options)

@@ -102,7 +102,9 @@ def test_errors_name_the_line_and_the_formats(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="line 2 is not a JSON object"):
         list(read_objects(path, "trl"))
     path.write_text('{"text": "a"}\n')
-    with pytest.raises(ConfigError, match="cannot be told; give one of treadle, deepfabric"):
+    with pytest.raises(
+        ConfigError, match="in no known format; its format must be one of treadle, deepfabric"
+    ):
         detect_format(path)
     path.write_text("\n")
     with pytest.raises(ConfigError, match="has no rows"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Annotated
 
@@ -13,9 +14,10 @@ from treadle.cli.options.complete import complete_format
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import print_lines, print_note, write_count
 from treadle.cli.work.journals import Apart, find_runs, open_existing
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
-from treadle.export import FORMATS, export_rows
+from treadle.export import FORMATS, export_rows, load_row
+from treadle.export.files import open_writer
 from treadle.export.whole import write_whole
 from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import DAMAGED, Journal
@@ -51,7 +53,8 @@ def export(
 ) -> int:
     """Export runs as rows for training, or as a journal.
 
-    Each row is a line of JSON. `treadle import` reads a journal.
+    Each row is a line of JSON, or a row of a Parquet file if --out ends in .parquet. The rows of hf_trace are files
+    in the folder --out. `treadle import` reads a journal.
     """
     if format_ != JOURNAL_FORMAT and format_ not in FORMATS:
         known = [*FORMATS.names(), JOURNAL_FORMAT]
@@ -68,19 +71,22 @@ def export(
             skips.append(f"{run_id} left out: {why}")
 
         with bar("exporting", len(run_ids), is_json=out is None) as advance:
-            lines = write_lines(opened, run_ids, format_, on_skip, apart, advance)
-            if out is None:
-                print_lines(lines)
+            if out is not None and format_ != JOURNAL_FORMAT:
+                count = _write_rows(opened, run_ids, format_, out, on_skip, apart, advance)
             else:
-                count = write_whole(lines, out)
+                lines = write_lines(opened, run_ids, format_, on_skip, apart, advance)
+                if out is None:
+                    print_lines(lines)
+                else:
+                    count = write_whole(lines, out)
     for skip in skips[:_MAX_LISTED]:
         print_note(skip)
     if len(skips) > _MAX_LISTED:
         print_note(f"and {write_count(len(skips) - _MAX_LISTED, 'more run')} left out for such reasons")
     if out is not None:
         print_note(
-            f"{write_count(count, 'line')} of {write_count(len(run_ids) - apart.count, 'run')} written to "
-            f"{str(out)!r}"
+            f"{write_count(count, 'line' if format_ == JOURNAL_FORMAT else 'row')} of "
+            f"{write_count(len(run_ids) - apart.count, 'run')} written to {str(out)!r}"
         )
     return ExitCode.FAILED if apart.count else ExitCode.DONE
 
@@ -91,6 +97,27 @@ def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:
     if len(kept) < len(run_ids):
         print_note(f"{write_count(len(run_ids) - len(kept), 'run')} left out: not finished")
     return kept
+
+
+def _write_rows(
+    journal: Journal,
+    run_ids: Sequence[str],
+    format_: str,
+    out: Path,
+    on_skip: Callable[[str, str], None],
+    apart: Apart,
+    on_done: Callable[[str], None],
+) -> int:
+    """Write the rows of runs to a file or folder, and return their number."""
+    with open_writer(format_, out) as writer:
+        for run_id in run_ids:
+            with apart.guard(run_id):
+                try:
+                    writer.write(load_row(journal, run_id))
+                except ExportError as error:
+                    on_skip(run_id, str(error))
+            on_done(run_id)
+    return writer.count
 
 
 def write_lines(

@@ -9,11 +9,11 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import flush, print_json, print_note, stdout, write_command
 from treadle.cli.work.execute import call_at_end_of_stdin, execute
-from treadle.teacher.server import ServerSettings, serve
+from treadle.teacher.server import Failure, ServerSettings, serve
 
 EXAMPLES = (
     "treadle mock --port 8080",
-    "treadle mock --mistake-rate 0.2 --latency 0.5 --failure-rate 0.05",
+    "treadle mock --latency 0.02 --slow-latency 0.5 --slow-share 0.07 --failure-rate 0.3",
 )
 
 
@@ -27,11 +27,21 @@ def mock(
             metavar="RATE",
             min=0,
             max=1,
-            help="How often a step of the oracle is a mistake, from 0 to 1.",
+            help="How often a step of the oracle or the teacher is a mistake, from 0 to 1.",
         ),
     ] = 0.0,
     latency: Annotated[
         float, typer.Option("--latency", metavar="SECONDS", min=0, help="The time before each answer.")
+    ] = 0.0,
+    slow_latency: Annotated[
+        float,
+        typer.Option("--slow-latency", metavar="SECONDS", min=0, help="The time before a slow answer."),
+    ] = 0.0,
+    slow_share: Annotated[
+        float,
+        typer.Option(
+            "--slow-share", metavar="RATE", min=0, max=1, help="How many answers are slow, from 0 to 1."
+        ),
     ] = 0.0,
     chunk_delay: Annotated[
         float,
@@ -49,9 +59,22 @@ def mock(
             metavar="RATE",
             min=0,
             max=1,
-            help="How often the server answers 429 or 503, from 0 to 1.",
+            help="How often the server fails instead of answering, from 0 to 1.",
         ),
     ] = 0.0,
+    failure_kinds: Annotated[
+        list[Failure] | None,
+        typer.Option(
+            "--failure-kind",
+            help="How the server fails; may be repeated. Default: rate_limit (429) and overloaded (503).",
+        ),
+    ] = None,
+    stall: Annotated[
+        float,
+        typer.Option(
+            "--stall", metavar="SECONDS", min=0, help="How long a stalled request waits before it is dropped."
+        ),
+    ] = 60.0,
     is_json: o.IsJson = False,
     ends_with_stdin: Annotated[
         bool, typer.Option("--ends-with-stdin", hidden=True, help="Stop when standard input ends.")
@@ -59,17 +82,22 @@ def mock(
 ) -> int:
     """Serve models that need no key, to try tools, agents and clients with.
 
-    The model 'oracle' solves the tasks of the task set 'files'. Every other name is a model that makes a tool call
-    for each line 'call NAME {json}' of a message, and repeats a message without such a line. A line 'then' begins
-    the next step; 'say TEXT' gives the final answer. The server speaks OpenAI's chat completions. Ctrl-C stops it.
+    The model 'oracle' solves the tasks of the task set 'files', and 'teacher' plays all roles in the generation of
+    a dataset. Every other name is a model that makes a tool call for each line 'call NAME {json}' of a message,
+    and repeats a message without such a line. A line 'then' begins the next step; 'say TEXT' gives the final
+    answer. The server speaks OpenAI's chat completions. Ctrl-C stops it.
 
-    Without a server, use this model as --model mock:echo.
+    Without a server, use these models as --model mock:teacher and --model mock:echo.
     """
     settings = ServerSettings(
         mistake_rate=mistake_rate,
         latency_seconds=latency,
         chunk_seconds=chunk_delay,
         failure_rate=failure_rate,
+        slow_latency_seconds=slow_latency,
+        slow_share=slow_share,
+        failure_kinds=tuple(failure_kinds or (Failure.RATE_LIMIT, Failure.OVERLOADED)),
+        stall_seconds=stall,
     )
 
     async def work() -> None:

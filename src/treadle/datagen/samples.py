@@ -16,6 +16,7 @@ from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Verdict
 from treadle.datagen.scenarios.types import SampleSpec
 from treadle.engines.ledger import Item, Outcome, Status
+from treadle.export.row_formats.native import FORMAT as NATIVE
 from treadle.export.rows import Row
 
 ROWS, REJECTED = "rows", "rejected"
@@ -109,6 +110,8 @@ def _label(row: Row, item: Item) -> str:
 
 
 def _encode(row: Row, verdicts: Sequence[Verdict] | None = None) -> bytes:
-    if verdicts is None:
-        return msgspec.json.encode(row) + b"\n"
-    return msgspec.json.encode({**msgspec.to_builtins(row), "verdicts": verdicts}) + b"\n"
+    """Return a line of the format `treadle`; that of a rejected sample also has the verdicts."""
+    raw = NATIVE.write(row, with_reasoning=True)
+    if verdicts is not None:
+        raw["verdicts"] = verdicts
+    return msgspec.json.encode(raw) + b"\n"

@@ -38,10 +38,11 @@ def read_objects(path: Path, format: str) -> Iterator[tuple[str, dict[str, Json]
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from error
 
 
-def detect_format(path: Path) -> str:
+def detect_format(path: Path, *, advice: str = "its format must be one of") -> str:
     """Return the name of the format of a file or folder of rows, by its first rows.
 
-    Raises: `ConfigError` if the first rows fit no format, or if there is no such file; `ExportError`.
+    Raises: `ConfigError` if there is no such file, if it has no rows, or if they fit no format; then the message
+    has `advice` before the names. `ExportError` if the file is damaged.
     """
     # A row in a file of its own is found by its first line, so a format with one line for each row serves here.
     sample = [raw for _, raw in islice(read_objects(path, "treadle"), _MAX_SAMPLED)]
@@ -55,7 +56,7 @@ def detect_format(path: Path) -> str:
         for name, count in fits.items():
             if count >= least:
                 return name
-    raise ConfigError(f"the format of {str(path)!r} cannot be told; give one of {', '.join(FORMATS.names())}")
+    raise ConfigError(f"{str(path)!r} is in no known format; {advice} {', '.join(FORMATS.names())}")
 
 
 class RowWriter:

@@ -8,7 +8,15 @@ import yaml
 from tests.loop.workbench import make_call
 
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.load import Loaded, load_config
+from treadle.core.types import Role
+from treadle.datagen.config.estimate import wanted_rows
+from treadle.datagen.config.load import Loaded, check_plan, load_config
+from treadle.datagen.config.parts import make_models
+from treadle.datagen.conversations.make import make_sample
+from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.scenarios.environment import open_environments
+from treadle.datagen.scenarios.types import Difficulty, Kind, Persona, SampleSpec
+from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.models.config.file import ModelTable
 from treadle.sandbox.memory import MemorySandbox
@@ -237,6 +245,37 @@ async def test_the_builtin_tools_have_deepfabrics_names_schemas_and_results(tmp_
     assert await ask(tools["delete_file"], sandbox, file_path="a") == "Successfully deleted a"
 
 
+async def test_a_sample_of_a_deepfabric_file_is_made_with_its_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its questions are about the files that it seeds, which the reference system hides from the writer."""
+    monkeypatch.chdir(tmp_path)
+    files = {"menu.md": "# Menu\n", "stock.csv": "tea,count\nassam,4\n"}
+    tools = {"spin_endpoint": "http://localhost:1", "scenario_seed": {"files": files}}
+    conversation = {"type": "cot", "reasoning_style": "agent"}
+    llm = {"provider": "mock", "model": "teacher"}
+    loaded = load(tmp_path, small(llm=llm, generation={"tools": tools, "conversation": conversation}))
+    check_plan(loaded)
+    config = loaded.config
+    studio = Studio(config, make_models(config), MemoryJournal(), open_environments(config.tools, 0))
+    spec = SampleSpec(
+        number=1,
+        topic_id="t",
+        topic=("Tea", "Assam"),
+        kind=Kind.CHAINED,
+        difficulty=Difficulty.EASY,
+        persona=Persona(name="Ada", role="cook", style="brief", expertise="novice"),
+        turns=1,
+        seed=3,
+    )
+    made = await make_sample(studio, spec, 1, [])
+    assert made.error is None
+    assert made.row is not None
+    results = [message.content for message in made.row.messages if message.role is Role.TOOL]
+    assert results
+    assert all(result in ('["menu.md","stock.csv"]', *files.values()) for result in results)
+
+
 async def ask(tool: Tool, sandbox: MemorySandbox, **arguments: Any) -> str:
     name = tool.spec.name
     result = await make_call(call(name, arguments, call_id="c"), {name: tool}, sandbox)
@@ -283,7 +322,8 @@ def test_defaults_are_deepfabrics(tmp_path: Path) -> None:
     assert config.models.default == ModelTable(model="openai:gpt-4o", temperature=0.2)
     assert config.generation.conversation.type == "basic"
     assert config.generation.instructions == "Write."
-    assert len([note for note in loaded.notes if "default" in note]) >= 3
+    assert config.generation.num_samples == 3, "one sample for each of 1,000 topics would be expensive"
+    assert len([note for note in loaded.notes if "DeepFabric's default" in note]) == 6
 
 
 def test_the_address_of_an_openai_server_is_used(tmp_path: Path) -> None:
@@ -353,3 +393,10 @@ def test_a_file_from_before_version_4_is_refused_with_the_new_names(tmp_path: Pa
     assert "from before DeepFabric 4" in found
     assert "config.yaml:2: topic_tree is now topics with mode: tree; topic_prompt is prompt" in found
     assert "config.yaml:3: data_engine is now generation" in found
+
+
+def test_the_number_of_samples_is_the_number_of_rows(tmp_path: Path) -> None:
+    """The reference system multiplied it by the size of a batch: 4 samples in batches of 3 were 12."""
+    loaded = load(tmp_path, small(output={"num_samples": 4, "batch_size": 3}))
+    assert wanted_rows(loaded.config, leaves=2) == 4
+    assert any("which DeepFabric before 4.10 multiplied by batch_size" in note for note in loaded.notes)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.load import load_config
+from treadle.datagen.config.load import load_config, read_change
+from treadle.models.config.file import ModelTable
 
 GOOD = """
 models: {default: "mock:teacher"}
@@ -207,6 +208,14 @@ AGENT = "topics: {prompt: a}\ntools: {use: [files]}\n"
             AGENT + "output: {include_system_message: false, system_message: a}",
             "3: output.system_message: the rows have no system message",
         ),
+        (
+            AGENT + "quality:\n  filters:\n    languge: false",
+            "5: quality.filters.languge: there is no filter 'languge'; did you mean 'language'",
+        ),
+        (
+            AGENT + "quality:\n  filters:\n    duplicates: {similarty: 1}",
+            "5: quality.filters.duplicates.similarty: the filter 'duplicates' has no setting 'similarty'",
+        ),
         (AGENT + 'models: {judge: "mock:teacher"}', "3: models.judge: this model would never be asked"),
     ],
 )
@@ -215,3 +224,26 @@ def test_combinations_that_cannot_work_are_mistakes(tmp_path: Path, text: str, e
     found = mistakes_in(tmp_path, text)
     assert len(found) == 1
     assert found[0].startswith(f"config.yaml:{expected}"), found
+
+
+def test_changes_override_the_file_also_with_zero(tmp_path: Path) -> None:
+    """The reference system loses a 0 that is given on the command line, because it takes it for nothing."""
+    given = ("models.default.temperature=0", "generation.num_samples=5", "limits.max_tokens=0")
+    text = GOOD.replace('"mock:teacher"', '{model: "mock:teacher", temperature: 1}')
+    config = load_config(write(tmp_path, text), dict(map(read_change, given))).config
+    assert isinstance(config.models.default, ModelTable)
+    assert config.models.default.temperature == 0
+    assert config.models.default.model == "mock:teacher"
+    assert config.generation.num_samples == 5
+    assert config.limits.max_tokens == 0
+
+
+def test_mistakes_in_changes_name_the_option(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="KEY=VALUE"):
+        read_change("generation.num_samples")
+    with pytest.raises(ConfigError) as error:
+        load_config(write(tmp_path, GOOD), {"generation.window": 0, "topics.dpeth": 3, "outptu.path": "a"})
+    text = str(error.value)
+    assert "--set generation.window: 0 is not possible" in text
+    assert "--set topics.dpeth: there is no such key; did you mean 'depth'?" in text
+    assert "outptu: there is no such key; did you mean 'output'?" in text

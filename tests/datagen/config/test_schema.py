@@ -11,6 +11,7 @@ from treadle.datagen.config.load import check_plan, load_config
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.schema import known_keys, schema
 from treadle.datagen.config.starter import dump, starter
+from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.scenarios.types import Kind
 from treadle.export.exporter import FORMATS
 
@@ -28,6 +29,10 @@ def test_an_editor_completes_kinds_formats_toolsets_and_filters() -> None:
     assert kinds["additionalProperties"] is False
     assert section("Output")["formats"]["items"]["anyOf"][0]["enum"] == FORMATS.names()
     assert "vfs" in section("Tools")["use"]["items"]["anyOf"][0]["anyOf"][0]["enum"]
+    filters = section("Quality")["filters"]["properties"]
+    assert {"grounding", "verified", "duplicates"} <= filters.keys()
+    assert all(item["description"] for item in filters.values())
+    assert known_keys(("quality", "filters", "duplicates")) == tuple(DuplicateSettings.model_fields)
     assert section("Conversation")["type"]["enum"] == ["basic", "cot", "agent"]
 
 
@@ -48,6 +53,9 @@ def test_every_key_has_a_description() -> None:
         ({"generation": {"kinds": {"singel": 1}}}, False),
         ({"output": {"formats": ["trl"]}}, True),
         ({"topics": {"promt": "a"}}, False),
+        ({"quality": {"filters": {"language": False, "duplicates": {"similarity": 1}}}}, True),
+        ({"quality": {"filters": {"langage": False}}}, False),
+        ({"quality": {"filters": {"duplicates": {"similarty": 1}}}}, False),
         ({"models": {"agent": {"model": "a", "temperature": 1}}}, True),
         ({"models": {"agent": {"modle": "a"}}}, False),
         ({"generation": {"num_samples": "50%"}}, True),

@@ -115,13 +115,32 @@ async def test_a_conversation_does_not_go_on_with_thanks(last):
     assert texts(made.row.messages)[-1] == "It says: milk"
 
 
-def test_thanks_with_a_request_are_not_a_farewell():
-    assert is_farewell("Thank you, goodbye!")
-    assert not is_farewell("Thanks! And what is in b.txt?")
-    assert not is_farewell("Read b.txt too.")
-    assert not is_farewell(
-        "Thanks. Now please move every entry that is older than a week to the archive folder."
-    )
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Thank you, goodbye!",
+        "Thanks, that is all I needed.",
+        "Perfect, thank you.",
+        "Great, that settles it. Thanks.",
+        "Cheers mate!",
+    ],
+)
+def test_thanks_alone_are_a_farewell(text):
+    assert is_farewell(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Thanks! And what is in b.txt?",
+        "Thanks, now delete old.txt.",
+        "Thank you. It is notes.txt.",
+        "Read b.txt too.",
+        "Thanks. Now please move every entry that is older than a week to the archive folder.",
+    ],
+)
+def test_thanks_with_a_request_are_no_farewell(text):
+    assert not is_farewell(text)
 
 
 async def test_a_satisfied_user_goes_on_until_the_least_number_of_turns():

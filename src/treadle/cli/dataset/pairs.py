@@ -15,7 +15,6 @@ from treadle.cli.terminal.output import print_lines, print_note, write_count
 from treadle.cli.work.journals import open_existing
 from treadle.core.errors import ExportError
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import read_entries
 from treadle.export.preferences import find_pairs, write_pair
 from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
@@ -86,6 +85,8 @@ def _write_lines(
 
 def _read_values(folder: Path) -> dict[str, float]:
     """Return 1 for each kept sample of a dataset that has no reward, and 0 for each rejected one, by run."""
+    from treadle.datagen.dataset.rows import read_entries
+
     return {
         entry.row.lineage.run_id: float(not is_rejected)
         for is_rejected in (True, False)

@@ -77,6 +77,7 @@ class Board:
         """The samples in flight, by id."""
         self._shown: _Sample | None = None
         self._drawn: list[Text] = []
+        self._is_stopping = False
         self._is_over = threading.Event()
         self._console = stdout()
         self._live = Live(
@@ -109,7 +110,7 @@ class Board:
 
     def on_stop(self, progress: Progress) -> None:
         """See `GenerationView.on_stop`."""
-        self._progress = progress
+        self._is_stopping = True
 
     def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
         """See `GenerationView.finish`."""
@@ -168,7 +169,7 @@ class Board:
             lines += self._write_counts(progress, width, is_over=is_over)
         if not is_over:
             last = Text(_HINT, style="dim")
-            if progress.is_stopping:
+            if self._is_stopping:
                 last = Text(write_stopping(progress), style="bold yellow")
             # On a small terminal the counts make room for what Ctrl-C does.
             del lines[max(1, height - 2) :]

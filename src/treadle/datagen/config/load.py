@@ -9,7 +9,8 @@ from pathlib import Path
 from msgspec import Struct
 from pydantic import ValidationError
 
-from treadle.core.errors import ConfigError
+from treadle.core.documents import decode_document
+from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.types import Json
 from treadle.datagen.config.check import find_conflicts
 from treadle.datagen.config.deepfabric.keys import is_deepfabric
@@ -31,16 +32,19 @@ class Loaded(Struct, frozen=True):
     document: Document
     origins: Mapping[KeyPath, KeyPath] = {}
     """The place in the file of each key that was mapped from another one."""
+    changes: Mapping[str, Json] = {}
+    """The values that override the file, by key with dots between sections."""
 
     def error(self, problems: Sequence[Problem]) -> ConfigError:
         """Return the error that lists `problems`, each with the line of its key."""
-        return _error(self.document, self.origins, problems)
+        return _error(self.document, self.origins, self.changes, problems)
 
 
-def load_config(path: str | Path) -> Loaded:
+def load_config(path: str | Path, changes: Mapping[str, Json] | None = None) -> Loaded:
     """Return the configuration in a YAML or JSON file. A file of DeepFabric 4 is accepted too.
 
-    Only the file is looked at: neither models nor the output are needed; see `check_plan`.
+    `changes` override the file, by key such as `generation.num_samples`; paths in them are relative to the current
+    folder. Only the file is looked at: neither models nor the output are needed; see `check_plan`.
     Raises: `ConfigError` that lists all mistakes, each with `file:line`, the key and the nearest known key.
     """
     file = Path(path).expanduser()
@@ -52,16 +56,39 @@ def load_config(path: str | Path) -> Loaded:
         value, origins = mapped.value, mapped.origins
         notes += mapped.notes
         problems += mapped.problems
-    value = _resolve_paths(value, file.parent.absolute())
+    changes = changes or {}
+    value = _apply(_resolve_paths(value, file.parent.absolute()), changes)
     try:
         config = Config.model_validate(value)
     except ValidationError as error:
-        raise _error(document, origins, [*problems, *explain_faults(error, value)]) from None
-    loaded = Loaded(config, notes, file, document, origins)
+        raise _error(document, origins, changes, [*problems, *explain_faults(error, value)]) from None
+    loaded = Loaded(config, notes, file, document, origins, changes)
     problems += find_conflicts(config)
     if problems:
         raise loaded.error(problems)
     return loaded
+
+
+def read_change(text: str) -> tuple[str, Json]:
+    """Return the key and the value in `KEY=VALUE`, where the value is written as in YAML. Raises: `ConfigError`."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"a change is KEY=VALUE, such as generation.num_samples=10, and not {text!r}")
+    return key.strip(), decode_document(value.encode(), f"the value of {key.strip()!r}", is_yaml=True)
+
+
+def _apply(value: dict[str, Json], changes: Mapping[str, Json]) -> dict[str, Json]:
+    """Return `value` with the values of `changes`."""
+    for key, new in changes.items():
+        *sections, last = key.split(".")
+        value = table = dict(value)
+        for name in sections:
+            below = table.get(name)
+            inner: dict[str, Json] = dict(below) if isinstance(below, dict) else {}
+            table[name] = inner
+            table = inner
+        table[last] = new
+    return value
 
 
 def check_plan(config: Config | Loaded, leaves: int | None = None) -> None:
@@ -75,7 +102,7 @@ def check_plan(config: Config | Loaded, leaves: int | None = None) -> None:
     if problems and isinstance(config, Loaded):
         raise config.error(problems)
     if problems:
-        raise ConfigError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+        raise MistakesError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
 
 
 def _read(file: Path) -> tuple[Document, tuple[str, ...]]:
@@ -137,11 +164,18 @@ def _resolve_tool(item: Json, folder: Path) -> Json:
 
 
 def _error(
-    document: Document, origins: Mapping[KeyPath, KeyPath], problems: Iterable[Problem]
+    document: Document,
+    origins: Mapping[KeyPath, KeyPath],
+    changes: Mapping[str, Json],
+    problems: Iterable[Problem],
 ) -> ConfigError:
-    """Return the error that lists `problems` in the order of the file."""
+    """Return the error that lists `problems` in the order of the file, and those of `changes` before them."""
     lines: list[tuple[tuple[int, int], str]] = []
     for problem in problems:
+        key = ".".join(map(str, problem.path))
+        if any(key == name or key.startswith(f"{name}.") for name in changes):
+            lines.append(((0, 0), f"--set {key}: {problem.text}"))
+            continue
         path = find_origin(problem.path, origins)
         key = ".".join(map(str, path))
         place = document.place_of(path) or (0, 0)
@@ -149,7 +183,7 @@ def _error(
     texts = list(dict.fromkeys(text for _, text in sorted(lines)))
     if len(texts) == 1:
         return ConfigError(texts[0])
-    return ConfigError("\n".join([f"{str(document.path)!r} has {len(texts)} mistakes:", *texts]))
+    return MistakesError("\n".join([f"{str(document.path)!r} has {len(texts)} mistakes:", *texts]))
 
 
 def find_origin(path: KeyPath, origins: Mapping[KeyPath, KeyPath]) -> KeyPath:

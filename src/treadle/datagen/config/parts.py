@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, MistakesError
 from treadle.datagen.config.document import Problem
 from treadle.datagen.config.model import Config, Role
 from treadle.models.config.build import split_name
@@ -13,7 +13,6 @@ from treadle.models.config.file import ModelTable
 from treadle.models.config.file import load_config as load_models
 from treadle.models.config.presets import DIALECTS, find_preset
 from treadle.models.protocol import Model
-from treadle.models.wrappers.limiter import Limiter
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -44,7 +43,7 @@ def make_models(config: Config) -> dict[Role, Model]:
     """
     models, problems = try_models(config)
     if problems:
-        raise ConfigError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+        raise MistakesError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
     return models
 
 
@@ -107,5 +106,7 @@ def _make(plan: Plan, file: ModelFile, config: Config, *, needs_keys: bool) -> M
     limiter = None
     if preset is not None:
         server = f"{provider} {table.base_url or ''} {table.api_key_env or ''}"
+        from treadle.models.wrappers.limiter import Limiter
+
         limiter = Limiter.shared(f"generate {server}", is_adaptive=False)
     return file.model_of(table, name=plan.name, limiter=limiter, **options)

@@ -12,6 +12,8 @@ from treadle.core.registry import Registry
 from treadle.core.types import Json
 from treadle.datagen.config.document import KeyPath
 from treadle.datagen.config.model import Config
+from treadle.datagen.quality.duplicates import DuplicateSettings
+from treadle.datagen.quality.registry import DUPLICATES, FILTERS
 from treadle.datagen.scenarios import types
 from treadle.export.exporter import FORMATS
 from treadle.tools.resolve import TOOLSETS
@@ -33,6 +35,7 @@ def schema() -> dict[str, Json]:
     weights = found["Generation"]["properties"]
     for key, name in (("kinds", "Kind"), ("difficulties", "Difficulty")):
         weights[key] |= _as_properties(weights[key], found[name])
+    found["Quality"]["properties"]["filters"] |= _filters(found)
     found["Output"]["properties"]["formats"]["items"] = _names_of(FORMATS, "^[\\w.-]+$")
     toolsets = found["Tools"]["properties"]["use"]["items"]["anyOf"]
     toolsets[:] = [_names_of(TOOLSETS, "."), *[item for item in toolsets if "$ref" in item]]
@@ -100,6 +103,19 @@ def _as_properties(node: dict[str, Any], enum: Mapping[str, Any]) -> dict[str, A
         "properties": {item["const"]: value | {"description": item["description"]} for item in enum["oneOf"]},
         "additionalProperties": False,
     }
+
+
+def _filters(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the properties of `quality.filters`: a description and the settings of each filter."""
+    properties = {}
+    for name in (*FILTERS.names(), DUPLICATES):
+        kind = DuplicateSettings if name == DUPLICATES else FILTERS.load(name).settings_type
+        about = kind if name == DUPLICATES else FILTERS.load(name)
+        settings = kind.model_json_schema()
+        definitions |= settings.pop("$defs", {})
+        text = inspect.cleandoc(about.__doc__ or "")
+        properties[name] = {"description": text, "anyOf": [{"type": "boolean"}, settings]}
+    return {"properties": properties, "additionalProperties": False}
 
 
 def _names_of(registry: Registry[Any], pattern: str) -> dict[str, Any]:

@@ -48,13 +48,19 @@ def user_instructions(spec: SampleSpec, scenario: Scenario) -> str:
     return f"{_USER}\n\n{write_facts(facts)}"
 
 
-_THANKS = re.compile(
-    r"\b(?:thank(?:s| you)|thx|cheers|bye|goodbye|have a (?:nice|good|great))\b", re.IGNORECASE
-)
-_MAX_THANKS_WORDS = 12
+_THANKS = re.compile(r"\b(?:thank(?:s| you)|thx|cheers|bye|goodbye)\b", re.IGNORECASE)
+_COURTESY = """
+a again all and any appreciate bye cheers clear day everything exactly fine for good goodbye great have help
+helpful
+helps i is it just lot many me much my need needed nice no now of ok okay one perfect please really settles so
+sorted
+that that's the then this thank thanks thx to today very was what will wonderful works you your
+"""
+_MAX_OTHER_WORDS = 1
 
 
 def is_farewell(text: str) -> bool:
-    """Return whether a message only thanks or says goodbye."""
-    is_short = len(text.split()) <= _MAX_THANKS_WORDS
-    return is_short and "?" not in text and _THANKS.search(text) is not None
+    """Return whether a message only thanks or says goodbye. It recognises English; otherwise `is_done` counts."""
+    words = re.findall(r"[\w'\u2019]+", text.casefold().replace("\u2019", "'"))
+    others = [word for word in words if word not in _COURTESY.split()]
+    return "?" not in text and _THANKS.search(text) is not None and len(others) <= _MAX_OTHER_WORDS

@@ -14,13 +14,14 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import read_config, read_entries
-from treadle.datagen.dataset.shares import Unions, apportion, assign
+from treadle.datagen.dataset.rows import read_entries
+from treadle.datagen.dataset.settings import read_config
+from treadle.datagen.dataset.shares import SPLIT_NAME, Unions, apportion, assign
 from treadle.datagen.dataset.topics import read_topics
 from treadle.datagen.topics.graph import topic_id
 from treadle.export.exporter import FORMATS
 from treadle.export.files import open_writer
-from treadle.export.parquet import write_parquet
+from treadle.export.parquet import require_arrow, write_parquet
 from treadle.export.rows import Row
 from treadle.export.whole import write_whole
 
@@ -85,12 +86,26 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def find(cls, path: Path) -> "Plan":
-        """Return the plan of a dataset's folder; a plan with one split if it has no configuration.
+        """Return the plan of a dataset's folder: that of its configuration, else the one of the last splits.
 
-        Raises: `ConfigError` if the configuration cannot be read.
+        A dataset with neither has one split. Raises: `ConfigError` if the configuration cannot be read.
         """
-        config = read_config(path)
-        return cls(shares={"train": 1.0}) if config is None else cls.of(config)
+        if (config := read_config(path)) is not None:
+            return cls.of(config)
+        record = _load_record(path)
+        if record is None:
+            return cls(shares={"train": 1.0})
+        formats = tuple(dict.fromkeys(file.format for file in record.files))
+        has_parquet = any(file.name.endswith(".parquet") for file in record.files)
+        return cls(shares=record.shares, formats=formats, seed=record.seed, parquet=has_parquet)
+
+
+class File(Struct, frozen=True):
+    """One file of a split."""
+
+    name: str
+    split: str
+    format: str
 
 
 class _Record(Struct):
@@ -100,7 +115,37 @@ class _Record(Struct):
     shares: dict[str, float]
     topics: dict[str, str]
     """The split of each topic, by id; of rows without a topic, by a hash of what the user asked."""
-    files: list[str] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    """The number of rows of each split."""
+    files: list[File] = field(default_factory=list)
+
+
+class Written(Struct, frozen=True):
+    """What was written the last time."""
+
+    rows: dict[str, int]
+    """The number of rows of each split."""
+    topics: dict[str, int]
+    """The number of topics of each split."""
+    files: tuple[File, ...]
+
+    def by_format(self) -> dict[str, dict[str, str]]:
+        """Return the pattern of the file of each split, by format. Parquet is preferred to JSON lines."""
+        found: dict[str, dict[str, str]] = {}
+        for file in self.files:
+            is_folder = "." not in file.name.removeprefix(f"{file.split}.{file.format}")
+            pattern = f"{file.name}/*.jsonl" if is_folder else file.name
+            found.setdefault(file.format, {})[file.split] = pattern
+        return found
+
+
+def read_written(folder: Path) -> Written:
+    """Return what the splits of a dataset's folder are; nothing if they were not written yet."""
+    if (record := _load_record(folder)) is None:
+        return Written({}, {}, ())
+    counts = Counter(record.topics.values())
+    topics = {name: counts[name] for name in record.shares}
+    return Written(record.rows, topics, tuple(record.files))
 
 
 def write_splits(folder: Path, config: Config) -> Splits:
@@ -122,17 +167,14 @@ def split_rows(path: Path, out: Path, plan: Plan, *, is_fresh: bool = False) -> 
     found = _assign(sizes, unions, plan, {} if record is None else record.topics)
     out.mkdir(parents=True, exist_ok=True)
     files, left_out = _write_files(path, out, plan, found)
-    _replace_record(out, _Record(plan.seed, plan.shares, found, files))
     rows: Counter[str] = Counter()
     groups: Counter[str] = Counter()
     for key, size in sizes.items():
         rows[found[key]] += size
         groups[unions.find(key)] += size
-    wanted, topics, whole = (
-        apportion(sizes.total(), plan.shares),
-        Counter(found.values()),
-        sum(plan.shares.values()),
-    )
+    _replace_record(out, _Record(plan.seed, plan.shares, found, dict(rows), files))
+    wanted, topics = apportion(sizes.total(), plan.shares), Counter(found.values())
+    whole = sum(plan.shares.values())
     return Splits(
         splits=tuple(
             [
@@ -140,7 +182,7 @@ def split_rows(path: Path, out: Path, plan: Plan, *, is_fresh: bool = False) -> 
                 for name, share in plan.shares.items()
             ]
         ),
-        files=tuple(files),
+        files=tuple([file.name for file in files]),
         largest_group=max(groups.values(), default=0),
         kept=0 if record is None else sum(record.topics.get(key) == name for key, name in found.items()),
         left_out=left_out,
@@ -151,10 +193,12 @@ def _check(plan: Plan) -> None:
     """Check that all splits and formats can be written. Raises: `ConfigError`."""
     apportion(0, plan.shares)
     for name in plan.shares:
-        if not name.isidentifier():
+        if not SPLIT_NAME.fullmatch(name):
             raise ConfigError(f"a split cannot be called {name!r}; use letters, digits and underscores")
     for name in plan.formats:
         FORMATS.load(name)
+    if plan.parquet:
+        require_arrow()
 
 
 def key_of(row: Row) -> str:
@@ -219,8 +263,8 @@ def _assign(sizes: Counter[str], unions: Unions, plan: Plan, old: Mapping[str, s
 
 def _write_files(
     path: Path, out: Path, plan: Plan, found: Mapping[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    """Write the rows, and return the names of the files and what they lack."""
+) -> tuple[list[File], dict[str, str]]:
+    """Write the rows, and return the files and what they lack."""
     places = {(split, name): find_place(out, split, name) for split in plan.shares for name in plan.formats}
     places = {key: place for key, place in places.items() if key[0] in set(found.values())}
     refused: dict[str, list[str]] = defaultdict(list)
@@ -236,14 +280,20 @@ def _write_files(
                     writers[split, name].write(entry.row)
                 except ExportError as error:
                     refused[places[split, name].name].append(f"{entry.row_id}: {error}"[:300])
-    files = [place.name for place in places.values()]
+    files = [File(place.name, *key) for key, place in places.items()]
+    lacks = {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
     if plan.parquet:
         for (split, name), place in places.items():
             if place.is_file():
                 target = Folder(out).split(split, name, "parquet")
-                write_parquet(place, target, name)
-                files.append(target.name)
-    return files, {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
+                try:
+                    write_parquet(place, target, name)
+                except ExportError as error:
+                    # The rows are in the JSON lines, so this must not be the end of a long generation.
+                    lacks[target.name] = f"all rows: {error}"
+                else:
+                    files.append(File(target.name, split, name))
+    return files, lacks
 
 
 def find_place(out: Path, split: str, format: str) -> Path:
@@ -252,24 +302,26 @@ def find_place(out: Path, split: str, format: str) -> Path:
     return place.with_suffix("") if FORMATS.load(format).has_own_files else place
 
 
-def _read_record(out: Path, plan: Plan) -> _Record | None:
-    """Return the splits as `out` has them from before; `None` if there are none with this seed and shares."""
+def _load_record(folder: Path) -> _Record | None:
+    """Return the record in a folder; `None` if there is none that can be read."""
     try:
-        record = msgspec.json.decode(Folder(out).splits.read_bytes(), type=_Record)
+        return msgspec.json.decode(Folder(folder).splits.read_bytes(), type=_Record)
     except (OSError, msgspec.DecodeError):
         return None
-    return record if (record.seed, record.shares) == (plan.seed, plan.shares) else None
+
+
+def _read_record(out: Path, plan: Plan) -> _Record | None:
+    """Return the splits as `out` has them from before; `None` if there are none with this seed and shares."""
+    record = _load_record(out)
+    return record if record is not None and (record.seed, record.shares) == (plan.seed, plan.shares) else None
 
 
 def _replace_record(out: Path, record: _Record) -> None:
     """Write the record of the splits, and remove the files that were written before and are not any more."""
-    path = Folder(out).splits
-    try:
-        old = msgspec.json.decode(path.read_bytes(), type=_Record).files
-    except (OSError, msgspec.DecodeError):
-        old = []
-    write_whole([msgspec.json.encode(record)], path)
-    for name in set(old) - set(record.files):
+    before = _load_record(out)
+    write_whole([msgspec.json.encode(record)], Folder(out).splits)
+    old = set() if before is None else {file.name for file in before.files}
+    for name in old - {file.name for file in record.files}:
         gone = out / Path(name).name
         if gone.is_dir():
             rmtree(gone)

@@ -5,12 +5,11 @@ names, in other order or with a few words more, and the agents use the tools in 
 using the tools alone means nothing: different requests are often solved by the same calls.
 """
 
-import sqlite3
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +21,9 @@ from treadle.datagen.quality.protocol import Settings, Verdict
 from treadle.datagen.quality.signatures import MIN_BANDS, Signature, hash_text, make_signature
 from treadle.datagen.quality.transcripts import exchanges, user_words
 from treadle.export.rows import Row
+
+if TYPE_CHECKING:
+    import sqlite3
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -76,7 +78,7 @@ class DuplicateIndex:
     that a key leads to is read and compared. One database must have only one index at a time.
     """
 
-    def __init__(self, connection: sqlite3.Connection, settings: DuplicateSettings | None = None) -> None:
+    def __init__(self, connection: "sqlite3.Connection", settings: DuplicateSettings | None = None) -> None:
         self._connection = connection
         self._settings = settings or DuplicateSettings()
         self._last: tuple[tuple[Message, ...], _Print] | None = None

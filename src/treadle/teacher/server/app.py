@@ -4,6 +4,8 @@ Source: OpenAI API reference, chat completions, 2025.
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +27,21 @@ _ROUTES = {"/v1/chat/completions": "POST", "/v1/models": "GET", "/health": "GET"
 _encode = msgspec.json.Encoder().encode
 
 
+class Failure(StrEnum):
+    """A way in which the server fails on purpose."""
+
+    RATE_LIMIT = "rate_limit"
+    """An answer 429 with Retry-After."""
+    OVERLOADED = "overloaded"
+    """An answer 503."""
+    DROPPED = "dropped"
+    """The connection is closed without an answer."""
+    TRUNCATED = "truncated"
+    """The connection is closed in the middle of the answer."""
+    STALLED = "stalled"
+    """There is no answer for `stall_seconds`, and then the connection is closed."""
+
+
 class ServerSettings(Struct, frozen=True, kw_only=True):
     """The behaviour of the server."""
 
@@ -33,24 +50,34 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     name overrides it."""
     latency_seconds: float = 0.0
     """The time before each completion."""
+    slow_latency_seconds: float = 0.0
+    """The time before the completions that are slow."""
+    slow_share: float = 0.0
+    """The share of completions that are slow."""
     chunk_seconds: float = 0.0
     """The time between the events of a stream."""
     failure_rate: float = 0.0
-    """The share of requests that are answered with 429 or 503 instead of a completion. Each retry is drawn
-    again."""
+    """The share of requests that get a failure instead of a completion. Each retry is drawn again."""
+    failure_kinds: tuple[Failure, ...] = (Failure.RATE_LIMIT, Failure.OVERLOADED)
+    """The kinds of failures, which are equally frequent."""
+    stall_seconds: float = 60.0
+    """How long a request of the kind `stalled` waits."""
     seed: int = 0
-    """The seed of the failures. Each also depends on the request and on the number of its retries."""
+    """The seed of failures and slow completions. They also depend on the request, and failures on the number of its
+    retries."""
 
     def __post_init__(self) -> None:
-        for name in ("mistake_rate", "failure_rate"):
+        for name in ("mistake_rate", "failure_rate", "slow_share"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; give a number from 0 to 1")
-        for name in ("latency_seconds", "chunk_seconds"):
+        for name in ("latency_seconds", "slow_latency_seconds", "chunk_seconds", "stall_seconds"):
             if not 0.0 <= getattr(self, name) < 86_400.0:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; give a number of seconds from 0")
+        if self.failure_rate and not self.failure_kinds:
+            raise ConfigError("failure_kinds is empty; name a kind of failure, or set failure_rate to 0")
 
 
-class Reply(Struct, frozen=True):
+class Reply(Struct):
     """A response before it is sent."""
 
     status: int
@@ -58,8 +85,10 @@ class Reply(Struct, frozen=True):
     """The body, in one piece or as the events of a stream."""
     headers: dict[str, str]
     is_stream: bool = False
-    is_completion: bool = False
-    """True if the response is sent after `latency_seconds`."""
+    delay_seconds: float = 0.0
+    """The time before the response is sent."""
+    failure: Failure | None = None
+    """`dropped`, `truncated` or `stalled` if the response is not sent, or not as a whole."""
 
 
 class OracleApp:
@@ -86,12 +115,25 @@ class OracleApp:
             return _json(
                 200, {"object": "list", "data": [{"id": name, **entry} for name in (ORACLE, TEACHER, ECHO)]}
             )
-        return self._fail(body) or self._complete(body)
+        failure = self._draw_failure(body) if self.settings.failure_rate else None
+        if failure is not None and failure in _REFUSALS:
+            return _REFUSALS[failure]
+        reply = self._complete(body)
+        if reply.status == 200:
+            reply.delay_seconds = self._draw_delay(body)
+            reply.failure = failure
+        return reply
 
-    def _fail(self, body: bytes) -> Reply | None:
-        rate = self.settings.failure_rate
-        if not rate:
-            return None
+    def _draw_delay(self, body: bytes) -> float:
+        """Return the time before a completion."""
+        settings = self.settings
+        if settings.slow_share and fraction(settings.seed, "slow", crc32(body)) < settings.slow_share:
+            return settings.slow_latency_seconds
+        return settings.latency_seconds
+
+    def _draw_failure(self, body: bytes) -> Failure | None:
+        """Return the failure that a request gets; `None` if it gets none."""
+        rate, kinds = self.settings.failure_rate, self.settings.failure_kinds
         key = hash(body)
         attempt = self._failures.pop(key, 0)
         draw = fraction(self.settings.seed, attempt, body.decode("latin-1"))
@@ -100,13 +142,7 @@ class OracleApp:
         if len(self._failures) >= _MAX_REMEMBERED:
             self._failures.clear()
         self._failures[key] = attempt + 1
-        if draw < rate / 2:
-            reply = error_reply(
-                429, "rate limit reached (simulated, see --failure-rate)", "rate_limit_exceeded"
-            )
-            retry = {"Retry-After": "0", "Retry-After-Ms": "20"}
-            return msgspec.structs.replace(reply, headers={**reply.headers, **retry})
-        return error_reply(503, "the server is overloaded (simulated, see --failure-rate)", "server_error")
+        return kinds[int(draw / rate * len(kinds))]
 
     def _complete(self, body: bytes) -> Reply:
         try:
@@ -139,11 +175,11 @@ class OracleApp:
         except msgspec.DecodeError as error:
             return error_reply(400, f"a tool of the request is malformed: {error}", "invalid_body")
         if not asked.stream:
-            return _json(200, to_wire(completion, asked.model), is_completion=True)
+            return _json(200, to_wire(completion, asked.model))
         has_usage = asked.stream_options is not None and asked.stream_options.include_usage
         events = [b"data: %b\n\n" % _encode(item) for item in to_events(completion, asked.model, has_usage)]
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-        return Reply(200, [*events, b"data: [DONE]\n\n"], headers, is_stream=True, is_completion=True)
+        return Reply(200, [*events, b"data: [DONE]\n\n"], headers, is_stream=True)
 
     def _find_oracle(self, name: str) -> OracleModel:
         _, colon, rate = name.partition(":")
@@ -168,9 +204,8 @@ def is_oracle(model: str) -> bool:
     return model.partition(":")[0] == ORACLE
 
 
-def _json(status: int, value: Json, *, is_completion: bool = False) -> Reply:
-    headers = {"Content-Type": "application/json"}
-    return Reply(status, [_encode(value)], headers, is_completion=is_completion)
+def _json(status: int, value: Json) -> Reply:
+    return Reply(status, [_encode(value)], {"Content-Type": "application/json"})
 
 
 def error_reply(status: int, message: str, code: str) -> Reply:
@@ -178,3 +213,18 @@ def error_reply(status: int, message: str, code: str) -> Reply:
     if status == 429 or status >= 500:
         kind = "rate_limit_error" if status == 429 else "server_error"
     return _json(status, {"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+
+def _rate_limit_reply() -> Reply:
+    reply = error_reply(429, "rate limit reached (simulated, see --failure-rate)", "rate_limit_exceeded")
+    return msgspec.structs.replace(
+        reply, headers={**reply.headers, "Retry-After": "0", "Retry-After-Ms": "20"}
+    )
+
+
+_REFUSALS = {
+    Failure.RATE_LIMIT: _rate_limit_reply(),
+    Failure.OVERLOADED: error_reply(
+        503, "the server is overloaded (simulated, see --failure-rate)", "server_error"
+    ),
+}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from treadle.core.errors import ConfigError
-from treadle.teacher.server.app import OracleApp, ServerSettings, error_reply
+from treadle.teacher.server.app import Failure, OracleApp, ServerSettings, error_reply
 from treadle.teacher.server.parser import Head, HttpFault, Parser, encode_chunk, encode_head
 
 _MAX_PENDING_BYTES = 256 * 1024
@@ -100,8 +100,12 @@ class Connection(asyncio.Protocol):
         if is_closing or not head.is_http_11:
             headers["Connection"] = "close" if is_closing else "keep-alive"
         parts = [encode_head(reply.status, headers), *([] if head.method == "HEAD" else pieces)]
-        delay = settings.latency_seconds if reply.is_completion else 0.0
+        delay = reply.delay_seconds
         gap = settings.chunk_seconds if reply.is_stream else 0.0
+        if reply.failure is not None:
+            parts = [] if reply.failure is not Failure.TRUNCATED else _cut(b"".join(parts))
+            delay = settings.stall_seconds if reply.failure is Failure.STALLED else delay
+            is_closing = True
         if delay or gap:
             self._send_later(iter(parts if gap else [b"".join(parts)]), delay, gap, is_closing)
             return
@@ -125,6 +129,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and is_closing:
             self._transport.close()
         self._advance()
+
+
+def _cut(response: bytes) -> list[bytes]:
+    """Return a response without the second half of its body."""
+    head, gap, body = response.partition(b"\r\n\r\n")
+    return [head + gap + body[: len(body) // 2]]
 
 
 class OracleServer:

@@ -1,0 +1,257 @@
+"""The card of a dataset: a README for the Hub, with metadata as YAML and the facts in Markdown.
+
+Only named facts are written. The configuration is not copied, so keys, headers, addresses and the paths of this
+machine cannot get into it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import yaml
+
+import treadle
+from treadle.core.types import Json
+from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.licenses import OTHER, hub_license
+from treadle.datagen.dataset.splits import Written, read_written
+from treadle.datagen.dataset.stats import Stats, collect
+from treadle.engines.ledger import Ledger
+from treadle.export.whole import write_whole
+from treadle.models.config.file import ModelTable
+
+_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+_LARGEST = "1M<n<10M"
+_TAGS = ("synthetic", "tool-use", "function-calling", "agents", "treadle")
+_SETTINGS = ("temperature", "top_p", "max_output_tokens", "seed", "output_mode", "format")
+"""The settings of a model that the card shows."""
+
+
+def write_card(folder: Path, config: Config, stats: Stats | None = None) -> Path:
+    """Write the card of a dataset's folder, after its splits, and return its path.
+
+    `stats` are the statistics of the dataset, if they are there already.
+    Raises: as `read_entries` does; `ConfigError` if no file can be made.
+    """
+    text = make_card(folder, config, collect(folder) if stats is None else stats)
+    write_whole(text.rstrip("\n").encode().split(b"\n"), Folder(folder).card)
+    return Folder(folder).card
+
+
+def make_card(folder: Path, config: Config, stats: Stats, tags: Sequence[str] = ()) -> str:
+    """Return the card as text. `tags` are added to the usual ones."""
+    written = read_written(folder)
+    meta = yaml.safe_dump(_meta(config, stats, written, tags), sort_keys=False, allow_unicode=True)
+    parts = [
+        f"# {_plain(config.name)}",
+        _intro(config, stats),
+        _contents(stats, written),
+        _making(config, stats),
+        _quality(folder, config, stats),
+        _kinds(stats),
+        _licenses(config, stats),
+        _again(config),
+    ]
+    return f"---\n{meta}---\n\n" + "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _meta(config: Config, stats: Stats, written: Written, tags: Sequence[str]) -> dict[str, Json]:
+    meta: dict[str, Json] = {}
+    if config.publish.license:
+        meta["license"] = hub_license(config.publish.license)
+        if meta["license"] == OTHER:
+            meta["license_name"] = config.publish.license
+    if languages := _languages(config):
+        meta["language"] = languages
+    meta["pretty_name"] = config.name
+    meta["size_categories"] = [next((name for size, name in _SIZES if stats.rows < size), _LARGEST)]
+    meta["task_categories"] = ["text-generation"]
+    meta["tags"] = list(dict.fromkeys((*_TAGS, *tags)))
+    meta["configs"] = [
+        {
+            "config_name": format,
+            **({"default": True} if number == 0 else {}),
+            "data_files": [{"split": split, "path": path} for split, path in files.items()],
+        }
+        for number, (format, files) in enumerate(written.by_format().items())
+    ]
+    return {name: value for name, value in meta.items() if value != []}
+
+
+def _languages(config: Config) -> list[str]:
+    """Return the languages that the rows are checked for."""
+    found = config.quality.filters.get("language")
+    if not isinstance(found, dict):
+        return []
+    named: Json = found.get("languages", found.get("language", []))
+    return [item for item in ([named] if isinstance(named, str) else named) if isinstance(item, str)]
+
+
+def _intro(config: Config, stats: Stats) -> str:
+    about = f" about {_plain(config.topics.prompt)!r}" if config.topics.prompt else ""
+    plural = "" if len(stats.tools) == 1 else "s"
+    tools = (
+        f" that use {len(stats.tools):,} tool{plural} in {stats.calls.total:,} calls" if stats.tools else ""
+    )
+    lines = [f"{stats.rows:,} conversations{about}{tools}, made with Treadle {treadle.__version__}."]
+    if stats.from_teacher == stats.rows and stats.rows:
+        lines.append("**All rows were written by Treadle's built-in teacher, and not by a language model.**")
+    elif stats.from_teacher:
+        lines.append(
+            f"**{stats.from_teacher:,} rows were written by Treadle's built-in teacher, and not by a language "
+            "model.**"
+        )
+    if stats.simulated:
+        lines.append(
+            f"**The results of {stats.simulated_calls:,} of the {stats.calls.total:,} tool calls, in "
+            f"{stats.simulated:,} rows, were simulated.** The lineage of a row names them."
+        )
+    elif stats.tools:
+        lines.append(
+            "Every tool result is real: it came from a tool that ran while the conversation was made."
+        )
+    if stats.verified:
+        lines.append(
+            f"{stats.verified:,} of the {stats.with_calls:,} rows with tool calls are verified: the calls were "
+            "made again in a fresh sandbox and gave the recorded results."
+        )
+    return "\n".join(lines)
+
+
+def _contents(stats: Stats, written: Written) -> str:
+    rows = [
+        (split, f"{written.rows.get(split, 0):,}", f"{count:,}") for split, count in written.topics.items()
+    ]
+    text = "## Contents\n\n"
+    if rows:
+        text += "No topic is in two splits.\n\n" if len(rows) > 1 else ""
+        text += _table(("split", "rows", "topics"), rows) + "\n\n"
+    files = [
+        (format, ", ".join(f"`{path}`" for path in files.values()))
+        for format, files in written.by_format().items()
+    ]
+    text += _table(("format", "files"), files) + "\n\n" if files else ""
+    spreads = [
+        (name, f"{spread.mean:,.1f}", f"{spread.quantile(0.5):,}", f"{spread.quantile(1.0):,}")
+        for name, spread in (
+            ("turns", stats.turns),
+            ("steps", stats.steps),
+            ("tool calls", stats.calls),
+            ("characters", stats.chars),
+        )
+    ]
+    text += _table(("per row", "mean", "median", "most"), spreads)
+    tools = [
+        (name, f"{count:,}", f"{stats.tool_errors[name]:,}") for name, count in stats.tools.most_common()
+    ]
+    return text + ("\n\n" + _table(("tool", "calls", "with an error"), tools) if tools else "")
+
+
+def _making(config: Config, stats: Stats) -> str:
+    models = []
+    for role, names in sorted(stats.models.items()):
+        table = getattr(config.models, role, None) or config.models.default
+        settings = "" if not isinstance(table, ModelTable) else _list_settings(table)
+        prices = "; ".join(stats.prices.get(role, Counter()))
+        models += [(role, name, settings, prices, f"{count:,}") for name, count in names.most_common()]
+    generation = config.generation
+    conversation, tools = generation.conversation, config.tools
+    listed = {
+        "conversations": conversation.type
+        + (f", reasoning: {conversation.reasoning}" if conversation.reasoning else ""),
+        "turns": f"{conversation.min_turns} to {conversation.max_turns}",
+        "steps of a turn": f"at most {tools.max_steps}",
+        "calls of a turn": f"at most {tools.max_calls}" if tools.max_calls else "",
+        "topics": f"{config.topics.mode}, {len(stats.topics):,} with rows",
+        "initial files": ", ".join(_names(stats.sources)),
+        "seed": str(config.seed),
+    }
+    cost = "unknown" if stats.rows_without_cost else f"${stats.cost_usd:,.4f}"
+    spent = (
+        f"The rows took {stats.input_tokens:,} input and {stats.output_tokens:,} output tokens (cost: {cost}); "
+        f"rejected samples took {stats.rejected_input_tokens:,} and {stats.rejected_output_tokens:,} more."
+    )
+    return (
+        "## How it was made\n\nFor each topic, a writer invents scenarios against the tools and files that are "
+        "there; a simulated user and an agent with tools talk; filters decide which conversations are kept.\n\n"
+        + _table(("role", "model", "settings", "prices", "rows"), models)
+        + "\n\n"
+        + _table(("setting", "value"), [(name, value) for name, value in listed.items() if value])
+        + f"\n\n{spent}"
+    )
+
+
+def _list_settings(table: ModelTable) -> str:
+    values = {name: getattr(table, name) for name in _SETTINGS}
+    return ", ".join([f"{name} {value}" for name, value in values.items() if value is not None])
+
+
+def _names(sources: Iterable[str]) -> list[str]:
+    """Return the origins of files without the folders of this machine, and tasks without their ids."""
+    names = {Path(name).name if "/" in name else name.partition(":")[0] for name in sources}
+    return [name for name in sorted(names) if name][:20]
+
+
+def _quality(folder: Path, config: Config, stats: Stats) -> str:
+    filters = [*stats.filters, *[name for name in stats.rejections if name not in stats.filters]]
+    rows = [(name, f"{stats.filters[name]:,}", f"{stats.rejections[name]:,}") for name in filters]
+    duplicates = sum(count for name, count in stats.rejections.items() if "duplicate" in name)
+    lines = [
+        f"{stats.rejected:,} samples were rejected, {duplicates:,} of them as duplicates or near-duplicates of a "
+        "row. "
+        f"Rows with the same messages as an earlier row: {stats.duplicates:,}."
+    ]
+    if Folder(folder).ledger.exists():
+        with Ledger(Folder(folder).ledger, is_readonly=True) as ledger:
+            if failed := ledger.counts().failed:
+                lines.append(f"{failed:,} samples failed, for example because a server did not answer.")
+    if config.quality.evaluation_sets:
+        names = [path.name for path in config.quality.evaluation_sets]
+        lines.append(f"No row overlaps with: {', '.join(names)}.")
+    table = _table(("filter", "rows that passed", "samples rejected"), rows)
+    return "## Filters\n\n" + " ".join(lines) + (f"\n\n{table}" if rows else "")
+
+
+def _kinds(stats: Stats) -> str:
+    kinds = [
+        (kind, f"{count:,}", f"{stats.kinds_met[kind]:,}", f"{stats.kinds_shown[kind]:,}")
+        for kind, count in stats.kinds_wanted.most_common()
+    ]
+    if not kinds:
+        return ""
+    return "## Kinds of tool use\n\n" + _table(
+        ("kind", "rows planned for it", "of these, show it", "rows that show it"), kinds
+    )
+
+
+def _licenses(config: Config, stats: Stats) -> str:
+    name = config.publish.license
+    lines = [f"The dataset: {_plain(name)}." if name else "No licence was named for this dataset."]
+    sources = [(source, license) for source, license in config.publish.sources.items()]
+    if sources:
+        lines.append("The sources:\n\n" + _table(("source", "licence"), sources))
+    return "## Licences\n\n" + "\n\n".join(lines)
+
+
+def _again(config: Config) -> str:
+    return (
+        f"## Making it again\n\n```sh\npip install treadle=={treadle.__version__}\n"
+        "treadle generate config.yaml\n```\n\n"
+        f"The configuration is `config.yaml` in the folder of the dataset, with the seed {config.seed}. The plan, "
+        "the personas and the initial files are then the same; what models write can differ. The journal in that "
+        "folder has every request, answer and tool result, and `treadle dataset verify` makes the calls again."
+    )
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(_plain(cell) for cell in line) + " |" for line in lines)
+
+
+def _plain(text: str) -> str:
+    """Return a text in one line that Markdown does not change the meaning of."""
+    line = " ".join(text.split()).replace("\\", "\\\\")
+    for mark in "|<>[]*_" if "`" not in line else "|<>":
+        line = line.replace(mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark])
+    return line
