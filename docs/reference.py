@@ -76,21 +76,113 @@ def _command_tables(_: str) -> str:
             ]
         else:
             assert isinstance(entry, Command)
-            rows.append(
-                f"| `{DUPLICATES}` | the dataset | No row before it asks for the same; see [below](#duplicates). |"
-            )
+            rows.append(f"| `treadle {name}` | {entry.summary} |")
+    return "\n\n".join(
+        f"### {panel}\n\n| command | what it does |\n| --- | --- |\n" + "\n".join(rows)
+        for panel, rows in panels.items()
+    )
+
+
+def _config_tables(_: str) -> str:
+    """Return a table of keys for each section of the configuration of `treadle generate`."""
+    parts = []
+    for path, section in _sections("", schema()):
+        rows = [
+            f"| `{key}` | {_write_type(value)} | {_write_default(value)} | "
+            f"{_join(value.get('description') or _follow(value).get('description', ''))} |"
+            for key, value in section["properties"].items()
+        ]
+        heading = f"### `{path}`\n\n{_join(section.get('description', ''))}\n\n" if path else ""
+        table = "| key | value | default | meaning |\n| --- | --- | --- | --- |\n"
+        parts.append(heading + table + "\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def _sections(path: str, section: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a section of the configuration and those within it, each with its path."""
+    yield path, section
+    for key, value in section["properties"].items():
+        name = f"{path}.{key}" if path else key
+        found = [_follow(item) for item in (value, *value.get("anyOf", ()), value.get("items", {}))]
+        found += [_follow(item) for item in value.get("items", {}).get("anyOf", ())]
+        for inner in found:
+            if "properties" in inner and inner.get("title") and inner is not value and key != "default":
+                if inner["title"] == "ModelTable" and key != "topics":
+                    continue
+                label = "models.ROLE" if inner["title"] == "ModelTable" else name
+                yield from _sections(label, inner)
+
+
+def _follow(node: Any) -> Any:
+    """Return the schema that `node` refers to, or `node` itself."""
+    name = node.get("$ref", "").rpartition("/")[2]
+    found: Any = schema()["$defs"]
+    return found[name] if name else node
+
+
+def _write_type(node: Any) -> str:
+    """Return the values that a schema allows, in words."""
+    if "enum" in node:
+        return ", ".join(f"`{item}`" for item in node["enum"])
+    if "const" in node:
+        return f"`{node['const']}`"
+    if choices := [item for item in node.get("anyOf", ()) if item.get("type") != "null"]:
+        return " or ".join(dict.fromkeys(_write_type(item) for item in choices))
+    if "$ref" in node:
+        return "section"
+    kind = node.get("type", "value")
+    if kind == "array":
+        return f"list of {_write_type(node['items'])}"
+    if kind == "object":
+        return "mapping"
+    return {"string": "text", "boolean": "true or false"}.get(kind, kind)
+
+
+def _write_default(node: Any) -> str:
+    value = node.get("default")
+    return "" if value in (None, "", [], {}) or isinstance(value, dict) else f"`{json.dumps(value)}`"
+
+
+def _format_table(_: str) -> str:
+    """Return a table of the row formats, with what a row loses in each."""
+    rows = []
+    for name in FORMATS.names():
+        found = FORMATS.load(name)
+        text = _join(inspect.getdoc(sys.modules[type(found).__module__]) or "")
+        what = re.split(r"\.(?:\s|$)", text.partition(": ")[2])[0]
+        losses = [loss.value for loss in found.losses if loss not in COMMON_LOSSES]
+        losses += ["the parts named below"] if set(COMMON_LOSSES) <= set(found.losses) else []
+        reasoning = "yes" if found.has_reasoning else "no"
+        rows.append(f"| `{name}` | {what} | {reasoning} | {'; '.join(losses) or 'nothing'} |")
+    head = "| format | contents | reasoning by default | what a row can lose |\n| --- | --- | --- | --- |\n"
+    common = ", ".join(loss.value for loss in COMMON_LOSSES)
+    return f"{head}{chr(10).join(rows)}\n\nThe parts that most formats have no place for are: {common}."
+
+
+def _filter_tables(_: str) -> str:
+    """Return a table of the filters, and one of their settings."""
+    filters = {name: FILTERS.load(name) for name in FILTERS.table}
+    costs = ("the row", "the calls or files", "a model")
+    rows = [
+        f"| `{name}` | {costs[kind.cost]} | {_join(inspect.getdoc(kind) or '')} |"
+        for name, kind in filters.items()
+    ]
+    rows.append(
+        f"| `{DUPLICATES}` | the dataset | No row before it asks for the same; see [below](#duplicates). |"
+    )
     settings = {**{name: kind.settings_type for name, kind in filters.items()}, DUPLICATES: DuplicateSettings}
     lines = [
         f"| `{name}.{key}` | `{json.dumps(field.get_default())}` | {_join(field.description or '')} |"
         for name, kind in settings.items()
         for key, field in kind.model_fields.items()
     ]
-    return (
-        "| filter | looks at | a good row |\n| --- | --- | --- |\n"
-        + "\n".join(rows)
-        + "\n\n### Settings\n\n| setting | default | meaning |\n| --- | --- | --- |\n"
-        + "\n".join(lines)
+    parts = (
+        "| filter | looks at | a good row |\n| --- | --- | --- |",
+        *rows,
+        "\n### Settings\n\n| setting | default | meaning |\n| --- | --- | --- |",
+        *lines,
     )
+    return "\n".join(parts)
 
 
 def _classes(module: ModuleType) -> dict[str, tuple[list[str], str, list[tuple[str, str, str | None, str]]]]:
