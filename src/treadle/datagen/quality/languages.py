@@ -71,12 +71,17 @@ _SCRIPTS = {
 _MIN_SHARE = 0.3
 """The share of a script among the letters from which on it decides. Names in Latin letters are common."""
 
+GERMAN = WORDS["de"] - WORDS["en"]
+"""Frequent words of German, in which all nouns are capitalised. A text with two of them is German."""
+
 LANGUAGES = frozenset([*WORDS, *_SCRIPTS.values()])
 """The codes of the languages that can be told."""
 
 
 def detect_language(text: str) -> str | None:
     """Return the ISO 639-1 code of the language of a text, or `None` if it cannot be told."""
+    if text.isascii():
+        return _detect_by_words(text)
     letters: Counter[str] = Counter([_script(char) for char in text[:5000] if char.isalpha()])
     total = sum(letters.values())
     found: Counter[str] = Counter()
