@@ -7,6 +7,7 @@ from benchmarks import (
     calls,
     common,
     dialects,
+    duplicates,
     files,
     formats,
     growth,
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "python": tools.measure_python,
     "mcp": tools.measure_mcp,
     "parallel": tools.measure_parallel,
+    "duplicates": duplicates.measure,
 }
 
 
