@@ -54,7 +54,7 @@ COMMANDS: dict[str, list[str]] = {
     "tools serve": ["tools", "serve", "--port", "0"],
     "tasks": ["tasks", "files:csv_sum-0001"],
     "doctor": ["doctor"],
-    "demo": ["demo", "--tasks", "1", "--kill-after", "0"],
+    "demo": ["demo", "--rows", "1", "--kill-after", "0"],
     "mock": ["mock", "--port", "0"],
     "completion": ["completion", "bash"],
     "dataset convert": ["dataset", "convert", "rows.jsonl", "--to", "openai"],

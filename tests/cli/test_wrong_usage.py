@@ -38,11 +38,10 @@ export                                     | give the runs, or --all            
 chat --session abc1 --continue             | give --session or --continue, not both             | 2
 tools list --format openai                 | name the tools with --tools                        | 2
 tools serve --spin --mcp http              | leave out both to serve both                       | 2
-demo --tools once.py                       | --tools needs --prompts file                       | 2
-demo --base-url $URL                       | --base-url needs --model                           | 2
 # Wrong types and values out of range
 run hi --max-steps x                       | '--max-steps': 'x' should be a valid integer       | 2
 run hi --max-steps -1                      | greater than or equal to 0                         | 2
+demo --rows 0                              | greater than or equal to 1                         | 2
 run hi --temperature hot                   | '--temperature': 'hot' should be a valid number    | 2
 run hi --in-doubt perhaps                  | 'perhaps' is not one of 'tell', 'ask'              | 2
 run hi $M --extra [                        | --extra '['                                        | 2
@@ -115,7 +114,6 @@ export abc1 --out folder                   | cannot write 'folder': is a directo
 export abc1 --out nothere/x                | cannot write 'nothere/x': no such file             | 2
 export abc1 --format trll                  | did you mean 'trl' or 'treadle'?                   | 2
 demo --out bad.json                        | cannot write to --out 'bad.json': file exists      | 2
-demo --prompts nothere.txt $M              | cannot read --prompts 'nothere.txt': no such file  | 2
 init folder                                | 'folder' exists                                    | 2
 init treadle.json                          | must end with .toml                                | 2
 # Runs, events, calls and tasks that do not exist

@@ -191,7 +191,7 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "demo": Command(
         "treadle.cli.demo.command:demo",
-        "Watch runs being killed, resumed, replayed, exported and verified, all offline.",
+        "Generate training data from a topic, kill that with SIGKILL, go on and verify every row, all offline.",
         _OFFLINE,
     ),
     "mock": Command(

@@ -170,7 +170,7 @@ class _Generation:
         )
         plan = Plan(self._config, leaves, kinds)
         self.progress.wanted = plan.wanted
-        pipeline = Pipeline(self._config, judge=self._models.get("judge"), tools=environments.tools or None)
+        pipeline = Pipeline(self._config, judge=self._models.get("judge"), tools=studio.shared_tools)
         duplicates = None
         if isinstance(pipeline.duplicates, DuplicateSettings):
             duplicates = DuplicateIndex(self._ledger.connection, pipeline.duplicates)

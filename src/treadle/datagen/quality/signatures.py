@@ -56,7 +56,7 @@ _VERB_WORDS = (
     "summarise summarize take tell total translate transfer update upload use verify write in on for from with"
 )
 _VERBS = frozenset(_VERB_WORDS.split())
-"""Words that begin requests before a name. Other words before a name at the beginning are taken for a first name."""
+"""Words that begin requests before a name. Other words before a name at the beginning count as a first name."""
 
 
 class Signature(Struct, frozen=True):
