@@ -1,36 +1,13 @@
 """The generation of datasets: its window, its own work for each row, its memory, and how fast it is resumed."""
 
-import asyncio
-import heapq
-import os
-import resource
-import subprocess
-import sys
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 
-import msgspec
-from pyreqwest.client import Client, ClientBuilder
-
-from benchmarks.bare import HEADERS
-from benchmarks.common import Figure, serving
-from benchmarks.generate_server import draw_latencies, latency
-from treadle.core.events import InferenceCompleted
-from treadle.core.types import Completion, Request
 from treadle.datagen.config.model import Config
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.generate import generate
-from treadle.datagen.progress import Notice, Progress, SampleBegun, SampleEnded
 from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
 from treadle.datagen.topics.store import save_topics
-from treadle.journal.registry import open_journal
-from treadle.models.protocol import Watch
-from treadle.models.wrappers.wrapper import Wrapper
 
 SAMPLES, WINDOW = 1000, 64
 LEAVES = (40, 25)

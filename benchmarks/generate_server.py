@@ -56,7 +56,9 @@ def _send(write: Write, answer: bytes) -> None:
 
 
 def _http(body: bytes) -> bytes:
-    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    return (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    )
 
 
 async def _serve() -> None:

@@ -51,7 +51,7 @@ class Server:
                     reply = error_reply(500, "simulated", "server_error")
                     return replace(reply, headers={**reply.headers, "Retry-After-Ms": "20"})
                 reply = super().answer(method, path, body)
-                outer.answered[body] += reply.is_completion
+                outer.answered[body] += reply.status == 200
                 return reply
 
         self._app = App(ServerSettings(latency_seconds=latency_seconds))
@@ -140,7 +140,9 @@ class Dataset:
         with open_journal(self.path / "journal.db", must_exist=True) as journal:
             for row in rows:
                 kept = load_row(journal, row["lineage"]["run_id"])
-                assert [item.content for item in kept.messages] == [item["content"] for item in row["messages"]]
+                assert [item.content for item in kept.messages] == [
+                    item.get("content", "") for item in row["messages"]
+                ]
 
 
 def ledger_ids(path: Path) -> list[str]:
@@ -148,7 +150,9 @@ def ledger_ids(path: Path) -> list[str]:
     import sqlite3
 
     with sqlite3.connect(path / "ledger.db") as connection:
-        found = connection.execute("SELECT number FROM attempts WHERE status = 'kept' ORDER BY end").fetchall()
+        found = connection.execute(
+            "SELECT number FROM attempts WHERE status = 'kept' ORDER BY end"
+        ).fetchall()
     return [f"s{number:06d}" for (number,) in found]
 
 

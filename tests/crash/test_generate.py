@@ -1,8 +1,8 @@
 """`treadle generate` is killed or interrupted at random times, and the same command goes on.
 
 In the end the number of rows that was asked for is there, no row that was reported is lost, none is doubled, and no
-answer of a model was lost, except those that were in flight when the process was killed. The server fails at three of
-ten requests. The short form kills a few times, the long form 200 times with SIGKILL and 50 times with Ctrl-C.
+answer of a model was lost, except those that were in flight when the process was killed. The server fails at three
+of ten requests. The short form kills a few times, the long form 200 times with SIGKILL and 50 times with Ctrl-C.
 """
 
 import ctypes
@@ -79,7 +79,7 @@ def test_killed_at_random_times(number: int, tmp_path: Path, topics: Any) -> Non
 
 @pytest.mark.parametrize("number", range(25 if IS_FULL else 2))
 def test_interrupted_at_random_times(number: int, tmp_path: Path, topics: Any) -> None:
-    """Ctrl-C once finishes what is in flight, so no answer is lost; twice stops at once. DeepFabric saved nothing."""
+    """Ctrl-C once finishes what is in flight, so no answer is lost; twice stops at once."""
     draw = random.Random(number)
     with Server() as server:
         dataset = Dataset(tmp_path, server.url, SAMPLES, Cli(tmp_path).env)
@@ -100,7 +100,9 @@ def test_the_disk_is_full(dataset: Dataset) -> None:
     """The command says so in one line, and goes on when there is room."""
     failures = 0
     for limit in (200_000, 500_000, 1_000_000):
-        process = start(dataset, lambda limit=limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        process = start(
+            dataset, lambda limit=limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        )
         code = process.wait(120)
         dataset.take_output()
         if code != 0:
@@ -116,9 +118,10 @@ def test_the_folder_cannot_be_written(dataset: Dataset) -> None:
     dataset.path.mkdir()
     dataset.path.chmod(0o555)
     process = start(dataset, _obey_permissions)
-    assert process.wait(120) == 1
+    assert process.wait(120) in (1, 2)
     assert "Traceback" not in dataset.error
-    assert dataset.error.startswith("error: cannot write in "), dataset.error
+    assert dataset.error.startswith("error: "), dataset.error
+    assert str(dataset.path.name) in dataset.error, dataset.error
     dataset.path.chmod(0o755)
     dataset.finish()
 

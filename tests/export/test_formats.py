@@ -157,3 +157,38 @@ def test_each_loss_that_a_format_declares_is_one() -> None:
             losses -= {Loss.ARGUMENTS}
         assert set(find_losses(row, turn(row, name))) == losses
     assert set(find_losses(row, turn(row, "custom"))) == {Loss.CONVERSATION, Loss.TOOLS}
+
+
+def test_ids_that_repeat_in_each_step_are_separated() -> None:
+    def step(text: str) -> list[dict[str, Any]]:
+        call = {"id": "call_0", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        return [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_0", "content": text},
+        ]
+
+    messages = [{"role": "user", "content": "go"}, *step("a"), *step("b"), *step("c")]
+    row = read_row({"messages": messages}, FORMATS.load("openai"))
+    found = [(item.call_id, item.content) for item in row.messages if item.call_id]
+    assert found == [("call_0", "a"), ("call_0-2", "b"), ("call_0-3", "c")]
+    assert [call.call_id for item in row.messages for call in item.tool_calls] == [
+        "call_0",
+        "call_0-2",
+        "call_0-3",
+    ]
+    twice = [{**step("a")[0], "tool_calls": step("a")[0]["tool_calls"] * 2}, step("a")[1], step("b")[1]]
+    with pytest.raises(ExportError, match="the call id 'call_0' is used twice"):
+        read_row({"messages": twice}, FORMATS.load("openai"))
+
+
+def test_an_empty_text_of_arguments_becomes_an_object() -> None:
+    call = ToolCall("c1", "read", "")
+    messages = (
+        Message(Role.USER, "go"),
+        Message(Role.ASSISTANT, "", (call,)),
+        Message(Role.TOOL, "", (), "c1", "read"),
+    )
+    row = Row((*messages, Message(Role.ASSISTANT, "done")), (), Lineage("r", "m", "completed", "h"))
+    for name in ("trl", "sharegpt", "hermes"):
+        assert turn(row, name).messages[1].tool_calls[0].arguments == "{}"
+        assert find_losses(row, turn(row, name)) == (Loss.ARGUMENTS,)

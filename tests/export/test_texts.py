@@ -74,10 +74,10 @@ def test_sharegpt_of_other_programs_is_read() -> None:
                 ("observation", "x"),
                 ("gpt", "y"),
             ],
-            "no result for call_2",
+            "assistant before the results of call_2",
         ),
         ("sharegpt", [("robot", "a")], "unknown tag 'robot'"),
-        ("sharegpt", [("human", "a"), ("function_call", "{")], "JSON"),
+        ("sharegpt", [("human", "a"), ("function_call", "{")], "DecodeError"),
         ("sharegpt", [("human", "a"), ("gpt", "b"), ("gpt", "c")], "two assistant messages in a row"),
         (
             "hermes",
@@ -111,6 +111,13 @@ def test_rows_that_readers_of_sharegpt_would_skip_are_refused() -> None:
             "contains '<tool_call>'",
         ),
         ((row.messages[1], Message(Role.ASSISTANT, "<think>\nno")), "contains '<think>'"),
+        (
+            (
+                row.messages[1],
+                Message(Role.ASSISTANT, "", (ToolCall("c", "a", '{"a":"<tool_call>b</tool_call>"}'),)),
+            ),
+            "contains '<tool_call>'",
+        ),
     ):
         with pytest.raises(ExportError, match=match):
             write(replace(row, messages=messages), "sharegpt")

@@ -260,7 +260,6 @@ async def test_a_tool_that_answers_otherwise_is_a_difference() -> None:
 
     journal_row = await play("Count, please.", [call("count")], "It is 0.", tools=[count])
 
-
     made = VerifiedFilter(VerifiedSettings(), Resources(config=config(), tools=[count]))
     found = await made.check(journal_row)
     assert not found.is_passed

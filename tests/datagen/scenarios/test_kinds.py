@@ -124,6 +124,19 @@ CASES = {
         [user(), *step(("read", "a.pdf", "!cannot")), *step(("convert", "a.pdf", "text")), said("ok")],
         {Kind.RECOVERY},
     ),
+    "an error and an answer found in another way": (
+        [
+            user(),
+            *step(("read", "hints", "!no file")),
+            *step(("search", "milk", "a.txt:1")),
+            said("It is a.txt."),
+        ],
+        {Kind.RECOVERY},
+    ),
+    "an error, another call and a question": (
+        [user(), *step(("read", "hints", "!no file")), *step(LIST), said("There is a.txt. Which one is it?")],
+        {Kind.MISSING_PARAMETER},
+    ),
     "an error in a parallel step": (
         [user(), *step(READ, ("read", "b.txt", "!no file")), *step(("read", "c.txt", "tea")), said("ok")],
         {Kind.CHAINED, Kind.PARALLEL, Kind.RECOVERY},

@@ -135,5 +135,5 @@ async def _write_scenario(
                 failed = Failed(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
                 break
             run = await session.send("\n".join(["The scenario cannot be used. Write it again.", *faults]))
-        bill.add(run)
+        bill.add(run.usage, run.cost_usd)
     return failed or to_scenario(run.value)

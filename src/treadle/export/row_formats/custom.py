@@ -51,7 +51,9 @@ class CustomRows:
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""
-        return _LINEAGE in raw and "run_id" in raw[_LINEAGE]
+        lineage = raw.get(_LINEAGE)
+        is_other = "messages" in raw or "conversations" in raw
+        return not is_other and isinstance(lineage, dict) and "run_id" in lineage
 
 
 FORMAT = CustomRows()
