@@ -9,6 +9,7 @@ from benchmarks import (
     dialects,
     files,
     formats,
+    generate,
     growth,
     limits,
     listing,
@@ -41,6 +42,9 @@ BENCHMARKS = {
     "python": tools.measure_python,
     "mcp": tools.measure_mcp,
     "parallel": tools.measure_parallel,
+    "generate": generate.measure_window,
+    "row": generate.measure_work,
+    "rows": generate.measure_memory,
 }
 
 
