@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: docs demo test test-full fuzz lint types pytest bubblewrap bench clean help
 
 help:
-	@echo "make demo       watch a few hundred runs being killed, resumed, verified and exported"
+	@echo "make demo       from a topic to a verified dataset, killed in the middle and continued, offline"
 	@echo "make test       lint, type checks and tests, in parallel"
 	@echo "make lint       only ruff; make types: only mypy; make pytest: only the tests"
 	@echo "make test-full  also the long tests: every crash point, every task, fuzzing"

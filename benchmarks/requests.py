@@ -4,9 +4,9 @@ A request is a template with an operation, a column, a condition and a subject; 
 these differs. Paraphrases have other numbers and names, clauses in another order, and inserted words.
 """
 
+import math
 import random
 from collections.abc import Sequence
-from itertools import product
 
 from msgspec import Struct
 
@@ -59,6 +59,7 @@ _FOLDERS = ("data", "reports", "archive", "shared")
 _DAYS = _split("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 _FILLERS = ("please", "if you can", "thanks", "quickly", "by the way", "as soon as possible", "carefully")
 _EXTRAS = ("in our shared drive", "for the quarterly review", "as discussed", "with the usual rounding")
+_SLOTS: tuple[Sequence[object], ...] = (_TEMPLATES, _OPERATIONS, _COLUMNS, _CONDITIONS, _SUBJECTS)
 _SYNONYMS = {"add up": "sum", "count": "tally", "average": "mean", "list": "enumerate", "sort": "order"}
 
 
@@ -80,8 +81,7 @@ def make_requests(count: int, share: float, variant: str = "usual", seed: int = 
     """
     draw = random.Random(seed)
     planted = round(count * share)
-    slots = [*product(range(len(_TEMPLATES)), _OPERATIONS, _COLUMNS, _CONDITIONS, _SUBJECTS)]
-    chosen = draw.sample(slots, count - planted)
+    chosen = [_slot(number) for number in draw.sample(range(math.prod(map(len, _SLOTS))), count - planted)]
     sources = set(draw.sample(range(len(chosen)), planted))
     made: list[tuple[float, Request]] = []
     for number, slot in enumerate(chosen):
@@ -91,6 +91,15 @@ def make_requests(count: int, share: float, variant: str = "usual", seed: int = 
             text = _paraphrase(draw, slot, variant)
             made.append((draw.uniform(position, 1), Request(text, number, True)))
     return [request for _, request in sorted(made, key=lambda item: item[0])]
+
+
+def _slot(number: int) -> list[object]:
+    """Return the request with a number: its template, operation, column, condition and subject."""
+    chosen = []
+    for choices in _SLOTS:
+        number, place = divmod(number, len(choices))
+        chosen.append(choices[place])
+    return chosen
 
 
 def _write(draw: random.Random, slot: Sequence[object]) -> str:
@@ -111,7 +120,7 @@ def _clauses(draw: random.Random, slot: Sequence[object]) -> list[str]:
         "day": draw.choice(_DAYS),
         "mail": f"{draw.choice(_NAMES).lower()}@{draw.choice(_LAST).lower()}.org",
     }
-    return [clause.format(**values) for clause in _TEMPLATES[template]]  # type: ignore[index,call-overload]
+    return [clause.format(**values) for clause in template]  # type: ignore[attr-defined]
 
 
 def _paraphrase(draw: random.Random, slot: Sequence[object], variant: str) -> str:

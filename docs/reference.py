@@ -17,9 +17,11 @@ from treadle.cli.table import COMMANDS, Command, Group
 from treadle.core import events, types
 from treadle.core.events import Event
 from treadle.datagen.config.schema import schema
+from treadle.export import FORMATS
+from treadle.export.losses import COMMON_LOSSES
 
 DOCS = Path(__file__).parent
-PAGES = (DOCS / "events.md", DOCS / "cli.md", DOCS / "generate-config.md")
+PAGES = (DOCS / "events.md", DOCS / "cli.md", DOCS / "generate-config.md", DOCS / "rows.md")
 _PLACE = re.compile(r"(<!-- table: (\S+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 
 
@@ -139,6 +141,22 @@ def _write_default(node: Any) -> str:
     return "" if value in (None, "", [], {}) or isinstance(value, dict) else f"`{json.dumps(value)}`"
 
 
+def _format_table(_: str) -> str:
+    """Return a table of the row formats, with what a row loses in each."""
+    rows = []
+    for name in FORMATS.names():
+        found = FORMATS.load(name)
+        text = _join(inspect.getdoc(sys.modules[type(found).__module__]) or "")
+        what = re.split(r"\.(?:\s|$)", text.partition(": ")[2])[0]
+        losses = [loss.value for loss in found.losses if loss not in COMMON_LOSSES]
+        losses += ["the parts named below"] if set(COMMON_LOSSES) <= set(found.losses) else []
+        reasoning = "yes" if found.has_reasoning else "no"
+        rows.append(f"| `{name}` | {what} | {reasoning} | {'; '.join(losses) or 'nothing'} |")
+    head = "| format | contents | reasoning by default | what a row can lose |\n| --- | --- | --- | --- |\n"
+    common = ", ".join(loss.value for loss in COMMON_LOSSES)
+    return f"{head}{chr(10).join(rows)}\n\nThe parts that most formats have no place for are: {common}."
+
+
 def _classes(module: ModuleType) -> dict[str, tuple[list[str], str, list[tuple[str, str, str | None, str]]]]:
     """Return the bases, the docstring and the fields of each class; a field is its name, type, default and text."""
     found = {}
@@ -180,6 +198,7 @@ _TABLES = {
     "type": _type_tables,
     "commands": _command_tables,
     "config": _config_tables,
+    "formats": _format_table,
 }
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""`treadle demo` in a short form."""
+"""`treadle demo` in a short form: a dataset that is killed, continued and verified, and the processes of it."""
 
 import json
 import os
 import shlex
-import shutil
 import signal
 from pathlib import Path
 
+import pytest
 from tests.cli.command import Cli
-from tests.cli.scripted import Script, call_once
 
 
 def _processes_of(folder: Path) -> list[str]:
@@ -23,68 +22,45 @@ def _processes_of(folder: Path) -> list[str]:
     return found
 
 
-def test_runs_are_killed_resumed_replayed_exported_and_verified(cli: Cli) -> None:
-    result = cli("demo", "--tasks", "12", "--kill-after", "4", "--parallel-runs", "6")
+def test_a_dataset_is_killed_continued_and_verified(cli: Cli) -> None:
+    result = cli("demo", "--rows", "12", "--kill-after", "4", "--window", "6")
     assert result.code == 0, result
     assert "kill -9" in result.out
-    assert "interrupted" in result.out
-    assert "12 completed" in result.out
-    assert "12 of 12 exact" in result.out
-    assert "no stored answers were paid for twice" in result.out
+    assert "the same command" in result.out
+    assert "12 of 12" in result.out
+    assert "from before the kill: none lost; no row is there twice" in result.out
+    assert "no answers of a model were paid for twice" in result.out
     assert "\x1b" not in result.out
     assert "✗" not in result.out
-    runs = cli("runs", "--journal", "demo/demo.db", "--json", "--limit", "0").lines
-    assert [run["stop_reason"] for run in runs] == ["completed"] * 12
-    assert all(run["reward"] == 1.0 for run in runs)
-    rows = [json.loads(line) for line in (cli.folder / "demo/rows.jsonl").read_text().splitlines()]
-    # This format cannot express a call whose arguments are not JSON.
-    left_out = 12 - len(rows)
-    assert left_out < 6
-    assert ("left out" in result.out) is bool(left_out)
-    printed = [line.strip() for line in result.out.splitlines() if line.startswith("  treadle ")]
-    ours = [shlex.split(line)[1:] for line in printed if "demo.db" in line or "oracle" in line]
-    assert [words[0] for words in ours] == ["runs", "show", "replay", "run"]
-    codes = [done.code for done in cli.run_all(ours)]
-    assert codes == [0, 0, 1, 0], "a limit of 4 steps changes some run"
-    shutil.rmtree(cli.folder / ".treadle")
-    kinds = [
-        event["type"]
-        for run in runs
-        for event in cli("show", run["run_id"], "--json", "-j", "demo/demo.db").lines
-    ]
-    assert "run_resumed" in kinds
-    assert "run_paused" not in kinds
+    folder = cli.folder / "demo/dataset"
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    infos = [row["lineage"]["sample"] for row in rows]
+    assert len({info["sample_id"] for info in infos}) == 12
+    assert all(info["is_from_teacher"] for info in infos)
+    exported = [*folder.glob("train.openai.jsonl"), *folder.glob("test.openai.jsonl")]
+    assert sum(len(path.read_text().splitlines()) for path in exported) == 12
+    assert "<svg" in (folder / "report.html").read_text()
     assert _processes_of(cli.folder) == []
     assert {path.name for path in cli.folder.iterdir()} - {"state"} == {"demo"}
 
 
-def test_own_model_and_tools(cli: Cli, script: Script) -> None:
-    cli.write("mine.py", 'def shout(text: str) -> str:\n    """Shout."""\n    return text.upper()\n')
-    cli.write("prompts.txt", "one\n\ntwo\nthree\n")
-    server = script(call_once("shout", text="hey"))
-    own = ["--model", "m", "--base-url", server.url, "--tools", "mine.py"]
-    result = cli("demo", *own, "--prompts", "prompts.txt", "--kill-after", "0")
+def test_the_commands_to_try_next_work(cli: Cli) -> None:
+    result = cli("demo", "--rows", "4", "--kill-after", "0")
     assert result.code == 0, result
-    assert "3 completed" in result.out
-    assert "3 of 3 exact" in result.out
-    assert [tool["function"]["name"] for tool in server.requests[0]["tools"]] == ["shout"]
-    assert "--tools needs --prompts" in cli("demo", *own).err
-    assert cli("demo", "--prompts", "prompts.txt").code == 2
-
-
-def test_a_demo_whose_runs_all_fail_says_why(cli: Cli, script: Script) -> None:
-    server = script(lambda body: 401)
-    result = cli("demo", "--model", "m", "--base-url", server.url, "--tasks", "3", "--kill-after", "0")
-    assert result.code == 1, result
-    assert "✗ runs      3 error" in result.out
-    assert "3 of them: " in result.out
-    assert "401" in result.out
-    assert "3 left out, the first because run " in result.out
-    assert "✓ verify" not in result.out
+    assert "kill -9" not in result.out
+    printed = [
+        shlex.split(line.strip())[1:] for line in result.out.splitlines() if line.startswith("  treadle ")
+    ]
+    ours = [words for words in printed if "openai:gpt-5-mini" not in words]
+    assert [words[0] for words in ours] == ["dataset", "dataset", "generate", "run"]
+    assert [done.code for done in cli.run_all(ours)] == [0, 0, 0, 0]
+    assert len((cli.folder / "demo/more/rows.jsonl").read_text().splitlines()) == 20
+    again = cli("demo", "--rows", "2", "--kill-after", "0")
+    assert "2 of 2" in again.out, again
 
 
 def test_interrupt_leaves_no_process(cli: Cli) -> None:
-    process = cli.start("demo", "--tasks", "300", "--parallel-runs", "2")
+    process = cli.start("demo", "--rows", "300", "--window", "2")
     assert process.stdout is not None
     for line in process.stdout:
         if "worker" in line:
@@ -98,7 +74,7 @@ def test_interrupt_leaves_no_process(cli: Cli) -> None:
 
 
 def test_killed_demo_takes_its_processes_along(cli: Cli) -> None:
-    process = cli.start("demo", "--tasks", "300", "--parallel-runs", "2")
+    process = cli.start("demo", "--rows", "300", "--window", "2")
     assert process.stdout is not None
     for line in process.stdout:
         if "worker" in line:
@@ -131,15 +107,18 @@ def _is_alive(pid: int) -> bool:
 
 
 def test_worker_that_fails_says_why(cli: Cli) -> None:
-    own = ["--model", "nobody:m", "--tasks", "2"]
-    result = cli("demo", *own)
+    cli.write("treadle.toml", "[models.broken]\n")
+    result = cli("demo", "--rows", "2")
     assert result.code == 1, result
-    assert "unknown provider 'nobody'" in result.err
+    assert "process" in result.err
+    assert "treadle.toml" in result.err
     assert "Traceback" not in result.err
 
 
-def test_folder_that_cannot_be_written(cli: Cli) -> None:
-    cli.write("taken", "")
+@pytest.mark.parametrize("taken", ["taken", "taken/dataset/mine.txt"])
+def test_folder_that_cannot_be_used(cli: Cli, taken: str) -> None:
+    cli.write(taken, "mine")
     result = cli("demo", "--out", "taken")
     assert result.code == 2, result
-    assert "cannot write to --out 'taken'" in result.err
+    assert "--out 'taken'" in result.err
+    assert (cli.folder / taken).read_text() == "mine"

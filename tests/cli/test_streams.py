@@ -43,9 +43,11 @@ COMMANDS: dict[str, list[str]] = {
     "tools serve": ["tools", "serve", "--port", "0"],
     "tasks": ["tasks", "files:csv_sum-0001"],
     "doctor": ["doctor"],
-    "demo": ["demo", "--tasks", "1", "--kill-after", "0"],
+    "demo": ["demo", "--rows", "1", "--kill-after", "0"],
     "mock": ["mock", "--port", "0"],
     "completion": ["completion", "bash"],
+    "dataset convert": ["dataset", "convert", "rows.jsonl", "--to", "openai"],
+    "dataset pairs": ["dataset", "pairs", "forks.db"],
     "--help": ["--help"],
     "run --help": ["run", "--help"],
     "--version": ["--version"],
@@ -77,6 +79,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     cli("run", "hi", *model, "--run-id", "r")
     cli("run", "hi", *model, "--run-id", "w", "-t", "letter.py", "--approve", "ask")
     cli.write("t.jsonl", cli("export", "t", "--format", "journal").out)
+    cli.write("rows.jsonl", cli("export", "t", "--format", "treadle").out)
+    forks = ["-j", "forks.db", "-q"]
+    cli("run", "--task", "files:csv_sum-0001", "-m", "oracle", "--run-id", "good", *forks)
+    cli("fork", "good", "--at", "8", "-m", "mock:echo", "--run-id", "bad", *forks)
     yield cli, server.url
     server.stop()
 

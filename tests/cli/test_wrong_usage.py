@@ -38,11 +38,10 @@ export                                     | give the runs, or --all            
 chat --session abc1 --continue             | give --session or --continue, not both             | 2
 tools list --format openai                 | name the tools with --tools                        | 2
 tools serve --spin --mcp http              | leave out both to serve both                       | 2
-demo --tools once.py                       | --tools needs --prompts file                       | 2
-demo --base-url $URL                       | --base-url needs --model                           | 2
 # Wrong types and values out of range
 run hi --max-steps x                       | '--max-steps': 'x' should be a valid integer       | 2
 run hi --max-steps -1                      | greater than or equal to 0                         | 2
+demo --rows 0                              | greater than or equal to 1                         | 2
 run hi --temperature hot                   | '--temperature': 'hot' should be a valid number    | 2
 run hi --in-doubt perhaps                  | 'perhaps' is not one of 'tell', 'ask'              | 2
 run hi $M --extra [                        | --extra '['                                        | 2
@@ -66,7 +65,7 @@ run hi -m openai/gpt-5                     | did you mean 'openai:gpt-5'?       
 run hi -m openai:anthropic/claude          | did you mean 'anthropic:claude'?                   | 2
 run hi -m openai:                          | names no model                                     | 2
 run hi -m openai:gpt-5                     | set the environment variable openai_api_key        | 2
-run hi -m openai:gpt-5 -t fils             | did you mean 'files'?                              | 2
+run hi -m openai:gpt-5 -t fils             | did you mean 'files' or                             | 2
 run hi -m oracle                           | pass --task files:csv_sum-0001                     | 2
 run hi -m orcale                           | did you mean 'oracle'?                             | 2
 run --task files:csv_sum-0001 -m oracle:x  | 'x' is not a rate of mistakes                      | 2
@@ -79,7 +78,7 @@ TREADLE_CONFIG=bad.toml run hi -m fast     | 'bad.toml' is not valid toml       
 TREADLE_CONFIG=odd.toml run hi -m fast     | unknown key 'modle', did you mean 'model'?         | 2
 TREADLE_CONFIG=nothere.toml run hi -m fast | which is not a file                                | 2
 # Tools
-run hi $M -t fils                          | unknown toolset 'fils'; did you mean 'files'?      | 2
+run hi $M -t fils                          | unknown toolset 'fils'; did you mean 'files' or     | 2
 run hi $M -t onec.py                       | there is no file 'onec.py'; did you mean 'once.py' | 2
 run hi $M -t bad.py                        | cannot load the file 'bad.py': syntaxerror         | 2
 run hi $M -t raises.py                     | zerodivisionerror: division by zero                | 2
@@ -113,9 +112,8 @@ run hi -m mock:ech                         | did you mean 'mock:echo'?          
 files abc1 --out bad.json                  | 'bad.json' is a file; give a folder                | 2
 export abc1 --out folder                   | cannot write 'folder': is a directory              | 1
 export abc1 --out nothere/x                | cannot write 'nothere/x': no such file             | 2
-export abc1 --format trll                  | did you mean 'trl'?                                | 2
+export abc1 --format trll                  | did you mean 'trl' or 'treadle'?                   | 2
 demo --out bad.json                        | cannot write to --out 'bad.json': file exists      | 2
-demo --prompts nothere.txt $M              | cannot read --prompts 'nothere.txt': no such file  | 2
 init folder                                | 'folder' exists                                    | 2
 init treadle.json                          | must end with .toml                                | 2
 # Runs, events, calls and tasks that do not exist

@@ -1,8 +1,8 @@
 """`treadle generate` is killed or interrupted at random times, and the same command goes on.
 
 In the end the number of rows that was asked for is there, no row that was reported is lost, none is doubled, and no
-answer of a model was lost, except those that were in flight when the process was killed. Three of ten requests
-to the server fail. The short form kills a few times, the long form 200 times with SIGKILL and 50 times with Ctrl-C.
+answer of a model was lost, except those that were in flight when the process was killed. The server fails at three
+of ten requests. The short form kills a few times, the long form 200 times with SIGKILL and 50 times with Ctrl-C.
 """
 
 import ctypes
@@ -79,7 +79,7 @@ def test_killed_at_random_times(number: int, tmp_path: Path, topics: Any) -> Non
 
 @pytest.mark.parametrize("number", range(25 if IS_FULL else 2))
 def test_interrupted_at_random_times(number: int, tmp_path: Path, topics: Any) -> None:
-    """Ctrl-C once finishes what is in flight, so no answer is lost; twice stops at once. DeepFabric lost all."""
+    """Ctrl-C once finishes what is in flight, so no answer is lost; twice stops at once."""
     draw = random.Random(number)
     with Server() as server:
         dataset = Dataset(tmp_path, server.url, SAMPLES, Cli(tmp_path).env)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from typing import Any
 
 import pytest
@@ -9,13 +10,22 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from treadle import ExportError
-from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
+from treadle.core.types import Artifact, Effect, Message, Role, ServerCall, ToolCall, ToolSpec
 from treadle.export import FORMATS, Lineage, Row, encode_row, find_losses, read_row
 from treadle.export.exporter import decode_rows
 from treadle.export.losses import Loss
 
 NAMES = FORMATS.names()
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+FULL = bool(os.environ.get("TREADLE_FULL"))
+SLOW = (HealthCheck.filter_too_much, HealthCheck.too_slow)
+MARKS = [
+    "<think>\n", "\n</think>\n\n", "</think>", "<tool_call>", "</tool_call>", '<tool_call>\n{"name": "a"}',
+    "<tools>", "<tool_response>\n", "\n</tool_response>", "\n</tool_response>\n<tool_response>\n", '["a", "b"]',
+    "; read({})", "Ready to respond to user", "treadle/1", "lineage", "\n", " ",
+]  # fmt: skip
+"""Texts that formats give a meaning to."""
+plain = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+texts = plain | st.lists(plain | st.sampled_from(MARKS), max_size=3).map("".join)
 some = texts.filter(bool)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
@@ -97,7 +107,7 @@ def can_hold(row: Row, name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "custom"])
-@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=1000 if FULL else 60, suppress_health_check=SLOW)
 @given(row=rows())
 def test_a_format_loses_only_what_it_says(name: str, row: Row) -> None:
     assume(can_hold(row, name))
@@ -106,7 +116,7 @@ def test_a_format_loses_only_what_it_says(name: str, row: Row) -> None:
 
 
 @pytest.mark.parametrize("names", [*itertools.permutations(NAMES[:-1], 2)])
-@settings(max_examples=8, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=100 if FULL else 5, suppress_health_check=SLOW)
 @given(row=rows())
 def test_a_row_that_came_from_a_format_keeps_in_another_what_both_keep(
     names: tuple[str, str], row: Row
@@ -123,3 +133,62 @@ def test_a_row_that_came_from_a_format_keeps_in_another_what_both_keep(
 @given(row=rows())
 def test_the_format_treadle_loses_nothing(row: Row) -> None:
     assert turn(row, "treadle") == row
+
+
+def test_each_loss_that_a_format_declares_is_one() -> None:
+    """Write a row that has everything, and compare what is lost with what the formats say."""
+    call = ToolCall("c1", "read", '{ "a": 1.50 }', {"seen": 1})
+    row = Row(
+        (
+            Message(Role.USER, "go", parts=(Artifact("link", uri="http://x/a.png"),)),
+            Message(
+                Role.ASSISTANT, "", (call,), reasoning="Look.", server_calls=(ServerCall("s", "search"),)
+            ),
+            Message(Role.TOOL, "no", (), "c1", "read", True),
+            Message(Role.ASSISTANT, '{"b": 1.50}'),
+        ),
+        TOOLS,
+        Lineage("r", "m", "completed", "h", tool_errors=("c1",)),
+    )
+    for name in NAMES[:-1]:
+        losses = set(FORMATS.load(name).losses)
+        if name in ("sharegpt", "hermes"):
+            # They keep the text of arguments, except for the white space around it and for an empty text.
+            losses -= {Loss.ARGUMENTS}
+        assert set(find_losses(row, turn(row, name))) == losses
+    assert set(find_losses(row, turn(row, "custom"))) == {Loss.CONVERSATION, Loss.TOOLS}
+
+
+def test_ids_that_repeat_in_each_step_are_separated() -> None:
+    def step(text: str) -> list[dict[str, Any]]:
+        call = {"id": "call_0", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        return [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_0", "content": text},
+        ]
+
+    messages = [{"role": "user", "content": "go"}, *step("a"), *step("b"), *step("c")]
+    row = read_row({"messages": messages}, FORMATS.load("openai"))
+    found = [(item.call_id, item.content) for item in row.messages if item.call_id]
+    assert found == [("call_0", "a"), ("call_0-2", "b"), ("call_0-3", "c")]
+    assert [call.call_id for item in row.messages for call in item.tool_calls] == [
+        "call_0",
+        "call_0-2",
+        "call_0-3",
+    ]
+    twice = [{**step("a")[0], "tool_calls": step("a")[0]["tool_calls"] * 2}, step("a")[1], step("b")[1]]
+    with pytest.raises(ExportError, match="the call id 'call_0' is used twice"):
+        read_row({"messages": twice}, FORMATS.load("openai"))
+
+
+def test_an_empty_text_of_arguments_becomes_an_object() -> None:
+    call = ToolCall("c1", "read", "")
+    messages = (
+        Message(Role.USER, "go"),
+        Message(Role.ASSISTANT, "", (call,)),
+        Message(Role.TOOL, "", (), "c1", "read"),
+    )
+    row = Row((*messages, Message(Role.ASSISTANT, "done")), (), Lineage("r", "m", "completed", "h"))
+    for name in ("trl", "sharegpt", "hermes"):
+        assert turn(row, name).messages[1].tool_calls[0].arguments == "{}"
+        assert find_losses(row, turn(row, name)) == (Loss.ARGUMENTS,)

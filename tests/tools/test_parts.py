@@ -24,6 +24,7 @@ from treadle.tools.python import Python
 from treadle.tools.resolve import part_of, parts_of, resolve_tools
 from treadle.tools.shell import Shell
 from treadle.tools.spin import Spin
+from treadle.tools.vfs import VfsToolset
 
 SPEC = ToolSpec(
     "weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}, Effect.PURE
@@ -99,6 +100,7 @@ def test_names(item: Any, name: str) -> None:
 
 TOOLSETS: list[Callable[[], Any]] = [
     lambda: FilesToolset(read_only=True),
+    lambda: VfsToolset(["read_file"]),
     lambda: Python(max_seconds=3.0, name="code"),
     lambda: Mock([SPEC], fixtures={"weather": [{"match": {"city": "Oslo"}, "result": 4}]}, default="echo"),
     lambda: Mock({"tools": [{"name": "weather", "parameters": {}, "response": "fine"}]}),

@@ -82,10 +82,10 @@ def mock(
 ) -> int:
     """Serve models that need no key, to try tools, agents and clients with.
 
-    The model 'oracle' solves the tasks of the task set 'files', and 'teacher' plays all roles in the generation of a
-    dataset. Every other name is a model that makes a tool call for each line 'call NAME {json}' of a message, and
-    repeats a message without such a line. A line 'then' begins the next step; 'say TEXT' gives the final answer.
-    The server speaks OpenAI's chat completions. Ctrl-C stops it.
+    The model 'oracle' solves the tasks of the task set 'files', and 'teacher' plays all roles in the generation of
+    a dataset. Every other name is a model that makes a tool call for each line 'call NAME {json}' of a message,
+    and repeats a message without such a line. A line 'then' begins the next step; 'say TEXT' gives the final
+    answer. The server speaks OpenAI's chat completions. Ctrl-C stops it.
 
     Without a server, use these models as --model mock:teacher and --model mock:echo.
     """

@@ -93,6 +93,16 @@ DATASET = {
     ),
 }
 
+TOPICS = {
+    "build": Command("treadle.cli.topics.build:build", "Build a tree or a graph of topics with a model."),
+    "show": Command("treadle.cli.topics.show:show", "Show the topics of a file as a tree."),
+    "prune": Command("treadle.cli.topics.prune:prune", "Write a new file of topics without some of them."),
+    "import": Command(
+        "treadle.cli.topics.import_:import_topics", "Read topics and write them in another format."
+    ),
+    "draw": Command("treadle.cli.topics.draw:draw", "Draw topics as an SVG picture or a Mermaid diagram."),
+}
+
 _RUN, _INSPECT, _DATA = "Run", "Inspect and export", "Training data"
 _SETUP, _OFFLINE = "Models, tools and tasks", "Try it offline"
 
@@ -136,11 +146,23 @@ COMMANDS: dict[str, Command | Group] = {
     "backup": Command(
         "treadle.cli.backup:backup", "Copy a journal to a new file, also while it is in use.", _INSPECT
     ),
+    "topics": Group(
+        TOPICS,
+        "Build, show, prune, convert and draw the topics of a dataset.",
+        (
+            "treadle topics build --prompt 'Office work with files' --model openai:gpt-5-mini",
+            "treadle topics draw topics.json -o topics.svg",
+        ),
+        _DATA,
+    ),
     "dataset": Group(
         DATASET,
         "Show, count, verify, split, merge and convert datasets, and report on them.",
         ("treadle dataset stats dataset", "treadle dataset show dataset 3"),
         _DATA,
+    ),
+    "publish": Command(
+        "treadle.cli.publish:publish", "Upload a dataset to the Hugging Face Hub or to Kaggle.", _DATA
     ),
     "models": Group(
         MODELS,
@@ -169,7 +191,7 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "demo": Command(
         "treadle.cli.demo.command:demo",
-        "Watch runs being killed, resumed, replayed, exported and verified, all offline.",
+        "Generate training data from a topic, kill that with SIGKILL, go on and verify every row, all offline.",
         _OFFLINE,
     ),
     "mock": Command(

@@ -2,6 +2,7 @@
 
 TreadleError
 ├── ConfigError (ValueError)            an argument or a configuration is wrong
+│   └── MistakesError                   several mistakes, one on each line
 ├── ProviderError (RuntimeError)        a model's server failed
 │   ├── RateLimitError                  429; `retry_after_seconds`
 │   ├── ServerError                     5xx, 529, or an answer that cannot be read
@@ -22,6 +23,7 @@ TreadleError
 │   └── UntrustedError                  the run comes from elsewhere; `demands`
 ├── SandboxError (OSError)              a path outside the root, no such file, …
 ├── ExportError (ValueError)            a row format cannot hold the run
+├── PublishError (RuntimeError)         a service for datasets refused an upload or failed
 ├── FormatError (ValueError)            a text format cannot hold the message
 └── ReplayDivergence (AssertionError)   a decision differs from the journal
 """
@@ -33,6 +35,10 @@ class TreadleError(Exception):
 
 class ConfigError(TreadleError, ValueError):
     """Raised if an argument, a setting or a configuration file cannot be used."""
+
+
+class MistakesError(ConfigError):
+    """Raised if a configuration has several mistakes. The message has a line for each."""
 
 
 class ProviderError(TreadleError, RuntimeError):
@@ -180,6 +186,10 @@ class SandboxError(TreadleError, OSError):
 
 class ExportError(TreadleError, ValueError):
     """Raised if a run cannot be written in the requested row format."""
+
+
+class PublishError(TreadleError, RuntimeError):
+    """A service for datasets refused an upload, or could not be reached."""
 
 
 class FormatError(TreadleError, ValueError):

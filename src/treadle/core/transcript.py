@@ -26,7 +26,8 @@ def check_transcript(messages: Sequence[Message]) -> list[str]:
             if previous is Role.ASSISTANT:
                 faults.append(f"{where}: two assistant messages in a row")
             ids = [call.call_id for call in message.tool_calls]
-            faults += [f"{where}: the call id {item!r} is used twice" for item in ids if item in seen]
+            twice = [item for index, item in enumerate(ids) if item in seen or item in ids[:index]]
+            faults += [f"{where}: the call id {item!r} is used twice" for item in twice]
             faults += [f"{where}: a call without an id" for item in ids if not item]
             seen.update(ids)
             awaited = ids

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import MistakesError
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.parts import make_models
@@ -18,6 +18,7 @@ from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.report.write import write_report
+from treadle.datagen.dataset.settings import write_config
 from treadle.datagen.dataset.splits import write_splits
 from treadle.datagen.plan import Plan
 from treadle.datagen.progress import (
@@ -82,6 +83,7 @@ async def generate(
         contextlib.closing(open_journal(folder.journal)) as journal,
     ):
         _take_up(ledger, config, options)
+        write_config(folder.path, config)
         generation = _Generation(config, folder, ledger, journal, listener, stop or asyncio.Event())
         try:
             end = await generation.run()
@@ -99,7 +101,7 @@ def _take_up(ledger: Ledger, config: Config, options: Options) -> None:
     known = ledger.get("config")
     changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
     if changes and not options.accept_changes:
-        raise ConfigError(
+        raise MistakesError(
             explain_changes(changes, "continue with --accept-changes; rows that are there stay")
         )
     ledger.set("config", msgspec.json.encode(fingerprint(config)).decode())
@@ -168,7 +170,7 @@ class _Generation:
         )
         plan = Plan(self._config, leaves, kinds)
         self.progress.wanted = plan.wanted
-        pipeline = Pipeline(self._config, judge=self._models.get("judge"), tools=environments.tools or None)
+        pipeline = Pipeline(self._config, judge=self._models.get("judge"), tools=studio.shared_tools)
         duplicates = None
         if isinstance(pipeline.duplicates, DuplicateSettings):
             duplicates = DuplicateIndex(self._ledger.connection, pipeline.duplicates)

@@ -15,12 +15,14 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ExportError
+from treadle.core.errors import ExportError, RunNotFoundError
 from treadle.core.types import Json, Message, Role, ToolSpec
 from treadle.export.row_formats.trl import FORMAT
 from treadle.export.rows import Row, load_row, write_tools
 from treadle.journal.protocol import Journal
 
+_PAGE = 1_000
+"""How many runs are listed at a time."""
 OnSkip: TypeAlias = Callable[[str, str], None]
 """A function that is called with the id of a run and the reason why no pair was made of it."""
 
@@ -57,15 +59,13 @@ def find_pairs(
     A run has the value that `values` gives, otherwise its reward. A pair consists of single steps, or, with
     `is_whole`, of everything up to the end of the runs, results of tools included. The values of a pair differ by
     more than `min_gap`.
-
-    Raises: `RunNotFoundError`.
     """
     for family in _find_families(journal, run_ids):
         rows = []
         for run_id in family:
             try:
                 rows.append(load_row(journal, run_id))
-            except ExportError as error:
+            except (ExportError, RunNotFoundError) as error:
                 on_skip(run_id, str(error))
         yield from pair_rows(rows, values=values, is_whole=is_whole, min_gap=min_gap, on_skip=on_skip)
 
@@ -128,15 +128,22 @@ def write_pair(pair: Pair) -> bytes:
 
 def _find_families(journal: Journal, run_ids: Iterable[str] | None) -> list[list[str]]:
     """Return the groups of two or more runs that were forked from each other, directly or not."""
-    parents = {info.run_id: info.parent_run_id for info in journal.runs()}
-    families: dict[str, list[str]] = defaultdict(list)
-    for run_id in parents if run_ids is None else run_ids:
-        root, seen = run_id, {run_id}
-        while (parent := parents.get(root)) is not None and parent not in seen:
-            root = parent
-            seen.add(root)
-        families[root].append(run_id)
-    return [family for family in families.values() if len(family) > 1]
+    parents: dict[str, str] = {}
+    page = journal.runs(limit=_PAGE)
+    while page:
+        parents |= {info.run_id: info.parent_run_id for info in page if info.parent_run_id is not None}
+        page = journal.runs(after=page[-1].run_id, limit=_PAGE)
+    families: dict[str, dict[str, None]] = defaultdict(dict)
+    for run_id in parents:
+        path = [run_id]
+        while (parent := parents.get(path[-1])) is not None and parent not in path:
+            path.append(parent)
+        families[path[-1]] |= dict.fromkeys(reversed(path))
+    wanted = None if run_ids is None else set(run_ids)
+    found = [
+        [run_id for run_id in family if wanted is None or run_id in wanted] for family in families.values()
+    ]
+    return [family for family in found if len(family) > 1]
 
 
 def _key(message: Message) -> object:

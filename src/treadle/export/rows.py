@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 import msgspec
 from msgspec import Struct
@@ -257,8 +258,11 @@ def lineage_with_ids(row: Row) -> Lineage:
 def make_row(messages: Sequence[Message], tools: tuple[ToolSpec, ...], raw_lineage: Json) -> Row:
     """Return the row of messages that were read in a format. Without a lineage, it gets one from its content.
 
+    Some programs count call ids from the beginning in each step; such ids become different ones.
+
     Raises: `ExportError` if the messages break an invariant of transcripts.
     """
+    messages = _separate_ids(messages)
     names = {call.call_id: call.name for message in messages for call in message.tool_calls}
     read = tuple(
         [
@@ -280,3 +284,23 @@ def make_row(messages: Sequence[Message], tools: tuple[ToolSpec, ...], raw_linea
     errors = set(lineage.tool_errors)
     read = tuple([replace(item, is_error=True) if item.call_id in errors else item for item in read])
     return Row(read, tools, replace(lineage, call_ids=()))
+
+
+def _separate_ids(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages with other ids for the calls of later steps whose ids were used before."""
+    ids = call_ids_of(messages)
+    if len(set(ids)) == len(ids):
+        return messages
+    used: set[str] = set()
+    names: dict[str, str] = {}
+    found: list[Message] = []
+    for message in messages:
+        step = {call.call_id for call in message.tool_calls}
+        if message.role is Role.ASSISTANT:
+            names = {}
+            for call_id in step & used:
+                number = next(number for number in count(2) if f"{call_id}-{number}" not in used | step)
+                names[call_id] = f"{call_id}-{number}"
+            used |= step | set(names.values())
+        found += rename_calls([message], names)
+    return found

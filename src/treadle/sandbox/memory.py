@@ -125,13 +125,18 @@ class MemorySandbox:
         sandbox.has_changes = False
         return sandbox
 
-    def copy(self) -> "MemorySandbox":
-        """Return another sandbox with the same files, in constant time. Its first delta reports every file."""
+    def copy(self, *, is_reported: bool = False) -> "MemorySandbox":
+        """Return another sandbox with the same files, in constant time.
+
+        Its first delta reports every file; with `is_reported`, deltas report only what is changed from now on.
+        """
         other = MemorySandbox()
+        other._is_reported, other.has_changes = is_reported, not is_reported
         with self._lock:
             self._is_shared = other._is_shared = True
             other._files, other._folders = self._files, self._folders
-            other._states, other._states_before = dict(self._states), dict.fromkeys(self._states)
+            other._states = dict(self._states)
+            other._states_before = {} if is_reported else dict.fromkeys(self._states)
             other._id = None if self._id is None else self._id.copy()
             other._unidentified = dict(self._unidentified)
         return other
@@ -328,14 +333,22 @@ class SharedFiles(Mapping[str, bytes]):
         """Keep `files`. Raises: `SandboxError` as `MemorySandbox` does."""
         self._sandbox = MemorySandbox(files)
         self._paths = self._sandbox.paths()
-        _ = self._sandbox.snapshot_id
-        self._delta = self._sandbox.copy().take_delta()
+        self._id = FilesId(int(self._sandbox.snapshot_id, 16))
+        self._first = self._sandbox.copy().take_delta()
 
     def open(self) -> MemorySandbox:
         """Return a new sandbox with the files, in a time that does not depend on their number."""
         opened = self._sandbox.copy()
-        opened._first = self._delta
+        opened._first = self._first
         return opened
+
+    def identify(self) -> FilesId:
+        """Return the id of the files, for changes."""
+        return self._id.copy()
+
+    def is_delta(self, delta: FileDelta) -> bool:
+        """Return whether `delta`, which a run began with, has exactly these files."""
+        return self._first is not None and delta == self._first[0]
 
     def __getitem__(self, path: str) -> bytes:
         try:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from treadle.tools.python import Python
     from treadle.tools.shell import Shell
     from treadle.tools.spin import Spin
+    from treadle.tools.vfs import VfsToolset
 
 _WHERE = {
     "FilesToolset": "treadle.tools.files",
@@ -24,6 +25,7 @@ _WHERE = {
     "Python": "treadle.tools.python",
     "Shell": "treadle.tools.shell",
     "Spin": "treadle.tools.spin",
+    "VfsToolset": "treadle.tools.vfs",
 }
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "Python",
     "Shell",
     "Spin",
+    "VfsToolset",
 ]
 
 

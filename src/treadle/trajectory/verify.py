@@ -33,7 +33,7 @@ from treadle.journal.protocol import Journal
 from treadle.loop.outbox import Collected
 from treadle.loop.results import failed
 from treadle.loop.workbench import Order, Workbench, read_call
-from treadle.sandbox.memory import FilesId, MemorySandbox
+from treadle.sandbox.memory import FilesId, MemorySandbox, SharedFiles
 from treadle.tools.context import ToolContext
 from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike
@@ -94,14 +94,20 @@ class Verification(Struct, frozen=True):
 
 
 async def verify_run(
-    journal: Journal, run_id: str, tools: Iterable[ToolLike] | None = None, *, trust: bool = False
+    journal: Journal,
+    run_id: str,
+    tools: Iterable[ToolLike] | None = None,
+    *,
+    trust: bool = False,
+    files: SharedFiles | None = None,
 ) -> Verification:
     """Make a run's `pure` and `idempotent` calls again, in order, and compare results and files.
 
     The implementations are `tools`, then the tools that the run's agent specs name, then the built-in toolsets;
     calls of other tools are skipped. `ToolSpec.may_differ` says which differences are allowed.
     Calls with simulated results are skipped too. `trust` records that a run which comes from elsewhere is trusted;
-    without it, such a run is verified only if its tools work in memory.
+    without it, such a run is verified only if its tools work in memory. If the run began with exactly `files`, they
+    are not read from the journal.
 
     Raises: `RunNotFoundError`; `UntrustedError` that names what the tools of a run from elsewhere would do.
     """
@@ -110,7 +116,7 @@ async def verify_run(
         if demands := await asyncio.to_thread(_demands_of, journal, run_id, tools):
             raise UntrustedError(f"run {run_id!r}", demands)
         tools = ["files"]
-    return await _Verifier(journal, run_id, tools, is_trusted=is_trusted).verify()
+    return await _Verifier(journal, run_id, tools, files, is_trusted=is_trusted).verify()
 
 
 def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> tuple[str, ...]:
@@ -174,8 +180,15 @@ class _Attempt(Struct):
 
 class _Verifier:
     def __init__(
-        self, journal: Journal, run_id: str, tools: Iterable[ToolLike] | None, *, is_trusted: bool
+        self,
+        journal: Journal,
+        run_id: str,
+        tools: Iterable[ToolLike] | None,
+        files: SharedFiles | None,
+        *,
+        is_trusted: bool,
     ) -> None:
+        self._files = files
         self._journal = journal
         self._run_id = run_id
         self._given = () if tools is None else resolve_tools(tools)
@@ -208,7 +221,7 @@ class _Verifier:
     async def verify(self) -> Verification:
         for event in self._journal.read(self._run_id):
             if isinstance(event.body, e.SnapshotTaken):
-                self._identify(event.body.delta)
+                self._identify(event.body)
             advance(self._state, event.body)
             await self._take(event.seq, event.body)
         await self._compare_group(is_whole=False)
@@ -225,7 +238,7 @@ class _Verifier:
         if isinstance(body, e.RunStarted) or (isinstance(body, e.RunResumed) and body.agent is not None):
             self._toolbox = Toolbox(self._implement(self._state.tools), self._state.policy)
         if isinstance(body, e.SnapshotTaken) and self._state.turn == 0:
-            self._adopt_snapshot()
+            self._begin(body.delta)
         elif isinstance(body, e.InferenceCompleted):
             for call in body.completion.message.tool_calls:
                 self._calls[call.call_id] = call, body.completion.finish_reason
@@ -274,9 +287,19 @@ class _Verifier:
             self._state.files, self._journal.read_stored, self._state.tool_states
         )
 
-    def _identify(self, delta: FileDelta) -> None:
+    def _begin(self, delta: FileDelta) -> None:
+        """Open a sandbox with the files that the run began with."""
+        if self._files is not None and self._files.is_delta(delta):
+            self._sandbox = self._files.open()
+        else:
+            self._adopt_snapshot()
+
+    def _identify(self, body: e.SnapshotTaken) -> None:
         """Update the id of the recorded files, before the state is updated."""
-        files = self._state.files
+        files, delta = self._state.files, body.delta
+        if self._state.snapshot_id is None and self._files is not None and self._files.is_delta(delta):
+            self._recorded_id = self._files.identify()
+            return
         for path, digest in (*delta.changed.items(), *dict.fromkeys(delta.deleted).items()):
             self._recorded_id.change(path, files.get(path), digest)
 
@@ -300,7 +323,7 @@ class _Verifier:
 
     async def _attempt(self, recorded: Sequence[tuple[int, ToolResult]], *, is_whole: bool) -> _Attempt:
         """Make calls again, one after another in the given order, in a copy of the sandbox."""
-        attempt = _Attempt(self._sandbox.copy())
+        attempt = _Attempt(self._sandbox.copy(is_reported=True))
         inner = _InnerCalls(self, attempt)
         bench = Workbench(
             self._toolbox, run_id=self._run_id, sandbox=attempt.sandbox, decide_inner=inner.decide

@@ -9,6 +9,7 @@ from tests.loop.workbench import make_call
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Role
+from treadle.datagen.config.estimate import wanted_rows
 from treadle.datagen.config.load import Loaded, check_plan, load_config
 from treadle.datagen.config.parts import make_models
 from treadle.datagen.conversations.make import make_sample
@@ -321,7 +322,8 @@ def test_defaults_are_deepfabrics(tmp_path: Path) -> None:
     assert config.models.default == ModelTable(model="openai:gpt-4o", temperature=0.2)
     assert config.generation.conversation.type == "basic"
     assert config.generation.instructions == "Write."
-    assert len([note for note in loaded.notes if "default" in note]) >= 3
+    assert config.generation.num_samples == 3, "one sample for each of 1,000 topics would be expensive"
+    assert len([note for note in loaded.notes if "DeepFabric's default" in note]) == 6
 
 
 def test_the_address_of_an_openai_server_is_used(tmp_path: Path) -> None:
@@ -391,3 +393,10 @@ def test_a_file_from_before_version_4_is_refused_with_the_new_names(tmp_path: Pa
     assert "from before DeepFabric 4" in found
     assert "config.yaml:2: topic_tree is now topics with mode: tree; topic_prompt is prompt" in found
     assert "config.yaml:3: data_engine is now generation" in found
+
+
+def test_the_number_of_samples_is_the_number_of_rows(tmp_path: Path) -> None:
+    """The reference system multiplied it by the size of a batch: 4 samples in batches of 3 were 12."""
+    loaded = load(tmp_path, small(output={"num_samples": 4, "batch_size": 3}))
+    assert wanted_rows(loaded.config, leaves=2) == 4
+    assert any("which DeepFabric before 4.10 multiplied by batch_size" in note for note in loaded.notes)

@@ -14,11 +14,14 @@ from treadle.datagen.config.estimate import (
     estimate,
     expected_leaves,
     measure,
+    measure_folder,
     wanted_rows,
 )
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.parts import try_models
+from treadle.datagen.dataset.folder import Folder
 from treadle.journal.memory import MemoryJournal
+from treadle.journal.registry import open_journal
 
 PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 10.0}
 
@@ -90,22 +93,32 @@ def test_costs_come_from_prices_and_are_unknown_without_one() -> None:
     assert plan.cost_usd is not None, "the plan of a configuration needs no keys"
 
 
-async def test_measured_runs_take_the_place_of_assumptions() -> None:
-    journal = MemoryJournal()
-    for number in range(6):
-        agent = Agent(ScriptedModel(["a" * 400]), journal=journal)
-        await agent.run("x" * 40, run_id=f"s{number}-1", metadata={"part": "sample"})
-    await Agent(ScriptedModel(["no"]), journal=journal).run("x", run_id="t", metadata={"part": "topic"})
-    measured = measure(journal, kept=50, tried=60)
+async def test_measured_runs_take_the_place_of_assumptions(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    assert measure_folder(folder) == (None, 0)
+    folder.rows.write_text("{}\n" * 50)
+    folder.rejected.write_text("{}\n" * 10)
+    with open_journal(folder.journal) as journal:
+        for number in range(10):
+            agent = Agent(ScriptedModel(["a" * 400]), journal=journal)
+            await agent.run("x" * 40, run_id=f"s{number}-1", metadata={"part": "sample"})
+        for number in range(5):
+            agent = Agent(ScriptedModel(["b" * 40]), journal=journal)
+            await agent.run("x" * 40, run_id=f"s{number}-1-user", metadata={"part": "user"})
+        agent = Agent(ScriptedModel(["no"]), journal=journal)
+        await agent.run("x", run_id="t", metadata={"part": "topic"})
+        info = next(run for run in journal.runs() if run.run_id == "s0-1")
+    measured, kept = measure_folder(folder)
+    assert kept == 50
     assert measured is not None
-    assert [*measured.loads] == ["agent"], "a single run of a role is no measurement"
-    plan = estimate(make(generation={"num_samples": 100}), 10, measured=measured, kept=50)
+    assert [*measured.loads] == ["agent", "user"], "a single run of a role is no measurement"
+    plan = estimate(make(generation={"num_samples": 100}), 10, measured=measured, kept=kept)
     assert (plan.rows, plan.samples) == (50, 60)
-    agent = role_of(plan, "agent")
-    info = journal.runs()[0]
-    assert agent.is_measured
+    agent_part, user_part = role_of(plan, "agent"), role_of(plan, "user")
+    assert agent_part.is_measured
     assert not role_of(plan, "scenarios").is_measured
-    assert (agent.calls, agent.output_tokens) == (60, 60 * info.output_tokens)
+    assert (agent_part.calls, agent_part.output_tokens) == (60, 60 * info.output_tokens)
+    assert user_part.calls == 30, "every second conversation had further turns"
     assert plan.spread < estimate(make(), 10).spread
     assert not any("a conversation has" in text for text in plan.assumptions)
     assert measure(MemoryJournal()) is None

@@ -111,6 +111,9 @@ def test_models_whose_servers_take_no_seed_get_none(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
     model = make_models(make({"default": "anthropic:claude-sonnet-4-5"}, seed=7))["agent"]
     assert "seed" not in (part_of(model).settings or {})
+    table = {"model": "vllm:m", "base_url": "http://localhost:1/v1", "seed": 3}
+    model = make_models(make({"default": table}, seed=7))["agent"]
+    assert (part_of(model).settings or {})["seed"] == 3, "a model's own seed is used"
 
 
 async def test_the_base_url_of_a_server_is_asked() -> None:

@@ -251,6 +251,9 @@ async def test_feedback_reaches_the_writer_and_the_agent_and_not_the_row():
     assert first.row.lineage.sample is not None
     assert first.row.lineage.sample.instructions is None
     assert made.run_id == "s000001-2"
+    both = first.usage.total_tokens + made.usage.total_tokens
+    info = made.row.lineage.sample
+    assert info.input_tokens + info.output_tokens == both > made.usage.total_tokens
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from treadle import ScriptedModel
 from treadle.core.types import OutputMode, Request, Role
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.project import find_missing_thought
+from treadle.models import FormatModel
 from treadle.models.scripted import call
 
 WEATHER = {
@@ -143,3 +144,16 @@ async def test_an_agent_with_tools_answers_in_the_users_own_schema():
         '{"city": "milk", "degrees": 3}',
     ]
     assert len(made.row.tools) > 3
+
+
+async def test_a_model_that_writes_its_calls_as_text_gives_the_same_rows():
+    """The format is a setting of the model. The row has real calls, and the thought beside them."""
+    text = 'I read it.\n<tool_call>\n{"name": "read_file", "arguments": {"file_path": "notes.txt"}}\n</tool_call>'
+    inner = ScriptedModel([text, "It says milk."])
+    studio = make_studio(NOTES, models={"agent": FormatModel(inner, "hermes")})
+    made = await make_sample(studio, spec())
+    assert made.row is not None
+    assert inner.requests[0].tools == ()
+    step = made.row.messages[2]
+    assert (step.content.strip(), step.tool_calls[0].name) == ("I read it.", "read_file")
+    assert texts(made.row.messages)[2:] == ["milk", "It says milk."]

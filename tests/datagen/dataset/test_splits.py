@@ -2,8 +2,8 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,9 @@ from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.shares import Unions, apportion, assign
 from treadle.datagen.dataset.splits import Plan, Splits, split_rows, write_splits
 from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
-from treadle.export import read_rows
+from treadle.datagen.topics.store import save_topics
+from treadle.export import FORMATS, Row, read_rows
+from treadle.export.exporter import Column
 from treadle.export.files import read_objects
 
 SHARES = {"train": 0.8, "test": 0.2}
@@ -116,11 +118,18 @@ def test_a_subtopic_of_a_topic_with_rows_stays_with_it(tmp_path: Path) -> None:
 
 def test_cross_links_of_the_topics_count_too(tmp_path: Path) -> None:
     source = made.plain_folder(tmp_path / "d", 40, leaves=4)
-    ids = [topic_id(made.path_of(number)) for number in range(4)]
-    topics = {key: Topic(topic_id=key, text=key, path=("Shop", key)) for key in ids}
-    topics[ids[0]].parents = [ids[3]]
-    graph = TopicGraph(root_id=ids[0], topics=topics)
-    Folder(source).topics.write_bytes(msgspec.json.encode(graph))
+    leaves = [made.path_of(number) for number in range(4)]
+    paths = dict.fromkeys(path[:length] for path in leaves for length in (1, 2, 3))
+    ids = {path: topic_id(path) for path in paths}
+    topics = {
+        key: Topic(topic_id=key, text=path[-1], path=path, parents=[ids[path[:-1]]] if path[1:] else [])
+        for path, key in ids.items()
+    }
+    for path, key in ids.items():
+        topics[key].children = [ids[other] for other in paths if other[:-1] == path]
+    topics[ids[leaves[0]]].parents.append(ids[leaves[3]])
+    graph = TopicGraph(root_id=ids["Shop",], topics=topics)
+    save_topics(graph, Folder(source).topics)
     assert split_rows(source, tmp_path / "out", PLAN).largest_group == 20
 
 
@@ -143,6 +152,34 @@ def test_parquet_has_the_same_rows(tmp_path: Path) -> None:
     splits = write_splits(source, config)
     assert splits.files == ("train.trl.jsonl", "train.trl.parquet")
     assert len(list(read_objects(source / "train.trl.parquet", "trl"))) == 6
+
+
+def test_a_row_that_arrow_cannot_hold_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are written as JSON lines first, so an error of Arrow after all the work loses no row."""
+    pytest.importorskip("pyarrow")
+    source = made.plain_folder(tmp_path / "d", 6)
+    monkeypatch.setitem(FORMATS.table, "bad", "tests.datagen.dataset.test_splits:BAD")
+    plan = Plan(shares={"train": 1.0}, formats=("bad", "trl"), parquet=True)
+    splits = split_rows(source, source, plan)
+    assert splits.files == ("train.bad.jsonl", "train.trl.jsonl", "train.trl.parquet")
+    assert splits.left_out["train.bad.parquet"].startswith("all rows: ")
+    assert len((source / "train.bad.jsonl").read_bytes().splitlines()) == 6
+
+
+class Bad:
+    """A format whose rows do not have the columns that it names."""
+
+    has_reasoning = False
+    has_own_files = False
+    losses = ()
+    columns: ClassVar = {"messages": Column.INTEGER}
+    aliases = frozenset[str]()
+
+    def write(self, row: Row, *, with_reasoning: bool) -> dict[str, str]:
+        return {"messages": "not a number", "other": "x"}
+
+
+BAD = Bad()
 
 
 def test_a_format_with_a_file_for_each_row_gets_a_folder(tmp_path: Path) -> None:

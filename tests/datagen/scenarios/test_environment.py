@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.datagen.conversations.cast import SCENARIO, Cast, facts_of, make_studio, spec, texts, think
+from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, facts_of, make_studio, spec, texts, think
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
@@ -101,7 +101,39 @@ def test_shared_files_behave_like_files_of_their_own():
         sandbox.write("new.txt", b"before the first delta")
         sandbox.write_state("tool", b"state")
     assert early.take_delta() == later.take_delta()
+    changed = shared.open()
+    changed.delete("d/b.txt")
+    delta = changed.take_delta()
+    assert delta is not None
+    assert set(delta[0].changed) == {"a.txt"}
     assert dict(shared) == files
+
+
+def test_a_copy_reports_all_files_or_only_later_changes():
+    sandbox = MemorySandbox({"a.txt": b"one", "b.txt": b"two"})
+    sandbox.write_state("tool", b"state")
+    whole, rest = sandbox.copy(), sandbox.copy(is_reported=True)
+    assert rest.take_delta() is None
+    assert rest.snapshot_id == whole.snapshot_id == sandbox.snapshot_id
+    for copied in (whole, rest):
+        copied.write("a.txt", b"changed")
+    first, later = whole.take_delta(), rest.take_delta()
+    assert first is not None
+    assert later is not None
+    assert set(first[0].changed) == {"a.txt", "b.txt"}
+    assert set(later[0].changed) == {"a.txt"}
+    assert (set(first[0].states), set(later[0].states)) == ({"tool"}, set())
+
+
+async def test_verification_uses_the_files_at_hand_only_if_the_run_began_with_them():
+    studio = make_studio(NOTES)
+    made = await make_sample(studio, spec())
+    right, wrong = made.environment.files, SharedFiles({"notes.txt": b"other"})
+    assert isinstance(right, SharedFiles)
+    for files in (right, wrong, None):
+        verified = await verify_run(studio.journal, made.run_id, files=files)
+        assert verified.is_verified
+    assert right == {"notes.txt": b"milk"}
 
 
 async def test_every_run_records_all_files(folder: Path):

@@ -1,7 +1,7 @@
 """`treadle dataset convert`: rows from one format to another."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -78,6 +78,26 @@ def convert(
 
     A row that cannot be read or written is left out and counted, with the reason.
     """
+    source = _find(source, out, is_json=is_json)
+    found = from_ if from_ is not None else detect_format(source, advice="give --from with one of")
+    conversion = _Conversion(found, to, has_reasoning)
+    with ExitStack() as stack:
+        advance = stack.enter_context(bar("converting", None, is_json=out is None))
+        if out is None:
+            print_lines(conversion.lines(source, advance))
+        else:
+            writer = stack.enter_context(open_writer(to, out, with_reasoning=has_reasoning))
+            for row in conversion.rows(source, advance):
+                writer.write(row)
+    if is_json:
+        print_json(conversion.report())
+    else:
+        conversion.print_notes(to, out)
+    return ExitCode.FAILED if conversion.refused else ExitCode.DONE
+
+
+def _find(source: Path, out: Path | None, *, is_json: bool) -> Path:
+    """Return the file or folder to read. Raises: `ConfigError` if it does not exist, or is the one to write."""
     if source.is_dir() and Folder(source).rows.exists():
         source = Folder(source).rows
     if not source.exists():
@@ -86,26 +106,7 @@ def convert(
         raise ConfigError(f"--out {str(out)!r} is the file to read; name another file")
     if is_json and out is None:
         raise ConfigError("--json prints the counts on standard output; give --out for the rows")
-    found = from_ if from_ is not None else detect_format(source, advice="give --from with one of")
-    conversion = _Conversion(found, to, has_reasoning)
-    with ExitStack() as stack:
-        advance = stack.enter_context(bar("converting", None, is_json=out is None))
-        if out is None:
-            print_lines(
-                encode_row(row, conversion.to, with_reasoning=has_reasoning)
-                for row in conversion.read(source)
-                if not advance("")
-            )
-        else:
-            writer = stack.enter_context(open_writer(to, out, with_reasoning=has_reasoning))
-            for row in conversion.read(source):
-                writer.write(row)
-                advance("")
-    if is_json:
-        print_json(conversion.report())
-    else:
-        conversion.print_notes(found, to, out)
-    return ExitCode.FAILED if conversion.refused else ExitCode.DONE
+    return source
 
 
 class _Conversion:
@@ -121,8 +122,13 @@ class _Conversion:
         self._unread: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
 
-    def read(self, source: Path) -> Iterator[Row]:
-        """Yield the rows that can be written, and count what they lose."""
+    def lines(self, source: Path, on_done: Callable[[str], None]) -> Iterator[bytes]:
+        """Yield the rows that can be written, as lines of the other format."""
+        for row in self.rows(source, on_done):
+            yield encode_row(row, self.to, with_reasoning=self._has_reasoning)
+
+    def rows(self, source: Path, on_done: Callable[[str], None]) -> Iterator[Row]:
+        """Yield the rows that can be written, and count what they lose. `on_done` is called after each."""
         for place, raw in read_objects(source, self.name):
             try:
                 row = read_row(raw, self.from_)
@@ -136,6 +142,7 @@ class _Conversion:
             self._losses.update([loss.value for loss in find_losses(row, back)])
             self._written += 1
             yield row
+            on_done(place)
 
     def _rewrite(self, row: Row) -> dict[str, object] | None:
         try:
@@ -156,10 +163,10 @@ class _Conversion:
             "left_out": self.refused,
         }
 
-    def print_notes(self, from_: str, to: str, out: Path | None) -> None:
+    def print_notes(self, to: str, out: Path | None) -> None:
         """Print what was lost and left out."""
         for what, count in self._unread.most_common():
-            print_note(f"{write_count(count, 'row')} lost {what}, which is not read from {from_}")
+            print_note(f"{write_count(count, 'row')} lost {what}, which is not read from {self.name}")
         for what, count in self._losses.most_common():
             print_note(f"{write_count(count, 'row')} lost {what}")
         for place, why in list(self.refused.items())[:_MAX_LISTED]:
@@ -169,7 +176,7 @@ class _Conversion:
                 f"and {write_count(len(self.refused) - _MAX_LISTED, 'more row')} left out for such reasons"
             )
         where = "" if out is None else f" to {str(out)!r}"
-        print_note(f"{write_count(self._written, 'row')} converted from {from_} to {to}{where}")
+        print_note(f"{write_count(self._written, 'row')} converted from {self.name} to {to}{where}")
 
 
 def _decode(data: bytes, has_own_files: bool) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """`treadle dataset split`: the rows by split and format, so that no topic is in two splits."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec.structs import replace
@@ -12,7 +12,9 @@ from treadle.cli.options.datasets import DatasetPath, Formats, read_shares
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import print_json, print_note, stdout, write_count
 from treadle.core.errors import ConfigError
-from treadle.datagen.dataset.splits import Plan, Splits, split_rows
+
+if TYPE_CHECKING:
+    from treadle.datagen.dataset.splits import Plan, Splits
 
 EXAMPLES = (
     "treadle dataset split dataset --splits train=0.9,test=0.1",
@@ -44,6 +46,8 @@ def split(
     The shares are met as exactly as the topics allow. A topic keeps its split when rows are added later. Without
     --splits, --format and --seed, those of the dataset's configuration apply.
     """
+    from treadle.datagen.dataset.splits import split_rows
+
     plan = _make_plan(path, splits, formats, seed)
     if out is None and not path.is_dir():
         raise ConfigError(
@@ -58,7 +62,9 @@ def split(
     return ExitCode.DONE
 
 
-def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: int | None) -> Plan:
+def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: int | None) -> "Plan":
+    from treadle.datagen.dataset.splits import Plan
+
     plan = Plan.find(path)
     if splits is not None:
         plan = replace(plan, shares=read_shares(splits))
@@ -67,7 +73,7 @@ def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: 
     return plan if seed is None else replace(plan, seed=seed)
 
 
-def _print(found: Splits) -> None:
+def _print(found: "Splits") -> None:
     console = stdout()
     width = max(len(item.name) for item in found.splits)
     rows = sum(item.rows for item in found.splits)

@@ -38,14 +38,13 @@ def _print(found: Stats) -> None:
         if (cost is not None and found.rows_without_cost)
         else ""
     )
-    share = f"{found.verified / found.rows:.1%}" if found.rows else "none"
     console.print(
         f"{write_count(found.rows, 'row')} · {write_count(len(found.topics), 'topic')} · {tokens:,} tokens · "
         f"{write_cost(cost)}{lacking}",
         style="bold",
     )
     facts = {
-        "verified": f"{found.verified:,} ({share})",
+        "verified": f"{found.verified:,} of {write_count(found.with_calls, 'row')} with calls",
         "duplicates": f"{found.duplicates:,}",
         "repeated ids": f"{found.repeated_ids:,}" if found.repeated_ids else "",
         "simulated": f"{write_count(found.simulated, 'row')}, {write_count(found.simulated_calls, 'result')}"

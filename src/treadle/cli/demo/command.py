@@ -1,4 +1,4 @@
-"""`treadle demo`: many runs that are killed, resumed, replayed, exported and verified."""
+"""`treadle demo`: a dataset whose generation is killed, continued and verified, all offline."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,55 +6,43 @@ from typing import Annotated
 import typer
 
 from treadle.cli.demo.stages import DemoOptions, run_demo
-from treadle.cli.options import shared as o
-from treadle.cli.options.agent import AgentOptions
 
 EXAMPLES = (
     "treadle demo",
-    "treadle demo --model qwen3 --base-url URL --tools mine.py --prompts prompts.txt",
+    "treadle demo --rows 1000 --kill-after 300 --out big",
 )
 
 
 def demo(
-    tasks: Annotated[int, typer.Option("--tasks", metavar="N", min=1, help="The number of runs.")] = 300,
+    rows: Annotated[
+        int, typer.Option("--rows", "-n", metavar="N", min=1, help="The number of rows to generate.")
+    ] = 200,
     kill_after: Annotated[
         int | None,
         typer.Option(
             "--kill-after",
             metavar="N",
             min=0,
-            help="Kill the worker after this many finished runs. Default: a third; 0 does not kill it.",
+            help="Kill the worker after this many rows. Default: a third; 0 does not kill it.",
         ),
     ] = None,
-    parallel_runs: o.ParallelRuns = 100,
-    *,
-    agent: AgentOptions,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            "--prompts",
-            metavar="FILE",
-            help="A file with one text per line, run instead of tasks; for --tools.",
-        ),
-    ] = None,
+    window: Annotated[
+        int,
+        typer.Option("--window", metavar="N", min=1, help="How many samples are made at the same time."),
+    ] = 32,
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", metavar="DIR", help="The folder for demo.db and rows.jsonl, which are replaced."
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="The folder of the dataset; what the last demo left is replaced.",
         ),
     ] = Path("demo"),
 ) -> int:
-    """Watch runs being killed, resumed, replayed, exported and verified, all offline.
+    """Generate training data from a topic, kill that with SIGKILL, go on and verify every row, all offline.
 
-    A server answers for the model and a worker drives the runs, each in its own process. With --model, --base-url,
-    --tools and --prompts, the demo uses your own model and functions.
+    A server plays the models over HTTP, slow now and then and with faults, and a worker generates the dataset, each
+    in its own process. Then `treadle generate` does the same with your own models and tools.
     """
-    options = DemoOptions(
-        tasks=tasks,
-        kill_after=kill_after,
-        parallel_runs=parallel_runs,
-        agent=agent,
-        prompts=prompts,
-        out=out,
-    )
-    return run_demo(options)
+    return run_demo(DemoOptions(rows=rows, kill_after=kill_after, window=window, out=out))

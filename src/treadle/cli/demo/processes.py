@@ -9,8 +9,8 @@ from typing import IO, Self
 
 import msgspec
 
-from treadle.cli.demo.worker import Order, Report
 from treadle.core.errors import TreadleError
+from treadle.core.types import Json
 
 
 class Child:
@@ -28,21 +28,16 @@ class Child:
         )
         self.pid = self._process.pid
 
-    def write(self, line: bytes) -> None:
-        """Send one line to the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + b"\n")
-        self._process.stdin.flush()
-
-    def lines(self) -> Iterator[bytes]:
-        """Yield the lines that the process prints, until it ends."""
+    def events(self) -> Iterator[dict[str, Json]]:
+        """Yield the JSON objects that the process prints, one a line, until it ends."""
         assert self._process.stdout is not None
-        yield from self._process.stdout
+        for line in self._process.stdout:
+            yield msgspec.json.decode(line)
 
-    def kill(self) -> int:
-        """Kill the process with SIGKILL and return its exit status."""
+    def kill(self) -> None:
+        """Kill the process with SIGKILL."""
         self._process.kill()
-        return self._process.wait()
+        self._process.wait()
 
     def finish(self) -> None:
         """Wait until the process ends. Raises: `TreadleError` with its error output if it failed."""
@@ -67,32 +62,21 @@ class Child:
 
 
 class ModelServer(Child):
-    """The server of the oracle, on a free local port."""
+    """The server that plays the models, on a free local port."""
 
-    def __init__(self, latency_seconds: float, mistake_rate: float) -> None:
-        options = [f"--latency={latency_seconds}", f"--mistake-rate={mistake_rate}"]
+    def __init__(self, *options: str) -> None:
         super().__init__("-m", "treadle", "mock", "--port=0", "--json", "--ends-with-stdin", *options)
 
     def wait_for_url(self) -> str:
         """Return the base URL, once the server listens. Raises: `TreadleError` if it does not start."""
-        for line in self.lines():
-            return str(msgspec.json.decode(line)["base_url"])
+        for event in self.events():
+            return str(event["base_url"])
         self.finish()
         raise TreadleError("the model's server ended before it listened")
 
 
 class WorkerProcess(Child):
-    """A worker process, and the order that is sent to it."""
+    """A process with the command `treadle generate`."""
 
-    def __init__(self, order: Order) -> None:
-        super().__init__("-m", "treadle.cli.demo.worker")
-        self._order = order
-
-    def __enter__(self) -> Self:
-        self.write(msgspec.json.encode(self._order))
-        return self
-
-    def reports(self) -> Iterator[Report]:
-        """Yield the reports of the worker, until it ends."""
-        for line in self.lines():
-            yield msgspec.json.decode(line, type=Report)
+    def __init__(self, *arguments: str) -> None:
+        super().__init__("-m", "treadle.cli.demo.worker", "generate", *arguments, "--json")

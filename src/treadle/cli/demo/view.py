@@ -5,13 +5,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from treadle.cli.demo.worker import Report
+from msgspec import Struct
+
 from treadle.cli.terminal.output import clean, is_live, stdout
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LABEL = 16
+
+
+class Counts(Struct):
+    """What a worker has reported so far."""
+
+    kept: int = 0
+    rejected: int = 0
+    in_flight: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kept} rows · {self.rejected} rejected · {self.in_flight} in flight"
 
 
 class DemoView:
@@ -61,15 +73,15 @@ class DemoView:
         self._console.print(f"      {why}", style="dim", soft_wrap=True)
 
     @contextmanager
-    def working(self, finished_before: int) -> Iterator[None]:
-        """Show a progress bar, which begins at the runs that earlier workers finished."""
-        self._told = finished_before
+    def working(self, counts: Counts) -> Iterator[None]:
+        """Show a progress bar, which begins at the rows that are there."""
+        self._told = counts.kept
         if is_live():
             from rich.progress import BarColumn, Progress, TextColumn
 
             columns = (TextColumn(" " * 9), BarColumn(bar_width=44), TextColumn("{task.description}"))
             self._progress = Progress(*columns, console=self._console, transient=True)
-            self._bar = self._progress.add_task("", total=self._total, completed=finished_before)
+            self._bar = self._progress.add_task("", total=self._total, completed=counts.kept)
             self._progress.start()
         try:
             yield
@@ -78,12 +90,10 @@ class DemoView:
                 self._progress.stop()
                 self._progress = None
 
-    def update(self, report: Report, finished: int, seconds: float) -> None:
+    def update(self, counts: Counts) -> None:
         """Show the progress of a worker."""
-        pace = f"{report.steps / seconds:,.0f} steps/s" if seconds > 0.5 else ""
-        text = f"{finished}/{self._total} finished · {report.in_flight} in flight · {report.steps:,} steps · {pace}"
         if self._progress is not None and self._bar is not None:
-            self._progress.update(self._bar, completed=finished, description=text.rstrip(" ·"))
-        elif finished - self._told >= max(1, self._total // 4):
-            self._told = finished
-            self.more(text.rstrip(" ·"), "dim")
+            self._progress.update(self._bar, completed=counts.kept, description=str(counts))
+        elif counts.kept - self._told >= max(1, self._total // 4):
+            self._told = counts.kept
+            self.more(str(counts), "dim")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from treadle.core.errors import TreadleError, UntrustedError
+from treadle.core.errors import MistakesError, TreadleError, UntrustedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -112,7 +112,10 @@ def print_labelled(console: "Console", label: str, label_style: str, text: str, 
 
 
 def write_error(error: TreadleError) -> str:
-    """Return the text of an error in one line, with advice for the command line."""
+    """Return the text of an error in one line, or of several mistakes in a line each, with advice for the command
+    line."""
+    if isinstance(error, MistakesError):
+        return str(error)
     text = error.explain("pass --trust") if isinstance(error, UntrustedError) else str(error)
     return re.sub(":; ", ": ", "; ".join([line.removeprefix("- ") for line in text.splitlines()]))
 

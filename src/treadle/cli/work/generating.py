@@ -20,7 +20,7 @@ from treadle.cli.terminal.output import (
 from treadle.cli.terminal.plan import print_plan
 from treadle.cli.work.execute import execute_until_stopped
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.estimate import estimate
+from treadle.datagen.config.estimate import estimate, measure_folder
 from treadle.datagen.config.load import Loaded, check_plan, load_config, read_change
 from treadle.datagen.config.parts import try_models
 from treadle.datagen.config.schema import schema
@@ -29,6 +29,7 @@ from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.generate import Options, Result
 from treadle.datagen.generate import generate as generate_dataset
 from treadle.datagen.progress import Notice, Progress
+from treadle.datagen.topics.store import load_topics
 
 
 def print_schema() -> int:
@@ -44,12 +45,23 @@ def print_starter() -> int:
 
 
 def print_dry_run(path: Path | None, changes: Sequence[str], *, is_json: bool) -> int:
-    """Check everything and print the plan, without asking a model."""
+    """Print the plan, then check everything, without asking a model. The plan needs no keys.
+
+    Raises: `ConfigError` after the plan if the generation could not begin.
+    """
     loaded = _load(path, changes)
-    check_plan(loaded)
-    models, _ = try_models(loaded.config)
-    expected = estimate(loaded.config, models=models)
-    print_plan(loaded.config, expected, notes=loaded.notes, is_json=is_json)
+    config = loaded.config
+    folder = Folder(config.output.path)
+    models, _ = try_models(config, needs_keys=False)
+    measured, kept = measure_folder(folder)
+    leaves = sum(1 for _ in load_topics(folder.topics).leaves()) if folder.topics.exists() else None
+    try:
+        expected = estimate(config, leaves, models=models, measured=measured, kept=kept)
+    except ConfigError:
+        check_plan(loaded)  # its error has the line
+        raise
+    print_plan(config, expected, notes=loaded.notes, is_json=is_json)
+    check_plan(loaded, leaves)
     return ExitCode.DONE
 
 

@@ -1,11 +1,11 @@
 """Conflicts in a configuration: combinations that cannot work, and samples that cannot fit."""
 
-import re
 from collections.abc import Callable, Iterator
 
 from treadle.core.registry import did_you_mean
 from treadle.datagen.config.document import Problem
 from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.shares import SPLIT_NAME
 from treadle.datagen.quality.registry import find_faults
 from treadle.datagen.scenarios.types import Kind
 from treadle.export.exporter import FORMATS
@@ -14,7 +14,6 @@ _CALLS = {Kind.SINGLE: 1, Kind.CHAINED: 2, Kind.PARALLEL: 2, Kind.RECOVERY: 2}
 """The least number of tool calls of each kind that needs some."""
 _STEPS = {Kind.SINGLE: 2, Kind.CHAINED: 3, Kind.PARALLEL: 2, Kind.RECOVERY: 3}
 """The least number of inferences of a turn, the one with the answer included."""
-_SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def find_conflicts(config: Config) -> list[Problem]:
@@ -121,8 +120,8 @@ def _check_output(config: Config) -> Iterator[Problem]:
         text = "the format 'custom' needs the schema of its rows: generation.conversation.output_schema"
         yield Problem(("output", "formats", output.formats.index("custom")), text)
     for name in output.splits:
-        if not _SPLIT_NAME.fullmatch(name):
-            text = f"{name!r} becomes a part of files' names; use only letters, digits, '-' and '_'"
+        if not SPLIT_NAME.fullmatch(name):
+            text = f"{name!r} becomes a part of files' names; use only letters, digits and '_'"
             yield Problem(("output", "splits", name), text)
     if not output.include_system_message and output.system_message is not None:
         text = (

@@ -4,7 +4,8 @@ The numbers come from assumptions, which are told, or from the runs of the datas
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -14,8 +15,10 @@ from treadle.core.types import Usage
 from treadle.datagen.config.model import Config, Role
 from treadle.datagen.config.parts import used_roles
 from treadle.datagen.config.tokens import Load, assume_loads
+from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.topics.store import load_topics
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal, RunFilter, RunInfo
+from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model, estimate_cost_usd, part_of
 
 Part = Literal["topic", "scenario", "sample", "user", "judge"]
@@ -41,7 +44,7 @@ class Measured(Struct, frozen=True):
     """The averages over the runs of a dataset."""
 
     loads: Mapping[Role, Load]
-    """What one piece of work takes, for each role with enough runs."""
+    """What an expansion of a topic takes, and what each other role takes for a sample; roles with enough runs."""
     tries: float | None = None
     """How many samples were made for each row; `None` if there were too few."""
 
@@ -141,7 +144,7 @@ def estimate(
         degree, depth = config.topics.degree, config.topics.depth
         expansions = sum(degree**level for level in range(depth))
     assumed, texts = assume_loads(config)
-    works = {"topics": expansions, "judge": rows}
+    works = {"topics": expansions, "judge": samples if "judge" in known.loads else rows}
     roles = []
     for role in used_roles(config):
         load = known.loads.get(role, assumed[role])
@@ -150,7 +153,7 @@ def estimate(
                 role, load, works.get(role, samples), (models or {}).get(role), role in known.loads
             )
         )
-    told = [text for role, text in texts.items() if role in used_roles(config) and role not in known.loads]
+    told = [texts[item.role] for item in roles if item.calls and not item.is_measured]
     if known.tries is None and rows:
         told.append(f"samples for each row: {tries:g}")
     return Estimate(
@@ -170,23 +173,50 @@ def measure(journal: Journal, kept: int = 0, tried: int = 0) -> Measured | None:
     `kept` is the number of its rows, and `tried` the number of samples that were made for them.
     """
     loads: dict[Role, Load] = {}
-    for role, part in PARTS.items():
-        runs = journal.runs(RunFilter(labels={"part": part}), limit=MAX_MEASURED, newest_first=True)
-        runs = [run for run in runs if run.steps]
-        if len(runs) < MIN_MEASURED:
-            continue
-        count, costs = len(runs), [run.cost_usd for run in runs]
-        loads[role] = Load(
-            calls=sum(run.steps for run in runs) / count,
-            input_tokens=sum(run.input_tokens for run in runs) / count,
-            output_tokens=sum(run.output_tokens for run in runs) / count,
-            # The time of the user's session is within that of the agent's.
-            seconds=0 if role == "user" else sum(run.updated_at - run.created_at for run in runs) / count,
-            cost_usd=None if None in costs else sum(cost for cost in costs if cost) / count,
-        )
+    samples = set[str]()
+    # The runs of a sample have its own run's id and an ending.
+    for role in ("agent", "scenarios", "user", "judge", "topics"):
+        filter = RunFilter(labels={"part": PARTS[role]})
+        runs = [run for run in journal.runs(filter, limit=MAX_MEASURED, newest_first=True) if run.steps]
+        if role == "agent":
+            samples = {run.run_id for run in runs}
+        elif role != "topics":
+            runs = [run for run in runs if run.run_id.rpartition("-")[0] in samples]
+        if len(runs) >= MIN_MEASURED:
+            loads[role] = _average(runs, len(runs) if role == "topics" else len(samples), role)
     if not loads:
         return None
     return Measured(loads, tried / kept if kept >= MIN_MEASURED else None)
+
+
+def measure_folder(folder: Folder) -> tuple[Measured | None, int]:
+    """Return the averages over the runs of the dataset in a folder, and the number of its rows. Blocks."""
+    if not folder.journal.exists():
+        return None, 0
+    kept, rejected = _count_lines(folder.rows), _count_lines(folder.rejected)
+    with open_journal(folder.journal, must_exist=True) as journal:
+        return measure(journal, kept, kept + rejected), kept
+
+
+def _count_lines(path: Path) -> int:
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
+
+
+def _average(runs: Sequence[RunInfo], count: int, role: Role) -> Load:
+    """Return what `runs` took for each of `count` pieces of work."""
+    costs = [run.cost_usd for run in runs]
+    # The time of the user's session is within that of the agent's.
+    seconds = 0.0 if role == "user" else sum(run.updated_at - run.created_at for run in runs)
+    return Load(
+        calls=sum(run.steps for run in runs) / count,
+        input_tokens=sum(run.input_tokens for run in runs) / count,
+        output_tokens=sum(run.output_tokens for run in runs) / count,
+        seconds=seconds / count,
+        cost_usd=None if None in costs else sum(cost for cost in costs if cost) / count,
+    )
 
 
 def _estimate_role(

@@ -10,7 +10,7 @@ from msgspec import Struct
 from pydantic import ValidationError
 
 from treadle.core.documents import decode_document
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.types import Json
 from treadle.datagen.config.check import find_conflicts
 from treadle.datagen.config.deepfabric.keys import is_deepfabric
@@ -102,7 +102,7 @@ def check_plan(config: Config | Loaded, leaves: int | None = None) -> None:
     if problems and isinstance(config, Loaded):
         raise config.error(problems)
     if problems:
-        raise ConfigError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+        raise MistakesError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
 
 
 def _read(file: Path) -> tuple[Document, tuple[str, ...]]:
@@ -183,7 +183,7 @@ def _error(
     texts = list(dict.fromkeys(text for _, text in sorted(lines)))
     if len(texts) == 1:
         return ConfigError(texts[0])
-    return ConfigError("\n".join([f"{str(document.path)!r} has {len(texts)} mistakes:", *texts]))
+    return MistakesError("\n".join([f"{str(document.path)!r} has {len(texts)} mistakes:", *texts]))
 
 
 def find_origin(path: KeyPath, origins: Mapping[KeyPath, KeyPath]) -> KeyPath:

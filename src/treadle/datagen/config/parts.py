@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, MistakesError
 from treadle.datagen.config.document import Problem
 from treadle.datagen.config.model import Config, Role
 from treadle.models.config.build import split_name
@@ -43,7 +43,7 @@ def make_models(config: Config) -> dict[Role, Model]:
     """
     models, problems = try_models(config)
     if problems:
-        raise ConfigError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+        raise MistakesError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
     return models
 
 

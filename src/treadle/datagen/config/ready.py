@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from treadle.agent.task import task_set
-from treadle.core.errors import TreadleError
+from treadle.core.errors import ConfigError, TreadleError
 from treadle.datagen.config.document import Problem
 from treadle.datagen.config.estimate import Estimate, estimate, is_free
 from treadle.datagen.config.model import Config, Role
@@ -13,6 +13,7 @@ from treadle.datagen.config.tokens import is_server, largest_prompts
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.topics.store import load_topics
+from treadle.export.parquet import require_arrow
 from treadle.models.protocol import Model, has_price
 from treadle.tools.resolve import resolve_tools
 from treadle.tools.schema.definitions import parse_definitions
@@ -104,6 +105,11 @@ def _check_output(config: Config, leaves: int | None) -> Iterator[Problem]:
     elif nearest == path and any(path.iterdir()) and not Folder(path).ledger.exists():
         text = f"the folder {str(path)!r} has files, but no dataset of Treadle; name another one"
         yield Problem(("output", "path"), text)
+    if config.output.parquet:
+        try:
+            require_arrow()
+        except ConfigError as error:
+            yield Problem(("output", "parquet"), str(error))
     if leaves is not None and leaves < len(config.output.splits):
         text = (
             f"{leaves} leaf topics cannot fill {len(config.output.splits)} splits, because no topic is in two"

@@ -55,7 +55,7 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Faile
             run = await session.send(dialogue.scenario.message)
         user: Session[UserTurn] | None = None
         said: Run[UserTurn] | None = None
-        failed = failure_of(run, "the agent")
+        failed = failure_of(run, "the agent", needs_answer=False)
         while failed is None and run.stop_reason is StopReason.COMPLETED and run.state.turn < spec.turns:
             if user is None:
                 user = await stack.enter_async_context(_open_user(studio, dialogue))
@@ -65,12 +65,12 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Faile
             if failed is not None or _is_over(studio, said.value, run):
                 break
             run = await session.send(said.value.message)
-            failed = failure_of(run, "the agent")
+            failed = failure_of(run, "the agent", needs_answer=False)
         if failed is None:
             await session.grade()
-        bill.add(run)
+        bill.add(run.usage, run.cost_usd)
         if said is not None:
-            bill.add(said)
+            bill.add(said.usage, said.cost_usd)
     return failed
 
 

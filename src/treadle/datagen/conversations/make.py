@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.task import load_task
 from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import Dialogue, hold_dialogue
 from treadle.datagen.conversations.parts import Bill, Failed, failure_of, labels
@@ -70,7 +69,7 @@ async def make_sample(
     if isinstance(scenario, Scenario):
         if not scenario.is_task:
             environment = replace(environment, task=None, task_input="")
-        task = None if environment.task is None else load_task(environment.task)
+        task = None if environment.task is None else studio.environments.load_task(environment.task)
         shown = studio.instructions(None if task is None else task.instructions)
         advice = "\n".join([FEEDBACK, *[f"- {reason}" for reason in feedback]]) if feedback else ""
         name = studio.config.name
@@ -136,5 +135,5 @@ async def _write_scenario(
                 failed = Failed(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
                 break
             run = await session.send("\n".join(["The scenario cannot be used. Write it again.", *faults]))
-        bill.add(run)
+        bill.add(run.usage, run.cost_usd)
     return failed or to_scenario(run.value)

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.agent.run import Run
-from treadle.core.types import Fault, Json, Usage
+from treadle.core.types import Fault, Json, StopReason, Usage
 
 
 class Bill(Struct):
@@ -15,11 +15,10 @@ class Bill(Struct):
     cost_usd: float | None = 0.0
     """`None` if the cost of an inference is unknown."""
 
-    def add(self, run: Run[Any]) -> None:
+    def add(self, usage: Usage, cost_usd: float | None) -> None:
         """Add what a run has used."""
-        self.usage += run.usage
-        known = self.cost_usd is not None and run.cost_usd is not None
-        self.cost_usd = self.cost_usd + run.cost_usd if known else None  # type: ignore[operator]
+        self.usage += usage
+        self.cost_usd = None if self.cost_usd is None or cost_usd is None else self.cost_usd + cost_usd
 
 
 class Failed(Struct, frozen=True):
@@ -30,11 +29,16 @@ class Failed(Struct, frozen=True):
     """Who is responsible; the sample is not to blame for the infrastructure or the user."""
 
 
-def failure_of(run: Run[Any], who: str) -> Failed | None:
-    """Return why a run has no answer; `None` if it has one. `who` names the model's role in the error."""
-    if run.error is None:
-        return None
-    return Failed(f"{who} failed: {run.error}", run.fault or Fault.MODEL)
+def failure_of(run: Run[Any], who: str, *, needs_answer: bool = True) -> Failed | None:
+    """Return why a run failed; `None` if it did not. `who` names the model's role in the error.
+
+    Without `needs_answer`, a limit is not a failure.
+    """
+    if run.error is not None:
+        return Failed(f"{who} failed: {run.error}", run.fault or Fault.MODEL)
+    if needs_answer and run.stop_reason is not StopReason.COMPLETED:
+        return Failed(f"{who} gave no answer ({run.stop_reason})")
+    return None
 
 
 def labels(dataset: str, part: str, sample_id: str, attempt: int) -> dict[str, Json]:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import ExportError
-from treadle.core.types import Message, Role
+from treadle.core.types import Message, Role, Usage
 from treadle.datagen.config.model import Conversation
 from treadle.datagen.conversations.answers import Spoken, answer_schema, read_answer
 from treadle.datagen.conversations.dialogue import Dialogue
@@ -15,7 +15,7 @@ from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.personas import describe_persona
 from treadle.export.rows import Lineage, Row, SampleInfo, load_row
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter
 
 TEACHERS = ("teacher", "oracle")
 """The names of the models that Treadle brings along, without their provider and their rate of mistakes."""
@@ -69,6 +69,7 @@ def _describe(
     spec, config = dialogue.spec, studio.config
     conversation = config.generation.conversation
     models = {"agent": lineage.model or "", "scenarios": studio.models["scenarios"].name}
+    bill = _add_earlier(studio, dialogue, bill)
     if spec.turns > 1:
         models["user"] = studio.models["user"].name
     return SampleInfo(
@@ -97,6 +98,18 @@ def _describe(
         is_from_teacher=not set(models["agent"].split(":")).isdisjoint(TEACHERS),
         environment=dialogue.environment.task or dialogue.environment.source,
     )
+
+
+def _add_earlier(studio: Studio, dialogue: Dialogue, bill: Bill) -> Bill:
+    """Return `bill` with what earlier attempts at the sample have used."""
+    sample_id, run_id = dialogue.spec.sample_id, dialogue.run_id
+    if run_id == f"{sample_id}-1":
+        return bill
+    total = Bill(bill.usage, bill.cost_usd)
+    for info in studio.journal.runs(RunFilter(id_prefix=f"{sample_id}-")):
+        if info.run_id != run_id and not info.run_id.startswith(f"{run_id}-"):
+            total.add(Usage(info.input_tokens, info.output_tokens), info.cost_usd)
+    return total
 
 
 def _show_answers(journal: Journal, row: Row, conversation: Conversation) -> Row:

@@ -18,6 +18,7 @@ from treadle.datagen.scenarios.writer import WRITER, WrittenScenario
 from treadle.export.rows import hash_tools
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, estimate_cost_usd
+from treadle.tools.protocol import Tool
 
 ROLES = ("scenarios", "agent", "user")
 """The roles of the models that make a sample."""
@@ -71,6 +72,8 @@ class Studio:
         self._variants: dict[str, Agent[Any]] = {}
         self.tools: tuple[ToolSpec, ...] = self._agent.kit.own.specs
         """The agent's tools, as the writer of scenarios sees them."""
+        self.shared_tools: tuple[Tool, ...] = tuple(self._agent.kit.own.tools.values())
+        """The agent's tools themselves, which others can call too, over the same connections."""
         self.tool_hashes = {tool.name: hash_tools([tool]) for tool in self.tools}
         self.limits: dict[str, Json] = {"max_calls": tools.max_calls, "max_steps": tools.max_steps}
         self._prices: dict[str, str] | None = None

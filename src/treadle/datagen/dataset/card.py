@@ -90,7 +90,10 @@ def _languages(config: Config) -> list[str]:
 
 def _intro(config: Config, stats: Stats) -> str:
     about = f" about {_plain(config.topics.prompt)!r}" if config.topics.prompt else ""
-    tools = f" that use {len(stats.tools):,} tools in {stats.calls.total:,} calls" if stats.tools else ""
+    plural = "" if len(stats.tools) == 1 else "s"
+    tools = (
+        f" that use {len(stats.tools):,} tool{plural} in {stats.calls.total:,} calls" if stats.tools else ""
+    )
     lines = [f"{stats.rows:,} conversations{about}{tools}, made with Treadle {treadle.__version__}."]
     if stats.from_teacher == stats.rows and stats.rows:
         lines.append("**All rows were written by Treadle's built-in teacher, and not by a language model.**")
@@ -110,8 +113,8 @@ def _intro(config: Config, stats: Stats) -> str:
         )
     if stats.verified:
         lines.append(
-            f"{stats.verified:,} rows ({stats.verified / stats.rows:.1%}) are verified: their calls were made "
-            "again in a fresh sandbox and gave the recorded results."
+            f"{stats.verified:,} of the {stats.with_calls:,} rows with tool calls are verified: the calls were "
+            "made again in a fresh sandbox and gave the recorded results."
         )
     return "\n".join(lines)
 
@@ -122,7 +125,8 @@ def _contents(stats: Stats, written: Written) -> str:
     ]
     text = "## Contents\n\n"
     if rows:
-        text += "No topic is in two splits.\n\n" + _table(("split", "rows", "topics"), rows) + "\n\n"
+        text += "No topic is in two splits.\n\n" if len(rows) > 1 else ""
+        text += _table(("split", "rows", "topics"), rows) + "\n\n"
     files = [
         (format, ", ".join(f"`{path}`" for path in files.values()))
         for format, files in written.by_format().items()

@@ -9,8 +9,6 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Message, ToolSpec
-from treadle.datagen.config.load import load_config
-from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.quality.protocol import Verdict
 from treadle.export.exporter import FORMATS, read_row
@@ -120,17 +118,6 @@ def _read_other(path: Path) -> Iterator[Entry]:
             raise ExportError(
                 f"{place} of {str(path)!r} is not a row of the format {format}: {error}"
             ) from error
-
-
-def read_config(path: Path) -> Config | None:
-    """Return the configuration in the folder of a dataset; `None` if there is none.
-
-    Raises: `ConfigError` if it cannot be read.
-    """
-    place = Folder(path).config
-    if not path.is_dir() or not place.exists():
-        return None
-    return load_config(place).config
 
 
 def find_entry(path: Path, text: str, *, is_rejected: bool = False) -> Entry:

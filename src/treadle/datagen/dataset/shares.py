@@ -1,5 +1,6 @@
 """The assignment of groups of rows to splits: by a hash, and then balanced with as few changes as possible."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
@@ -7,6 +8,9 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+
+SPLIT_NAME = re.compile(r"\w+", re.ASCII)
+"""The names that a split can have: what the Hub allows, and files on any disk."""
 
 
 class Unions:

@@ -14,13 +14,14 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import read_config, read_entries
-from treadle.datagen.dataset.shares import Unions, apportion, assign
+from treadle.datagen.dataset.rows import read_entries
+from treadle.datagen.dataset.settings import read_config
+from treadle.datagen.dataset.shares import SPLIT_NAME, Unions, apportion, assign
 from treadle.datagen.dataset.topics import read_topics
 from treadle.datagen.topics.graph import topic_id
 from treadle.export.exporter import FORMATS
 from treadle.export.files import open_writer
-from treadle.export.parquet import write_parquet
+from treadle.export.parquet import require_arrow, write_parquet
 from treadle.export.rows import Row
 from treadle.export.whole import write_whole
 
@@ -85,12 +86,18 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def find(cls, path: Path) -> "Plan":
-        """Return the plan of a dataset's folder; a plan with one split if it has no configuration.
+        """Return the plan of a dataset's folder: that of its configuration, else the one of the last splits.
 
-        Raises: `ConfigError` if the configuration cannot be read.
+        A dataset with neither has one split. Raises: `ConfigError` if the configuration cannot be read.
         """
-        config = read_config(path)
-        return cls(shares={"train": 1.0}) if config is None else cls.of(config)
+        if (config := read_config(path)) is not None:
+            return cls.of(config)
+        record = _load_record(path)
+        if record is None:
+            return cls(shares={"train": 1.0})
+        formats = tuple(dict.fromkeys(file.format for file in record.files))
+        has_parquet = any(file.name.endswith(".parquet") for file in record.files)
+        return cls(shares=record.shares, formats=formats, seed=record.seed, parquet=has_parquet)
 
 
 class File(Struct, frozen=True):
@@ -134,9 +141,7 @@ class Written(Struct, frozen=True):
 
 def read_written(folder: Path) -> Written:
     """Return what the splits of a dataset's folder are; nothing if they were not written yet."""
-    try:
-        record = msgspec.json.decode(Folder(folder).splits.read_bytes(), type=_Record)
-    except (OSError, msgspec.DecodeError):
+    if (record := _load_record(folder)) is None:
         return Written({}, {}, ())
     counts = Counter(record.topics.values())
     topics = {name: counts[name] for name in record.shares}
@@ -188,10 +193,12 @@ def _check(plan: Plan) -> None:
     """Check that all splits and formats can be written. Raises: `ConfigError`."""
     apportion(0, plan.shares)
     for name in plan.shares:
-        if not name.isidentifier():
+        if not SPLIT_NAME.fullmatch(name):
             raise ConfigError(f"a split cannot be called {name!r}; use letters, digits and underscores")
     for name in plan.formats:
         FORMATS.load(name)
+    if plan.parquet:
+        require_arrow()
 
 
 def key_of(row: Row) -> str:
@@ -274,13 +281,19 @@ def _write_files(
                 except ExportError as error:
                     refused[places[split, name].name].append(f"{entry.row_id}: {error}"[:300])
     files = [File(place.name, *key) for key, place in places.items()]
+    lacks = {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
     if plan.parquet:
         for (split, name), place in places.items():
             if place.is_file():
                 target = Folder(out).split(split, name, "parquet")
-                write_parquet(place, target, name)
-                files.append(File(target.name, split, name))
-    return files, {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
+                try:
+                    write_parquet(place, target, name)
+                except ExportError as error:
+                    # The rows are in the JSON lines, so this must not be the end of a long generation.
+                    lacks[target.name] = f"all rows: {error}"
+                else:
+                    files.append(File(target.name, split, name))
+    return files, lacks
 
 
 def find_place(out: Path, split: str, format: str) -> Path:
@@ -289,24 +302,26 @@ def find_place(out: Path, split: str, format: str) -> Path:
     return place.with_suffix("") if FORMATS.load(format).has_own_files else place
 
 
-def _read_record(out: Path, plan: Plan) -> _Record | None:
-    """Return the splits as `out` has them from before; `None` if there are none with this seed and shares."""
+def _load_record(folder: Path) -> _Record | None:
+    """Return the record in a folder; `None` if there is none that can be read."""
     try:
-        record = msgspec.json.decode(Folder(out).splits.read_bytes(), type=_Record)
+        return msgspec.json.decode(Folder(folder).splits.read_bytes(), type=_Record)
     except (OSError, msgspec.DecodeError):
         return None
-    return record if (record.seed, record.shares) == (plan.seed, plan.shares) else None
+
+
+def _read_record(out: Path, plan: Plan) -> _Record | None:
+    """Return the splits as `out` has them from before; `None` if there are none with this seed and shares."""
+    record = _load_record(out)
+    return record if record is not None and (record.seed, record.shares) == (plan.seed, plan.shares) else None
 
 
 def _replace_record(out: Path, record: _Record) -> None:
     """Write the record of the splits, and remove the files that were written before and are not any more."""
-    path = Folder(out).splits
-    try:
-        old = msgspec.json.decode(path.read_bytes(), type=_Record).files
-    except (OSError, msgspec.DecodeError):
-        old = []
-    write_whole([msgspec.json.encode(record)], path)
-    for name in {file.name for file in old} - {file.name for file in record.files}:
+    before = _load_record(out)
+    write_whole([msgspec.json.encode(record)], Folder(out).splits)
+    old = set() if before is None else {file.name for file in before.files}
+    for name in old - {file.name for file in record.files}:
         gone = out / Path(name).name
         if gone.is_dir():
             rmtree(gone)

@@ -126,6 +126,8 @@ class Stats(Struct, kw_only=True):
     duplicates: int = 0
     """The number of rows whose messages are the same as those of an earlier row."""
     repeated_ids: int = 0
+    with_calls: int = 0
+    """The number of rows with tool calls. Only these can be verified."""
     verified: int = 0
     from_teacher: int = 0
     simulated: int = 0
@@ -141,6 +143,11 @@ class Stats(Struct, kw_only=True):
 
     _contents: set[bytes] = field(default_factory=set)
     _ids: set[bytes] = field(default_factory=set)
+
+    @property
+    def verified_share(self) -> float | None:
+        """The share of the rows with tool calls that are verified; `None` if no row has calls."""
+        return self.verified / self.with_calls if self.with_calls else None
 
     def add(self, entry: Entry) -> None:
         """Count a good row."""
@@ -193,6 +200,7 @@ class Stats(Struct, kw_only=True):
         if order:
             self._add_order(order)
         self.calls.add(calls)
+        self.with_calls += calls > 0
 
     def _add_order(self, order: list[str]) -> None:
         """Count the tool calls of one turn."""
@@ -302,7 +310,7 @@ def describe(stats: Stats) -> dict[str, object]:
         **counts,
         **spreads,
         "topics": len(stats.topics),
-        "verified_share": round(stats.verified / stats.rows, 4) if stats.rows else None,
+        "verified_share": stats.verified_share,
         "cost_usd": None if stats.rows_without_cost else stats.cost_usd,
         "reasons": reasons,
     }

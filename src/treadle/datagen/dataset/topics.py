@@ -4,18 +4,19 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.stats import Stats
 from treadle.datagen.topics.graph import TopicGraph
+from treadle.datagen.topics.store import load_topics
 
 
 def read_topics(path: Path) -> TopicGraph | None:
-    """Return the topics in the folder of a dataset; `None` if there are none."""
-    if not path.is_dir() or not Folder(path).topics.exists():
-        return None
-    return msgspec.json.decode(Folder(path).topics.read_bytes(), type=TopicGraph)
+    """Return the topics in the folder of a dataset; `None` if there are none.
+
+    Raises: `ConfigError` if they cannot be read.
+    """
+    place = Folder(path).topics
+    return load_topics(place) if path.is_dir() and place.exists() else None
 
 
 def read_leaves(path: Path, stats: Stats) -> Mapping[tuple[str, ...], int]:

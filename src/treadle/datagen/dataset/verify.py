@@ -11,10 +11,11 @@ from treadle.agent.window import Batch
 from treadle.core.errors import ConfigError, ExportError, JournalError, RunNotFoundError
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role
-from treadle.datagen.config.model import Conversation
+from treadle.datagen.config.model import Config, Conversation, Output
 from treadle.datagen.conversations.project import project
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import Entry, read_config, read_entries
+from treadle.datagen.dataset.rows import Entry, read_entries
+from treadle.datagen.dataset.settings import read_config
 from treadle.engines.ledger import Ledger, Status
 from treadle.export.rows import Row, SampleInfo
 from treadle.journal.protocol import Journal
@@ -90,9 +91,8 @@ async def verify_rows(
     Raises: `UntrustedError`; as `read_entries` does.
     """
     config = read_config(path)
-    conversation = None if config is None else config.generation.conversation
     batch: Batch[Checked] = Batch(
-        lambda number, entry: _check(entry, journal, conversation, trust=trust), read_entries(path), window
+        lambda number, entry: _check(entry, journal, config, trust=trust), read_entries(path), window
     )
     try:
         async for checked in batch:
@@ -107,17 +107,15 @@ def _find_conversation(sample: SampleInfo | None) -> Conversation:
     return Conversation.model_validate(facts)
 
 
-async def _check(
-    entry: Entry, journal: Journal, conversation: Conversation | None, *, trust: bool
-) -> Checked:
+async def _check(entry: Entry, journal: Journal, config: Config | None, *, trust: bool) -> Checked:
     row, sample = entry.row, entry.row.lineage.sample
-    if conversation is None:
-        conversation = _find_conversation(sample)
+    conversation = _find_conversation(sample) if config is None else config.generation.conversation
     run_id, is_claimed = row.lineage.run_id, sample is not None and sample.is_verified
     problems = [f"its transcript is faulty: {fault}" for fault in check_transcript(row.messages)]
     verification: Verification | None = None
     try:
-        problems += compare(row, await asyncio.to_thread(project, journal, run_id, conversation))
+        projected = await asyncio.to_thread(project, journal, run_id, conversation)
+        problems += compare(row, projected, None if config is None else config.output)
         verification = await verify_run(journal, run_id, trust=trust)
     except RunNotFoundError:
         problems.append(f"its run {run_id!r} is not in the journal")
@@ -139,14 +137,15 @@ async def _check(
     )
 
 
-def compare(row: Row, projected: Row) -> list[str]:
-    """Return how a row differs from what its run says, one clause each. What only rows have is not compared."""
+def compare(row: Row, projected: Row, output: Output | None = None) -> list[str]:
+    """Return how a row differs from what its run says, one clause each. What only rows have is not compared.
+
+    `output` says which system message the rows have; `None` if it is not known.
+    """
     found = []
     system, said = _split_system(row.messages)
     true_system, true_said = _split_system(projected.messages)
-    sample = row.lineage.sample
-    # The configuration can give rows another system message than the agent had.
-    if (system if sample is None or sample.instructions is None else sample.instructions) != true_system:
+    if not _fits(system, true_system, row.lineage.sample, output):
         found.append("its system message is not that of its run")
     pairs = enumerate(zip_longest(said, true_said), len(row.messages) - len(said))
     found += [f"message {index} is not that of its run" for index, (one, two) in pairs if one != two][:1]
@@ -158,6 +157,20 @@ def compare(row: Row, projected: Row) -> list[str]:
         if name not in ("sample", "treadle_version", "event_version") and said != true:
             found.append(f"its {name} is {said!r:.80}, but that of its run is {true!r:.80}")
     return found
+
+
+def _fits(system: str | None, of_run: str | None, sample: SampleInfo | None, output: Output | None) -> bool:
+    """Return whether the system message of a row can be what it is, given that of its run."""
+    if sample is None or sample.instructions is None:
+        return system == of_run
+    if sample.instructions != of_run:
+        return False
+    if output is None:
+        return True
+    if not output.include_system_message:
+        return system is None
+    # The agent can also be told why an earlier attempt was rejected, which is not part of the row.
+    return system == output.system_message if output.system_message else of_run.startswith(system or " ")
 
 
 def _split_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:

@@ -5,21 +5,24 @@ names, in other order or with a few words more, and the agents use the tools in 
 using the tools alone means nothing: different requests are often solved by the same calls.
 """
 
-import sqlite3
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Struct
 from pydantic import Field
 
+from treadle.core.types import Message
 from treadle.datagen.quality.protocol import Settings, Verdict
 from treadle.datagen.quality.signatures import BANDS, MIN_BANDS, Signature, hash_text, make_signature
 from treadle.datagen.quality.transcripts import exchanges, user_words
 from treadle.export.rows import Row
+
+if TYPE_CHECKING:
+    import sqlite3
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -75,10 +78,11 @@ class DuplicateIndex:
     The index is on disk, in tables whose names begin with `dup_`. The caller begins and ends the transactions.
     """
 
-    def __init__(self, connection: sqlite3.Connection, settings: DuplicateSettings | None = None) -> None:
+    def __init__(self, connection: "sqlite3.Connection", settings: DuplicateSettings | None = None) -> None:
         self._connection = connection
         self._settings = settings or DuplicateSettings()
-        self._last: tuple[Row, _Print] | None = None
+        self._last: tuple[tuple[Message, ...], _Print] | None = None
+        """The messages of the row that was found last, which is usually added next."""
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         for statement in _SCHEMA:
             connection.execute(statement)
@@ -143,9 +147,9 @@ class DuplicateIndex:
             self._connection.execute("DELETE FROM dup_rows WHERE number = ?", found)
 
     def _print(self, row: Row) -> _Print:
-        if self._last is None or self._last[0] is not row:
+        if self._last is None or self._last[0] is not row.messages:
             signature = make_signature(user_words(row), self._settings.min_words)
-            self._last = row, _Print(signature, tool_shape(row))
+            self._last = row.messages, _Print(signature, tool_shape(row))
         return self._last[1]
 
     def _candidates(self, signature: Signature) -> Iterator[tuple[str, bytes, bytes]]:

@@ -34,7 +34,7 @@ _WORDS = {
     "sv": "och att det som en är på i av för med inte den ett till har om var alla från kan jag de vi eller när "
     "filen",
     "da": "og at det som en er på i af for med ikke den et til har om var alle fra kan jeg de vi eller når "
-    "filen der",
+    "filen",
     "no": "og at det som en er på i av for med ikke den et til har om var alle fra kan jeg de vi eller når filen "
     "hvor bare etter",
     "fi": "ja on ei se että oli hän mutta ovat tai kun niin myös kaikki tämä joka sen voi ole mitä kuin tiedosto",

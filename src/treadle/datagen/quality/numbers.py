@@ -26,7 +26,7 @@ _MAX_LINES = 2000
 """How many lines are looked at. Numbers are not checked for being derived if there are more."""
 _MAX_TOTALS = 24
 """How many totals are subtracted from each other."""
-_MAX_TIMES = 60
+_MAX_TIMES = 20
 """How many times of day are subtracted from each other."""
 _MAX_PAIRED = 10
 """How many observed numbers are combined in pairs. Of more, some pair gives nearly any number."""
@@ -88,8 +88,12 @@ class Derived:
         assert self._totals is not None
         if places not in self._rounded:
             scaled = [total * 10.0**places for total in self._totals if total < 1e12]
+            # A whole number is only the same as a total that is whole: of many totals, one rounds to nearly any.
+            slack = 0.501 if places else 1e-6
             self._rounded[places] = {
-                round_ for item in scaled for round_ in (math.floor(item + 0.501), math.ceil(item - 0.501))
+                near
+                for item in scaled
+                for near in range(math.ceil(item - slack), math.floor(item + slack) + 1)
             }
         return round(value * 10.0**places) in self._rounded[places]
 
@@ -113,12 +117,12 @@ def _find_times(text: str) -> Iterator[float]:
 
 
 def _spans(times: set[float]) -> Iterator[float]:
-    """Yield the times between few times of day, in milliseconds, seconds, minutes and hours."""
+    """Yield the times between few times of day, in seconds, minutes and hours."""
     listed = sorted(times)
     for one in listed if len(listed) <= _MAX_TIMES else ():
         for two in listed:
             if two > one:
-                yield from ((two - one) * 1000, two - one, (two - one) / 60, (two - one) / 3600)
+                yield from (two - one, (two - one) / 60, (two - one) / 3600)
 
 
 def _lay_out(text: str) -> str:

@@ -12,6 +12,8 @@ from hashlib import blake2b, shake_128
 
 from msgspec import Struct
 
+from treadle.datagen.quality.languages import WORDS
+
 BANDS = 20
 ROWS = 7
 MIN_BANDS = 2
@@ -23,14 +25,17 @@ _KEY = struct.Struct("<q")
 
 _TOKEN = re.compile(
     r"(?P<name>\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|`[^`\n]{1,80}`|(?<!\w)'[^'\n]{1,80}'(?!\w)"
-    r"|[\w.+-]*[/\\@](?:[\w./\\@:?=&%#+-]*[\w/])?|\w+(?:[.]\w+)+|[#$€£]?\w*\d[\w%°]*(?:[.,:'-]\w+)*[%°]?)"
+    r"|[\w.+-]*[/\\@](?:[\w./\\@:?=&%#+-]*[\w/])?|\w+(?:[.]\w+)+|[#$€£]?(?=[\w-]*\d)\w+(?:[.,:'-]\w+)*[%°]?)"
     r"|(?P<word>[^\W\d]+(?:['’][^\W\d]+)*)"
     r"|(?P<end>[.!?:;\n]+)"
     r"|(?P<comma>,)"
 )
 _NO_SPACES = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
-_MAX_NAME_SHARE = 0.35
-"""If more of the words are capitalised, as in German or in titles, capitals do not mark names."""
+_MAX_NAME_SHARE = 0.6
+"""If more of at least `_MIN_TITLE` words are capitalised, as in titles, capitals do not mark names."""
+_MIN_TITLE = 6
+_GERMAN = WORDS["de"] - WORDS["en"]
+"""Frequent words of German, in which all nouns are capitalised."""
 
 _SILENT_WORDS = (
     "a an the this that these those it its i me my we us our you your he she they them their his her one ones "
@@ -44,6 +49,14 @@ _SILENT_WORDS = (
     "them get got give go going make makes made able help know tell us"
 )
 _SILENT = frozenset(_SILENT_WORDS.split())
+_VERB_WORDS = (
+    "add archive ask book call cancel change check compare convert copy count create delete draft email extract "
+    "fetch fill find fix forward give group import invite list load mail make merge message move notify open pay "
+    "print put read remind remove rename replace reply report save schedule search send set show sort start sum "
+    "summarise summarize take tell total translate transfer update upload use verify write in on for from with"
+)
+_VERBS = frozenset(_VERB_WORDS.split())
+"""Words that begin requests before a name. Other words before a name at the beginning count as a first name."""
 
 
 class Signature(Struct, frozen=True):
@@ -68,8 +81,10 @@ def make_signature(text: str, min_words: int) -> Signature:
 def content_words(text: str) -> frozenset[str]:
     """Return the words that say what is asked for, in lower case and in the singular."""
     tokens = [(found.lastgroup, found[0]) for found in _TOKEN.finditer(text)]
-    capitals = [token[0].isupper() for kind, token in tokens if kind == "word"]
-    has_names = sum(capitals) <= _MAX_NAME_SHARE * len(capitals) + 1
+    words = [token for kind, token in tokens if kind == "word"]
+    share = sum([word[0].isupper() for word in words]) / (len(words) or 1)
+    is_title = len(words) >= _MIN_TITLE and share > _MAX_NAME_SHARE
+    has_names = not is_title and len(_GERMAN.intersection(words)) < 2
     found: set[str] = set()
     is_start = True
     for position, (kind, token) in enumerate(tokens):
@@ -88,6 +103,7 @@ def _is_name(tokens: list[tuple[str | None, str]], position: int, *, is_start: b
         return True
     kind, after = tokens[position + 1] if position + 1 < len(tokens) else (None, "")
     is_followed = kind == "word" and after[0].isupper() and not after.isupper()
+    is_followed = is_followed and token.casefold() not in _VERBS
     return (
         token.endswith(("'s", "’s")) or is_followed or (kind == "comma" and token.casefold() not in _SILENT)
     )

@@ -5,11 +5,11 @@ Files are read once. The sandboxes of all samples share them until one of them i
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from treadle.agent.spec import read_mount
-from treadle.agent.task import TaskSet, task_set
+from treadle.agent.task import TaskSet, load_task, task_set
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.datagen.config.model import Tools
@@ -24,6 +24,7 @@ MAX_LISTED_FILES = 24
 MAX_HEAD_CHARS = 320
 """How much of each of them."""
 MAX_LISTED_FOLDERS = 40
+_KEPT_TASKS = 256
 
 
 class Environments:
@@ -41,6 +42,8 @@ class Environments:
         self._fixed = fixed
         self._tasks = tasks
         self._seed = seed
+        self.load_task = lru_cache(maxsize=_KEPT_TASKS)(load_task)
+        """Return the task `SET:ID`. A task that was drawn lately is the same object, so that it is made once."""
 
     def draw(self, spec: SampleSpec) -> Environment:
         """Return the environment of a sample.
@@ -50,13 +53,13 @@ class Environments:
         """
         if self._tasks is None:
             return self._fixed
-        task_id = self._order[(spec.number - 1) % len(self._order)]
-        task = self._tasks.get(task_id)
+        reference = f"{self._tasks.name}:{self._order[(spec.number - 1) % len(self._order)]}"
+        task = self.load_task(reference)
         applies = spec.kind in TASK_KINDS
         return Environment(
             files=SharedFiles(task.files),
             source=f"tasks:{self._tasks.name}",
-            task=f"{self._tasks.name}:{task_id}" if applies else None,
+            task=reference if applies else None,
             task_input=task.input if applies else "",
         )
 

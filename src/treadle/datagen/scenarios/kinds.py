@@ -62,13 +62,15 @@ def plan_kind(
     """Return the kind that sample `number` aims at; `None` if no kind is possible.
 
     `weights` has the possible kinds. The kinds of any number of first samples are close to the weights. With
-    `kept`, the numbers of good rows by kind, the kind is the one that is missing most.
+    `kept`, the numbers of good rows by kind, the kind is one that is missing, so that several samples that are made
+    at the same time share out what is missing.
     """
     if not weights:
         return None
     if kept is not None:
-        total, wanted = sum(weights.values()), sum(kept.values()) + 1
-        return max(weights, key=lambda kind: weights[kind] / total * wanted - kept.get(kind, 0))
+        share = (sum(kept.values()) + 1) / sum(weights.values())
+        missing = {kind: weight * share - kept.get(kind, 0) for kind, weight in weights.items()}
+        weights = {kind: count for kind, count in missing.items() if count > 0}
     return _spread(number, weights, _KIND_RATIO, fraction(seed, "kind"))
 
 
@@ -121,7 +123,8 @@ def kinds_of(messages: Sequence[Message]) -> tuple[Kind, ...]:
     - `chained`: a call was made after a successful result of its turn, or one of its arguments contains a value
       from an earlier result.
     - `parallel`: a step with at least two calls.
-    - `recovery`: a call failed, and a later one with the same tool or the same value succeeded.
+    - `recovery`: a call failed, and a later one succeeded that has the same tool or the same value, or that led to
+      the answer of the turn.
     - `missing_parameter`: an answer asks the user something (after calls, in its last sentence), and the
       conversation ends there or the next turn has calls.
     - `refusal`: the agent says in a turn without a successful call that it cannot or will not help.
@@ -137,7 +140,7 @@ def kinds_of(messages: Sequence[Message]) -> tuple[Kind, ...]:
         found.add(Kind.CHAINED)
     if any(len(step.calls) > 1 for step in steps):
         found.add(Kind.PARALLEL)
-    if _is_recovery(steps):
+    if _is_recovery(steps) or any(_is_recovered(turn) for turn in turns):
         found.add(Kind.RECOVERY)
     for index, turn in enumerate(turns):
         following = turns[index + 1] if index + 1 < len(turns) else None
@@ -233,6 +236,14 @@ def _is_recovery(steps: Sequence[_Step]) -> bool:
                 return True
         failed += [call for call in step.calls if step.is_failed(call)]
     return False
+
+
+def _is_recovered(turn: _Turn) -> bool:
+    """Return whether a turn with a failed call reached its answer in another way."""
+    failures = [index for index, step in enumerate(turn.steps) if any(map(step.is_failed, step.calls))]
+    if not failures or not any(step.has_success for step in turn.steps[failures[0] + 1 :]):
+        return False
+    return bool(turn.answer) and not is_refusal(turn.answer) and not is_question(turn.answer, at_end=True)
 
 
 def _is_same_intent(call: ToolCall, other: ToolCall) -> bool:

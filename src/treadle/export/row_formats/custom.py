@@ -10,7 +10,7 @@ from treadle.core.answers import strip_answer
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role
 from treadle.export.exporter import Column
-from treadle.export.losses import COMMON_LOSSES, Loss
+from treadle.export.losses import Loss
 from treadle.export.row_formats.openai import write_compact
 from treadle.export.rows import Row, make_row
 
@@ -22,14 +22,7 @@ class CustomRows:
 
     has_reasoning = False
     has_own_files = False
-    losses: tuple[Loss, ...] = (
-        Loss.CONVERSATION,
-        Loss.REASONING,
-        Loss.ARGUMENTS,
-        Loss.ERRORS,
-        Loss.TOOLS,
-        *COMMON_LOSSES,
-    )
+    losses: tuple[Loss, ...] = (Loss.CONVERSATION, Loss.TOOLS)
     columns: dict[str, Column] = {}  # noqa: RUF012
     aliases = frozenset[str]()
 
@@ -58,7 +51,9 @@ class CustomRows:
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""
-        return _LINEAGE in raw and "run_id" in raw[_LINEAGE]
+        lineage = raw.get(_LINEAGE)
+        is_other = "messages" in raw or "conversations" in raw
+        return not is_other and isinstance(lineage, dict) and "run_id" in lineage
 
 
 FORMAT = CustomRows()

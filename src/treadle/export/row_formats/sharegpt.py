@@ -82,11 +82,12 @@ class ShareGptRows:
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""
         items = raw.get("conversations")
-        return (
-            isinstance(items, list)
-            and all(isinstance(item, dict) and "from" in item for item in items)
-            and not any(item["from"] == "gpt" and _CALL in str(item.get("value")) for item in items)
-        )
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            return False
+        tags = {item.get("from") for item in items}
+        # Calls within a text of `gpt` are those of the format hermes.
+        has_texts = any(item.get("from") == "gpt" and _CALL in str(item.get("value")) for item in items)
+        return tags <= _ROLES.keys() and ("function_call" in tags or not has_texts)
 
 
 FORMAT = ShareGptRows()

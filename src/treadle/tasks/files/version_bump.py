@@ -57,7 +57,8 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     version = texts["VERSION"].strip()
     new = _bump(version, values["part"])
     paths = re.findall(r"^- (\S+)$", texts[values["list"]], re.MULTILINE)
-    texts = yield from read_files(paths, habit)
+    rest = yield from read_files([path for path in paths if path not in texts], habit)
+    texts = {path: texts[path] if path in texts else rest[path] for path in paths}
     pattern = re.compile(rf"(?<![\d.]){re.escape(version)}(?![\d.])")
     calls = []
     for path, text in texts.items():

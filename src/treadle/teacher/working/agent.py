@@ -1,11 +1,11 @@
 """The teacher as an agent: finds in the transcript what it is asked for, and makes the next step of that."""
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.files import find_solver
@@ -15,6 +15,7 @@ from treadle.teacher.instance import make_instance
 from treadle.teacher.play import Manner, play
 from treadle.teacher.working.calls import find_gap, read_arguments, work_on
 from treadle.teacher.working.errands.errand import Work, one_line
+from treadle.teacher.working.fitting import fit, text_of
 from treadle.teacher.working.kit import Kit, paths_in
 from treadle.teacher.working.request import Request, find_request
 from treadle.teacher.working.talks.talk import Reply
@@ -22,10 +23,6 @@ from treadle.teacher.working.talks.talk import Reply
 _PATH = re.compile(r"[\w.-]*\w(?:/[\w. -]*\w)*\.\w+|[\w.-]+(?:/[\w.-]*\w)+")
 _ASKS_FOR_PATH = "Which file do you mean? Please give me its path."
 _ASKS_FOR_ARGUMENT = "For this call I need {name}. What is its value? You can write it as {name} = ..."
-
-
-_IS_REASONING = re.compile("reason|thought|thinking|explanation|steps", re.IGNORECASE)
-_SENTENCE = re.compile(r"(?<=[.?!]) ")
 
 
 class _Job(Struct, frozen=True):
@@ -67,17 +64,7 @@ def answer_as_agent(
         )
     if schema is None or message.tool_calls:
         return message
-    fitting = make_instance(schema, message.content, partial(_fill, message))
-    return msgspec.structs.replace(message, content=msgspec.json.encode(fitting).decode())
-
-
-def _fill(message: Message, name: str, schema: Mapping[str, Json]) -> Json:
-    """Return the value of a field for reasoning in an answer that must fit a schema; `None` for other fields."""
-    if not _IS_REASONING.search(name) or not message.reasoning:
-        return None
-    sentences = [part for part in _SENTENCE.split(message.reasoning) if part]
-    kind = schema.get("type")
-    return sentences if kind == "array" else message.reasoning if kind == "string" else None
+    return replace(message, content=fit(message, text, schema))
 
 
 def _positions(messages: Sequence[Message]) -> list[int]:
@@ -119,19 +106,10 @@ def _do(request: Request, tools: Sequence[ToolSpec]) -> Solver | Reply:
             return Reply(_ASKS_FOR_PATH, "The request does not say which file, and guessing could be wrong.")
         if not kit.can(*request.errand.errand.needs):
             return Reply("I can't do that: I have no tool for it.", "None of my tools fits the request.")
-        work: Solver = request.errand.errand.work(request.errand.values, kit)
-    else:
-        solver = find_solver(request.task or "")
-        assert solver is not None, "find_request found the task"
-        work = solver
-    return work if request.hint is None else _after_hint(request.hint, work, kit)
-
-
-def _after_hint(path: str, work: Solver, kit: Kit) -> Work:
-    """Read the file at `path`, which need not exist, before the work."""
-    if kit.can("read"):
-        yield Step([kit.read(path)], f"I was told to begin with {path}.", may_fail=True)
-    return (yield from work)
+        return request.errand.errand.work(request.errand.values, kit)
+    solver = find_solver(request.task or "")
+    assert solver is not None, "find_request found the task"
+    return solver
 
 
 def _complete(request: Request | None, reply: str, tools: Sequence[ToolSpec]) -> Request | None:
@@ -152,7 +130,7 @@ def _restate(messages: Sequence[Message]) -> Reply:
     answers = [item.content for item in messages if item.role is Role.ASSISTANT and item.content.strip()]
     if not answers:
         return Reply("There is nothing to repeat yet.")
-    lines = [line.strip() for line in answers[-1].splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(answers[-1]).splitlines() if line.strip()]
     line = lines[-1].removeprefix("Answer: ").strip()
     return Reply(f"In one sentence: {one_line(line)}", "The result is known, so I only have to say it again.")
 

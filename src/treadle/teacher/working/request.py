@@ -17,13 +17,6 @@ from treadle.teacher.working.errands.errand import Found
 from treadle.teacher.working.talks.catalogue import find_talk
 from treadle.teacher.working.talks.talk import Talk
 
-HINTS = (
-    Prompt("Have a look at {path} first; it says how our files are organised."),
-    Prompt("If I remember it right, {path} explains where everything is, so begin there."),
-    Prompt("A colleague keeps notes in {path}. Please read them before anything else."),
-    Prompt("Start with {path}, which should tell you what is what."),
-)
-"""Sentences that send the agent to a file first. The file need not exist."""
 RESTATE = (
     Prompt("Could you say that again in one sentence, so that I can paste it into my notes?"),
     Prompt("Put that into a single sentence for me, please."),
@@ -33,7 +26,7 @@ RESTATE = (
 
 
 class Request(Struct, frozen=True):
-    """What a message asks for. One of the first five fields is set."""
+    """What a message asks for. One of the fields is set."""
 
     task: str | None = None
     """The input of a task of the set `files`."""
@@ -41,21 +34,13 @@ class Request(Struct, frozen=True):
     talk: tuple[Talk, Mapping[str, str]] | None = None
     wishes: Wishes | None = None
     is_restatement: bool = False
-    hint: str | None = None
-    """The path of a file to read first."""
+    """True if the last answer is to be said again."""
 
 
 @lru_cache(maxsize=4096)
 def find_request(text: str) -> Request | None:
     """Return the request in a message; `None` if there is none that the teacher knows."""
-    found: Request | None = None
-    hint: str | None = None
-    for paragraph in _paragraphs(text):
-        hint = hint or next((values["path"] for prompt in HINTS if (values := prompt.match(paragraph))), None)
-        found = found or _identify(paragraph)
-    if found is None or hint is None:
-        return found
-    return Request(found.task, found.errand, found.talk, found.wishes, hint=hint)
+    return next((found for part in _paragraphs(text) if (found := _identify(part)) is not None), None)
 
 
 def _identify(paragraph: str) -> Request | None:

@@ -1,8 +1,6 @@
 """The words around a request: who asks, on what occasion, what for, and in which style. They never change "
 "the request."""
 
-from collections.abc import Sequence
-
 from treadle.core.types import Json
 from treadle.tasks.draw import Draw
 from treadle.teacher.facts import Facts, text_of
@@ -110,8 +108,8 @@ _STYLES = {
 }
 
 
-def frame(request: Sequence[str], topic: str, persona: Facts, draw: Draw) -> str:
-    """Return a message with the paragraphs of a request, framed in the style of a persona."""
+def frame(request: str, topic: str, persona: Facts, draw: Draw) -> str:
+    """Return a message with a request as one of its paragraphs, in the style of a persona."""
     style = style_of(text_of(persona, "style"))
     about = lower_first(topic)
     context = _context(about, text_of(persona, "role"), style, draw)
@@ -123,7 +121,7 @@ def frame(request: Sequence[str], topic: str, persona: Facts, draw: Draw) -> str
     (after if draw.chance(0.25) else before).append(context)
     if draw.chance(0.35 if style == "brief" else 0.75):
         after.append(draw.pick(_CLOSINGS))
-    parts = [" ".join(before), *request, " ".join(after)]
+    parts = [" ".join(before), request, " ".join(after)]
     return "\n\n".join([part for part in parts if part])
 
 
@@ -184,12 +182,12 @@ _TELLS = (
     "Good that you ask. {fact}",
 )
 _ASKS = (
-    "Thanks. One more thing:",
+    "Good. One more thing:",
     "That helps. And now this:",
     "Very good. I have another question:",
     "Noted. While you are at it:",
     "Great, next one:",
-    "Thank you. Something else came up:",
+    "All right. Something else came up:",
 )
 
 

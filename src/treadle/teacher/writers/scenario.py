@@ -14,9 +14,9 @@ from treadle.tasks.files import identify
 from treadle.teacher.facts import Facts, number_of, object_of, objects_of, text_of, texts_of
 from treadle.teacher.mistakes import misspell
 from treadle.teacher.working.errands.catalogue import ERRANDS
-from treadle.teacher.working.errands.errand import Errand, Shelf, free_path
+from treadle.teacher.working.errands.errand import Errand, Shelf
 from treadle.teacher.working.kit import Kit, find_near
-from treadle.teacher.working.request import HINTS, RESTATE
+from treadle.teacher.working.request import RESTATE
 from treadle.teacher.working.talks.knowledge import KNOWLEDGE
 from treadle.teacher.working.talks.problems import PROBLEMS
 from treadle.teacher.working.talks.refusals import REFUSALS
@@ -44,8 +44,8 @@ _QUIET = ("single", "no_tool", "refusal", "")
 class Draft(Struct, frozen=True):
     """What a scenario asks for, before it is put into a persona's words."""
 
-    request: tuple[str, ...]
-    """The paragraphs of the request."""
+    request: str
+    """The request, as one paragraph."""
     withheld: str = ""
     makes: tuple[str, ...] = ()
     """The paths of the files that the agent shall create."""
@@ -81,7 +81,7 @@ def write_scenario(facts: Facts, tries: int = 0) -> Json:
     topic = scene.topic[-1] if scene.topic else "our work"
     message = frame(draft.request, topic, object_of(facts, "persona"), scene.draw)
     further = _follow_ups(scene, draft, number_of(facts, "turns", 1) - 1 - bool(draft.withheld))
-    goal = [draft.request[-1], *[f"{FOLLOW_UP}{request}" for request in further]]
+    goal = [draft.request, *[f"{FOLLOW_UP}{request}" for request in further]]
     return {
         "message": message,
         "goal": "\n".join(goal),
@@ -145,13 +145,13 @@ def _draft(scene: _Scene, conversation: str) -> Draft:
 
 def _draft_talk(talks: Sequence[Talk], scene: _Scene) -> Draft:
     talk = scene.draw.pick(talks)
-    return Draft((scene.draw.pick(talk.prompts).render(talk.draw(scene.things, scene.draw)),))
+    return Draft(scene.draw.pick(talk.prompts).render(talk.draw(scene.things, scene.draw)))
 
 
 def _draft_task(scene: _Scene) -> Draft | None:
     """Return the task of the environment, if it shows the kind and can be done with the tools and the limits."""
     found = identify(scene.task.strip()) if scene.task else None
-    if found is None or scene.kind not in ("", "chained", "parallel", "recovery"):
+    if found is None or scene.kind not in ("", "chained", "parallel"):
         return None
     family, _, habit = found
     steps = _LONG_TASKS.get(family.name, _TASK_STEPS.get(habit.batch, _FEW_STEPS))
@@ -164,10 +164,7 @@ def _draft_task(scene: _Scene) -> Draft | None:
         return None
     if scene.kind == "parallel" and (habit.batch == 1 or family.name in _UNSURE_TASKS):
         return None
-    if scene.kind == "recovery":
-        hint = scene.draw.pick(HINTS).render({"path": free_path(scene.shelf, scene.draw, ".md")})
-        return Draft((hint, scene.task.strip()), is_task=True)
-    return Draft((scene.task.strip(),), is_task=True)
+    return Draft(scene.task.strip(), is_task=True)
 
 
 def _draft_errand(scene: _Scene) -> Draft | None:
@@ -195,8 +192,8 @@ def _to_draft(errand: Errand, values: Mapping[str, str], scene: _Scene, *, has_g
     used = frozenset(values.values())
     if has_gap:
         text = scene.draw.pick(errand.gapped).render(values)
-        return Draft((text,), f"The file is {values['path']}.", makes, used)
-    return Draft((scene.draw.pick(errand.prompts).render(values),), makes=makes, used=used)
+        return Draft(text, f"The file is {values['path']}.", makes, used)
+    return Draft(scene.draw.pick(errand.prompts).render(values), makes=makes, used=used)
 
 
 def _misspell_path(path: str, scene: _Scene) -> str | None:
@@ -210,7 +207,7 @@ def _draft_wishes(scene: _Scene) -> Draft | None:
     """Return a request that names tools and arguments."""
     words = words_of(scene.topic[-1]) if scene.topic else []
     named = draw_wishes(scene.kind or "single", scene.tools, words, scene.draw)
-    return None if named is None else Draft((named.text,), named.withheld)
+    return None if named is None else Draft(named.text, named.withheld)
 
 
 def _follow_ups(scene: _Scene, draft: Draft, count: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.datagen.config.deepfabric import keys
@@ -39,7 +39,7 @@ def map_deepfabric(document: Document) -> Mapped:
     value = document.value
     if old := [key for key in keys.OLD if key in value]:
         lines = [f"{document.where((key,))}: {key} is now {keys.OLD[key]}" for key in old]
-        raise ConfigError(
+        raise MistakesError(
             "\n".join(
                 [f"{str(document.path)!r} is from before DeepFabric 4; rename its sections first:", *lines]
             )
@@ -108,8 +108,9 @@ class _Mapper:
         for section, role in (("generation", "default"), ("topics", "topics")):
             table, source = self._table_of(section)
             self._put(f"models.{role}", table, source)
-            name = table["model"]
-            self._note(source, f"the model of {section} is models.{role}: {name!r}")
+            text = f"the model of {section} is models.{role}: {table['model']!r}"
+            is_named = self._find(f"{source}.model") is not None or self._find("llm.model") is not None
+            self._note(source, text if is_named else f"{text}, DeepFabric's default")
         retries = self._find("generation.rate_limit.max_retries")
         if isinstance(retries, int):
             for role in ("default", "topics"):
@@ -312,6 +313,9 @@ class _Mapper:
                 "output.save_as",
                 f"the dataset is the folder {str(folder)!r} here, and its name {folder.name!r}",
             )
+        if self._find("output.num_samples") is None:
+            self._put("generation.num_samples", 3, "output")
+            self._note("output", "it has no num_samples; 3 is DeepFabric's default")
         form = self._take("output.format")
         formats = ["custom" if form == "custom" else "deepfabric"]
         formatters = self._take("output.formatters")

@@ -79,7 +79,7 @@ def list_sequences(stats: Stats) -> str:
     total = stats.sequences.total()
     lines = []
     for names, count in stats.sequences.most_common(_SEQUENCES):
-        path = "<span>→</span>".join(map(escape, names)) if names else '<span class="soft">no tool</span>'
+        path = " <span>→</span> ".join(map(escape, names)) if names else '<span class="soft">no tool</span>'
         lines.append(f'<li><b class="num">{count / total:.1%}</b><span>{path}</span></li>')
     return f'<ul class="order">{"".join(lines)}</ul>' if lines else ""
 

@@ -87,7 +87,8 @@
     if (row.kind) head.append(make("span", "chip", row.kind.replaceAll("_", " ")));
     head.append(row.status === "rejected"
       ? make("span", "chip bad", failed ? failed.filter : "rejected")
-      : make("span", row.verified ? "chip good" : "chip", row.verified ? "verified" : "not verified"));
+      : make("span", row.verified ? "chip good" : "chip",
+          row.verified ? "verified" : row.tools.length ? "not verified" : "no calls"));
     box.append(head);
     box.addEventListener("toggle", () => {
       if (box.open && box.children.length === 1) box.append(writeBody(row));

@@ -40,7 +40,7 @@ def draw_time(ledger: Path) -> str:
             found.rejected += entry.status == Status.REJECTED
             found.tokens += entry.input_tokens + entry.output_tokens
             found.cost_usd += entry.cost_usd or 0.0
-    ends = strftime("%Y-%m-%d %H:%M", gmtime(times[0])), strftime("%Y-%m-%d %H:%M UTC", gmtime(times[-1]))
+    ends = strftime("%Y-%m-%d %H:%M UTC", gmtime(times[0])), f"after {_write_seconds(times[-1] - times[0])}"
     kept, rejected = _sum(bins, lambda item: item.kept), _sum(bins, lambda item: item.rejected)
     tokens, cost = _sum(bins, lambda item: item.tokens), _sum(bins, lambda item: item.cost_usd)
     return columns(
@@ -48,6 +48,13 @@ def draw_time(ledger: Path) -> str:
         _draw("Tokens", f"{tokens[-1]:,.0f}", tokens, None, ends),
         _draw("Cost", dollars(cost[-1]), cost, None, ends) if cost[-1] else "",
     )
+
+
+def _write_seconds(seconds: float) -> str:
+    for size, unit in ((7200.0, "h"), (120.0, "min")):
+        if seconds >= size:
+            return f"{seconds / (3600 if unit == 'h' else 60):,.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def _sum(bins: Sequence[_Bin], value: Callable[[_Bin], float]) -> list[float]:

@@ -15,7 +15,8 @@ from treadle.datagen.dataset.report.parts import bars, columns, dollars, section
 from treadle.datagen.dataset.report.samples import Drawn
 from treadle.datagen.dataset.report.timeline import draw_time
 from treadle.datagen.dataset.report.topic_map import draw_map
-from treadle.datagen.dataset.rows import find_rows, read_config, read_entries
+from treadle.datagen.dataset.rows import find_rows, read_entries
+from treadle.datagen.dataset.settings import read_config
 from treadle.datagen.dataset.stats import Stats
 from treadle.datagen.dataset.topics import read_leaves
 from treadle.export.whole import write_whole
@@ -92,13 +93,13 @@ def _head(name: str, stats: Stats, config: Config | None) -> str:
     agents = ", ".join(model for model, _ in stats.models.get("agent", {}).items())
     about = f"Conversations about {config.topics.prompt!r}" if config is not None else "Conversations"
     tokens = stats.input_tokens + stats.output_tokens
-    share = f"{stats.verified / stats.rows:.1%}" if stats.rows else "0 %"
+    share = "-" if stats.verified_share is None else f"{stats.verified_share:.1%}"
     rejected = stats.rejected / (stats.rows + stats.rejected) if stats.rejected else 0.0
     tiles = [
         tile(f"{stats.rows:,}", "rows"),
         tile(f"{len(stats.topics):,}", "topics with rows"),
         tile(f"{stats.calls.total:,}", "tool calls"),
-        tile(share, "verified", "good" if stats.rows and stats.verified == stats.rows else ""),
+        tile(share, "verified, of rows with calls", "good" if stats.verified_share == 1 else ""),
         tile(f"{stats.rejected:,}", f"rejected ({rejected:.1%})"),
         tile(f"{stats.duplicates:,}", "duplicates left", "bad" if stats.duplicates else ""),
         tile(_short(tokens), "tokens for the rows"),
@@ -123,7 +124,8 @@ def _head(name: str, stats: Stats, config: Config | None) -> str:
 def _topics(folder: Path, stats: Stats) -> str:
     leaves = read_leaves(folder, stats)
     lacking = sum(not count for count in leaves.values())
-    lead = f"{len(leaves):,} leaf topics; {lacking:,} of them have no rows." if leaves else ""
+    rest = f"{lacking:,} of them have no rows" if lacking else "all with rows"
+    lead = f"{len(leaves):,} leaf topics, {rest}." if leaves else ""
     return section("topics", "Topics", lead, draw_map(leaves))
 
 
@@ -211,7 +213,14 @@ def _quality(stats: Stats) -> str:
         lead,
         columns(
             bars("Rejected by", stats.rejections, notes=notes, kind="bad"),
-            bars("Rows that passed", stats.filters),
+            table(
+                ("filter", "passed", "rejected"),
+                [
+                    (name, f"{stats.filters[name]:,}", f"{stats.rejections[name]:,}")
+                    for name in dict.fromkeys((*stats.filters, *stats.rejections))
+                ],
+                (1, 2),
+            ),
             bars("How the conversations ended", stats.stop_reasons),
         ),
     )
@@ -285,5 +294,5 @@ def _cost(stats: Stats) -> str:
 def _short(number: int) -> str:
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
         if number >= size:
-            return f"{number / min(size, 1_000 if unit == 'k' else size):,.1f} {unit}"
+            return f"{number / min(size, 1_000 if unit == 'k' else size):,.1f}{unit}"
     return f"{number:,}"

@@ -48,7 +48,7 @@ def _find(candidate: Candidate) -> Iterator[tuple[int, str, str]]:
     for index, message in enumerate(messages):
         text = message.content
         is_spoken = message.role in (Role.USER, Role.ASSISTANT)
-        if is_spoken and (found := _MARKUP.search(text)) and found[0] not in told:
+        if is_spoken and (found := _MARKUP.search(text)):
             yield index, found[0], "has markup"
         if message.role is Role.ASSISTANT:
             yield from _find_in_answer(index, message, candidate.spec.persona.name, told, runs)

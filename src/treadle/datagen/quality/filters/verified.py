@@ -4,6 +4,7 @@ from typing import Literal
 
 from treadle.core.types import Json
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
+from treadle.sandbox.memory import SharedFiles
 from treadle.trajectory.verify import verify_run
 
 
@@ -25,7 +26,13 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
 
     async def check(self, candidate: Candidate) -> Verdict:
         """See `Filter.check`."""
-        found = await verify_run(candidate.journal, candidate.run_id, self.resources.tools)
+        files = candidate.environment.files
+        found = await verify_run(
+            candidate.journal,
+            candidate.run_id,
+            self.resources.tools,
+            files=files if isinstance(files, SharedFiles) else None,
+        )
         counts: dict[str, Json] = {"calls": found.calls, "matched": found.matched}
         if found.differences:
             return self.reject(str(found.differences[0]), **counts)

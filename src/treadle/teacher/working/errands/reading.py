@@ -160,17 +160,6 @@ READING: tuple[Errand, ...] = (
         ),
     ),
     _errand(
-        "count_words",
-        (
-            "How many words are there in {path}?",
-            "Please count the words in {path}, as they are separated by white space.",
-            "Give me a word count of {path}.",
-            "I need the number of words that {path} contains.",
-        ),
-        lambda values, path, text: f"{path} has {count_of(len(text.split()), 'word')}.",
-        gapped=("How many words are there in the text?", "Give me a word count of my file."),
-    ),
-    _errand(
         "first_line",
         (
             "What does the first line of {path} say?",

@@ -233,8 +233,7 @@ PROBLEMS: tuple[Talk, ...] = (
         "average",
         (
             "Three teams handled {first}, {second} and {third} {things}. What is the average?",
-            "In April it was {first} {things}, in May {second}, in June {third}. How many is that for a team "
-            "on average?",
+            "Team one has {first} {things}, team two {second} and team three {third}. How many is that on average?",
         ),
         _draw_average,
         _solve_average,

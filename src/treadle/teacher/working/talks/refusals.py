@@ -94,7 +94,7 @@ _REQUESTS: Mapping[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
 
 _REPLIES = (
     "I can't {deed}: my tools are {tools}, and none of them can do that.",
-    "I'm sorry, but I can't {deed}. What I have is {tools}.",
+    "I'm sorry, but I can't {deed}. The tools that I have for you are {tools}.",
     "That is beyond what I can do here. I cannot {deed}; I can only work with {tools}.",
 )
 

@@ -1,0 +1,228 @@
+"""`treadle topics build`: topics from a root topic, written by a model."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.options import shared as o
+from treadle.cli.options.agent import Model
+from treadle.cli.terminal.bar import bar
+from treadle.cli.terminal.output import print_error, print_json, print_note, write_count
+from treadle.cli.topics.files import describe, refuse_existing
+from treadle.cli.work.execute import execute_until_stopped
+from treadle.cli.work.journals import open_or_make
+from treadle.core.errors import ConfigError
+from treadle.datagen.config.model import Config, Models, Topics
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.progress import TopicExpanded
+from treadle.datagen.topics.build import BuildStoppedError, build_topics
+from treadle.datagen.topics.graph import TopicGraph, clean_topic, topic_id
+from treadle.datagen.topics.store import load_topics, save_topics
+from treadle.journal.registry import make_folder
+from treadle.models.config.file import ModelTable
+
+EXAMPLES = (
+    "treadle topics build config.yaml",
+    "treadle topics build --prompt 'Office work' --mode graph --degree 8 --depth 3 --model mock:teacher",
+)
+
+
+def build(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="The configuration of a dataset. Options replace its values.",
+            show_default=False,
+        ),
+    ] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The root topic.")] = None,
+    model: Model = None,
+    base_url: o.BaseUrl = None,
+    mode: Annotated[
+        Literal["tree", "graph"] | None, typer.Option("--mode", help="A tree, or a graph with cross-links.")
+    ] = None,
+    degree: Annotated[
+        int | None, typer.Option("--degree", metavar="N", min=1, max=50, help="The subtopics of each topic.")
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option("--depth", metavar="N", min=1, max=10, help="The levels below the root.")
+    ] = None,
+    instructions: Annotated[
+        str | None, typer.Option("--instructions", metavar="TEXT", help="More instructions for the writer.")
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option("--window", metavar="N", min=1, help="How many topics are expanded at a time."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="The seed. Another one gives other topics.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The file to write. Default: topics.json, or that of the dataset.",
+        ),
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            "--journal",
+            "-j",
+            metavar="PATH",
+            help="The journal. Default: that of the dataset, or FILE with .db.",
+        ),
+    ] = None,
+    is_forced: o.IsForced = False,
+    is_json: o.IsJson = False,
+) -> int:
+    """Build a tree or a graph of topics with a model.
+
+    Each answer is stored in the journal. If the command is interrupted, the same command goes on and pays for
+    nothing twice. The exit code is 1 if topics failed; the same command tries these again.
+    """
+    topics = {
+        "prompt": prompt,
+        "mode": mode,
+        "degree": degree,
+        "depth": depth,
+        "instructions": instructions,
+        "window": window,
+    }
+    given = _configure(config, {key: value for key, value in topics.items() if value is not None}, seed)
+    given = _with_model(given, model, base_url)
+    folder = Folder(given.output.path)
+    target = out or (folder.topics if config is not None else Path("topics.json"))
+    if not _is_own(target, given):
+        refuse_existing(target, is_forced=is_forced)
+    make_folder(target.parent)
+    address = journal or str(
+        folder.journal if config is not None and out is None else target.with_suffix(".db")
+    )
+    graph = _build(given, address, is_json=is_json)
+    if graph is None:
+        return ExitCode.INTERRUPTED
+    save_topics(graph, target)
+    return _report(graph, target, is_json=is_json)
+
+
+def _configure(path: Path | None, topics: dict[str, Any], seed: int | None) -> Config:
+    """Return the configuration with the options in place of its values. Raises: `ConfigError`."""
+    from treadle.datagen.config.load import load_config
+
+    if path is None:
+        if "prompt" not in topics:
+            raise ConfigError("give the root topic with --prompt, or the configuration of a dataset")
+        return Config(name="topics", seed=seed or 0, topics=Topics(**topics))
+    loaded = load_config(path)
+    for note in loaded.notes:
+        print_note(note)
+    config = loaded.config
+    if config.topics.load is not None and "prompt" not in topics:
+        raise ConfigError(
+            f"{path} loads its topics from {str(config.topics.load)!r}; there is nothing to build"
+        )
+    changed = config.topics.model_copy(update={"load": None, **topics})
+    return config.model_copy(update={"topics": changed, "seed": config.seed if seed is None else seed})
+
+
+def _with_model(config: Config, model: str | None, base_url: str | None) -> Config:
+    """Return the configuration with one model, that of the topics. Raises: `ConfigError`."""
+    if base_url is not None and model is None:
+        raise ConfigError("--base-url goes with --model NAME")
+    given: str | ModelTable | None = config.models.topics or config.models.default
+    if model is not None:
+        given = model if base_url is None else ModelTable(model=model, base_url=base_url)
+    quality = config.quality.model_copy(update={"judge": None})
+    return config.model_copy(update={"models": Models(default=given), "quality": quality})
+
+
+def _is_own(target: Path, config: Config) -> bool:
+    """Return whether a file has topics that an earlier command built from the same root."""
+    if not target.is_file():
+        return False
+    try:
+        graph = load_topics(target)
+    except ConfigError:
+        return False
+    return graph.origin is not None and graph.root_id == topic_id((clean_topic(config.topics.prompt),))
+
+
+def _build(config: Config, address: str, *, is_json: bool) -> TopicGraph | None:
+    """Return the graph; `None` if the build was interrupted."""
+    from treadle.datagen.config.parts import make_models
+
+    try:
+        model = make_models(config)["topics"]
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("models.default:", "--model:")) from error
+    topics = config.topics
+    total = sum(topics.degree**level for level in range(topics.depth))
+    with (
+        closing(open_or_make(address, "process")) as journal,
+        bar("topics", total, is_json=is_json) as advance,
+    ):
+
+        def start(stop: asyncio.Event) -> Coroutine[Any, Any, TopicGraph]:
+            return build_topics(
+                topics,
+                model=model,
+                journal=journal,
+                seed=config.seed,
+                dataset=config.name,
+                on_notice=_listen(advance, is_json=is_json),
+                stop=stop,
+            )
+
+        try:
+            return execute_until_stopped(
+                start, lambda: print_note("finishing what has begun; Ctrl-C stops now")
+            )
+        except BuildStoppedError as error:
+            print_note(str(error))
+            return None
+
+
+def _listen(advance: Callable[[str], None], *, is_json: bool) -> Callable[[TopicExpanded], None]:
+    def listen(notice: TopicExpanded) -> None:
+        advance(notice.path[-1])
+        if is_json:
+            print_json(notice)
+        elif notice.error is not None:
+            print_error(f"topic {notice.path[-1]!r:.80}: {notice.error}")
+
+    return listen
+
+
+def _report(graph: TopicGraph, target: Path, *, is_json: bool) -> ExitCode:
+    failed, origin = list(graph.failed()), graph.origin
+    missing = sum(topic.missing for topic in graph.topics.values())
+    if is_json:
+        print_json(
+            {
+                "event": "topics_written",
+                "file": str(target),
+                "topics": len(graph.topics),
+                "leaves": len(list(graph.leaves())),
+                "failed": len(failed),
+                "missing": missing,
+                "origin": origin,
+            }
+        )
+    else:
+        print_note(f"{describe(graph)}: written to {target}")
+        if origin is not None and origin.merged:
+            print_note(f"{write_count(origin.merged, 'near-duplicate')} merged")
+        if missing:
+            print_note(f"{write_count(missing, 'subtopic')} missing, although the model was asked again")
+    if failed:
+        print_note("the same command tries the failed topics again")
+    return ExitCode.FAILED if failed else ExitCode.DONE

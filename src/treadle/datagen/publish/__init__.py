@@ -1,0 +1,1 @@
+"""The publication of datasets on the Hugging Face Hub and on Kaggle."""

@@ -1,0 +1,204 @@
+"""The commands `treadle dataset`, on datasets that `treadle generate` made and on small ones."""
+
+import asyncio
+import json
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+from tests.cli.command import Cli
+from tests.datagen.dataset import made
+
+from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.rows import read_entries
+from treadle.datagen.generate import generate
+
+BASE = {"models": {"default": "mock:teacher"}, "seed": 5}
+AGENTS = {
+    **BASE,
+    "name": "agents",
+    "topics": {"prompt": "Work with files", "degree": 3, "depth": 2},
+    "generation": {"num_samples": 14, "conversation": {"max_turns": 2}},
+    "tools": {"use": ["files"], "files": "tasks:files"},
+    "output": {"splits": {"train": 0.7, "test": 0.3}},
+}
+
+
+def generated(path: Path, raw: dict[str, object]) -> Path:
+    asyncio.run(generate(Config.model_validate(raw), Folder(path)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generated(tmp_path_factory.mktemp("generated") / "agents", AGENTS)
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    made.plain_folder(tmp_path / "d", 20)
+    return Cli(tmp_path)
+
+
+def test_a_generated_dataset_is_confirmed(agents: Path, cli: Cli) -> None:
+    """All rows that say that they are verified are confirmed."""
+    claimed = sum(
+        entry.row.lineage.sample is not None and entry.row.lineage.sample.is_verified
+        for entry in read_entries(agents)
+    )
+    assert claimed > 5
+    done = cli("dataset", "verify", str(agents))
+    assert done.code == 0, done
+    assert done.out.startswith(f"14 rows: {claimed} of {claimed} that claim to be verified are confirmed")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"generation": {"num_samples": 4, "conversation": {"type": "basic", "max_turns": 2}}, "tools": {}},
+        {
+            "generation": {"num_samples": 4, "conversation": {"type": "cot", "reasoning": "freetext"}},
+            "tools": {},
+        },
+        {"output": {"include_system_message": False}, "generation": {"num_samples": 4}},
+        {"output": {"system_message": "You are kind."}, "generation": {"num_samples": 4}},
+    ],
+    ids=["basic", "cot", "no system message", "another system message"],
+)
+def test_every_form_of_conversation_is_confirmed(
+    tmp_path: Path, cli: Cli, changes: dict[str, object]
+) -> None:
+    path = generated(tmp_path / "g", {**AGENTS, **changes})
+    found = cli("dataset", "verify", str(path), "--json")
+    assert found.code == 0, found
+    assert len(found.lines) == 4
+    # The rows are compared with their runs, whatever they are shown with.
+    rows = Folder(path).rows.read_text("utf-8").replace('"content":"', '"content":"Not ', 1)
+    Folder(path).rows.write_text(rows, "utf-8")
+    assert cli("dataset", "verify", str(path)).code == 1
+
+
+@pytest.mark.parametrize("parquet", [False, True])
+def test_datasets_finds_the_splits_through_the_card(tmp_path: Path, parquet: bool) -> None:
+    """The folder, as it is uploaded, is loaded by configuration and split, without a loss of arguments."""
+    datasets = pytest.importorskip("datasets")
+    output = {"splits": {"train": 0.7, "test": 0.3}, "formats": ["treadle", "openai"], "parquet": parquet}
+    path = generated(tmp_path / "g", {**AGENTS, "output": output})
+    if parquet:
+        loaded = datasets.load_dataset(str(path), "openai", cache_dir=str(tmp_path / "cache"))
+        assert {name: len(rows) for name, rows in loaded.items()} == {
+            name: len((path / f"{name}.openai.jsonl").read_bytes().splitlines()) for name in ("train", "test")
+        }
+        row = loaded["train"][0]
+        assert (
+            row["messages"]
+            == json.loads((path / "train.openai.jsonl").read_bytes().splitlines()[0])["messages"]
+        )
+    configs = datasets.get_dataset_config_names(str(path))
+    assert set(configs) == {"treadle", "openai"}
+    assert set(datasets.get_dataset_split_names(str(path), "openai")) == {"train", "test"}
+
+
+def test_verify_names_the_row_and_what_differs(agents: Path, cli: Cli) -> None:
+    path = cli.folder / "damaged"
+    copytree(agents, path)
+    lines = Folder(path).rows.read_bytes().splitlines(keepends=True)
+    number = next(index for index, line in enumerate(lines) if b'"role":"tool","content":"' in line)
+    row_id = json.loads(lines[number])["lineage"]["sample"]["sample_id"]
+    lines[number] = lines[number].replace(
+        b'"role":"tool","content":"', b'"role":"tool","content":"made up ', 1
+    )
+    Folder(path).rows.write_bytes(b"".join([*lines[:number], lines[number], *lines[number + 2 :]]))
+    done = cli("dataset", "verify", str(path))
+    assert done.code == 1
+    assert f"row {row_id} (run {row_id}-1): 1 problem" in done.err
+    assert "is not that of its run" in done.out
+    assert "the rows lack s0000" in done.err
+
+
+def test_show_has_messages_calls_results_and_verdicts(cli: Cli) -> None:
+    shown = cli("dataset", "show", "d", "2")
+    assert shown.code == 0, shown
+    for text in (
+        "row s000002",
+        "› What is in file 2?",
+        '● read_file(path="a.txt")',
+        "  tea, 3 EUR",
+        "✓ transcript",
+    ):
+        assert text in shown.out
+    rejected = cli("dataset", "show", "d", "s000021", "--rejected")
+    assert "✗ grounding: the answer names 4 EUR, which no result has" in rejected.out
+    assert cli("dataset", "show", "d", "last").out == cli("dataset", "show", "d", "20").out
+    (raw,) = cli("dataset", "show", "d", "s000003-1", "--json").lines
+    assert raw["lineage"]["run_id"] == "s000003-1"
+    for which, said in (
+        ("21", "there are 20 rows"),
+        ("s00003", "did you mean"),
+        ("0", "there are 20 rows"),
+    ):
+        missing = cli("dataset", "show", "d", which)
+        assert (missing.code, said in missing.err) == (2, True), missing
+
+
+def test_stats_count_what_is_there(cli: Cli) -> None:
+    (found,) = cli("dataset", "stats", "d", "--json").lines
+    assert (found["rows"], found["topics"], found["rejected"]) == (20, 4, 2)
+    assert found["tools"] == {"read_file": 20}
+    assert found["rejections"] == {"grounding": 2}
+    assert found["kinds_wanted"]["parallel"] == 7
+    assert (found["verified"], found["verified_share"]) == (20, 1.0)
+    assert found["calls"] == {"total": 20, "mean": 1.0, "least": 1, "median": 1, "p95": 1, "most": 1}
+    shown = cli("dataset", "stats", "d").out
+    assert "20 rows · 4 topics · 2,400 tokens · $0" in shown
+    assert "verified: 20 of 20 rows with calls" in shown
+
+
+def test_files_of_other_formats_are_read(cli: Cli) -> None:
+    assert cli("dataset", "split", "d", "--splits", "all=1", "--format", "openai").code == 0
+    (found,) = cli("dataset", "stats", "d/all.openai.jsonl", "--json").lines
+    assert (found["rows"], found["topics"], found["tools"]) == (20, 4, {"read_file": 20})
+    assert "What is in file 7?" in cli("dataset", "show", "d/all.openai.jsonl", "7").out
+
+
+def test_split_says_what_it_achieved(cli: Cli) -> None:
+    done = cli("dataset", "split", "d", "--splits", "train=0.9,test=0.1")
+    assert done.code == 0, done
+    assert "wanted" in done.out
+    assert "the largest group of topics has 5 rows" in done.err
+    (found,) = cli("dataset", "split", "d", "--splits", "a=0.5,b=0.5", "--out", "halves", "--json").lines
+    assert [(item["name"], item["rows"], item["topics"]) for item in found["splits"]] == [
+        ("a", 10, 2),
+        ("b", 10, 2),
+    ]
+    wrong = cli("dataset", "split", "d", "--splits", "train")
+    assert (wrong.code, "'train' is not NAME=SHARE" in wrong.err) == (2, True), wrong
+    wrong = cli("dataset", "split", "d/rows.jsonl")
+    assert (wrong.code, "--out" in wrong.err) == (2, True), wrong
+
+
+def test_merge_counts_what_it_leaves_out(cli: Cli) -> None:
+    done = cli("dataset", "merge", "d", "d/rows.jsonl", "--out", "m")
+    assert done.code == 0, done
+    assert "rows.jsonl: 0 of 20 rows, 20 left out as the same sample" in done.out
+    assert cli("dataset", "stats", "m", "--json").lines[0]["rows"] == 20
+    refused = cli("dataset", "verify", "m")
+    assert (refused.code, "the journals stayed with its sources" in refused.err) == (2, True), refused
+
+
+def test_report_is_written(cli: Cli) -> None:
+    done = cli("dataset", "report", "d")
+    assert (done.code, done.out) == (0, "d/report.html\n"), done
+    assert cli("dataset", "report", "d/rows.jsonl", "--out", "r.html").code == 0
+    assert (cli.folder / "r.html").stat().st_size > 10_000
+
+
+def test_a_damaged_line_is_named(cli: Cli) -> None:
+    with (cli.folder / "d" / "rows.jsonl").open("a") as file:
+        file.write('{"format":"treadle/1","messages":[]}\n')
+    for command in ("stats", "split", "report"):
+        done = cli("dataset", command, "d")
+        assert (done.code, "line 21 of 'd/rows.jsonl'" in done.err) == (1, True), done
+    absent = cli("dataset", "stats", "absent")
+    assert (absent.code, "there is no file 'absent'" in absent.err) == (2, True), absent

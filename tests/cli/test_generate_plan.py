@@ -1,0 +1,47 @@
+"""`treadle generate --init`, `--schema` and `--dry-run`, which ask no model."""
+
+import json
+
+from tests.cli.command import Cli
+
+
+def test_the_starter_has_a_plan_that_costs_nothing(cli: Cli) -> None:
+    cli.write("starter.yaml", cli("generate", "--init").out)
+    done = cli("generate", "starter.yaml", "--dry-run")
+    assert done.code == 0, done
+    assert "files: 9 rows in 'dataset-files'" in done.out
+    assert not (cli.folder / "dataset-files").exists()
+    schema = json.loads(cli("generate", "--schema").out)
+    assert "chained" in schema["$defs"]["Generation"]["properties"]["kinds"]["properties"]
+
+
+def test_the_plan_needs_no_key_and_the_missing_one_is_told_after_it(cli: Cli) -> None:
+    cli.write("a.yaml", "topics: {prompt: Tea}\ntools: {use: [files]}\n")
+    done = cli("generate", "a.yaml", "--dry-run", "--json", "--set", "models.default=openai:gpt-5-mini")
+    assert done.code == 2, done
+    assert done.lines[0]["estimate"]["rows"] == 25
+    assert "--set models.default: no API key for 'gpt-5-mini'" in done.err
+    assert "OPENAI_API_KEY" in done.err
+
+
+def test_each_mistake_is_a_line(cli: Cli) -> None:
+    cli.write("wrong.yaml", "topics: {promt: Tea}\noutput: {num_samples: 3}\n")
+    done = cli("generate", "wrong.yaml", "--dry-run")
+    assert done.code == 2, done
+    assert done.err.splitlines() == [
+        "error: 'wrong.yaml' has 2 mistakes:",
+        "wrong.yaml:1: topics.promt: there is no such key; did you mean 'prompt'?",
+        "wrong.yaml:2: output.num_samples: there is no such key; there is such a key in 'generation'",
+    ]
+
+
+def test_the_notes_of_a_deepfabric_file_are_told(cli: Cli) -> None:
+    cli.write(
+        "df.yaml",
+        "llm: {provider: mock, model: teacher}\ntopics: {prompt: Tea, mode: tree, depth: 1, degree: 2}\n"
+        "generation: {system_prompt: Write.}\noutput: {save_as: tea.jsonl, batch_size: 4}\n",
+    )
+    done = cli("generate", "df.yaml", "--dry-run")
+    assert done.code == 0, done
+    assert "tea: 3 rows in 'tea'" in done.out
+    assert "df.yaml:4: output.batch_size: it is generation.window here" in done.err

@@ -1,0 +1,161 @@
+"""The pipeline: its order, its settings, the marks on rows, the judge, and evaluation sets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.datagen.quality.candidates import config, play, solve, verdict, with_answer
+
+from treadle import ScriptedModel
+from treadle.core.errors import ConfigError, ServerError
+from treadle.datagen.config.load import load_config
+from treadle.datagen.prompts import read_facts
+from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
+from treadle.datagen.quality.protocol import Candidate, Filter, Settings, Verdict
+from treadle.datagen.quality.registry import FILTERS, find_faults
+from treadle.models.scripted import Answer
+
+QUESTION = (
+    "A farmer has seventeen sheep and sells all but nine of them at the market on a rainy Tuesday; "
+    "how many are left?"
+)
+YAML = """
+models: {default: mock:teacher}
+topics: {prompt: x}
+tools: {use: [files]}
+quality:
+  filters:
+    lenght: false
+"""
+
+
+class ShoutFilter(Filter[Settings]):
+    """A filter of another package."""
+
+    name = "shout"
+
+    async def check(self, candidate: Candidate) -> Verdict:
+        text = candidate.row.messages[-1].content
+        return self.reject("it shouts") if text.isupper() else self.accept()
+
+
+async def test_all_cheap_filters_judge_and_costly_ones_only_what_is_left() -> None:
+    pipeline = Pipeline(config())
+    good = await solve("csv_sum-0000")
+    names = [item.name for item in pipeline.filters]
+    assert [item.filter for item in await pipeline.check(good)] == names
+    assert names[-2:] == ["check", "verified"]
+    bad = await pipeline.check(with_answer(good, "I cannot help with that. The total is 77777.77."))
+    assert not is_good(bad)
+    assert {item.filter for item in bad if not item.is_passed} == {"refusals", "grounding"}
+    assert {"check", "verified"} & {item.filter for item in bad} == set()
+
+
+async def test_a_row_says_what_it_passed() -> None:
+    good = await solve("csv_sum-0000")
+    verdicts = await Pipeline(config()).check(good)
+    sample = mark_row(good.row, verdicts).lineage.sample
+    assert sample is not None
+    assert sample.is_verified
+    assert set(sample.filters) == {item.filter for item in verdicts}
+    unverified = await Pipeline(config(filters={"verified": False})).check(good)
+    sample = mark_row(good.row, unverified).lineage.sample
+    assert sample is not None
+    assert not sample.is_verified
+
+
+@pytest.mark.parametrize(
+    ("filters", "texts"),
+    [
+        ({"lenght": True}, ["quality.filters.lenght", "did you mean 'length'"]),
+        ({"length": {"max_word": 5}}, ["quality.filters.length.max_word", "did you mean 'max_words'"]),
+        ({"length": {"max_words": -1}}, ["length.max_words", "greater than or equal to 0", "-1"]),
+        ({"language": {"language": "english"}}, ["cannot be told", "Known: ar, bg"]),
+        ({"duplicates": {"similar": 1}}, ["did you mean 'similarity'"]),
+        ({"judge": True}, ["quality.judge", "rubric"]),
+    ],
+)
+def test_unknown_settings_are_errors_with_suggestions(filters: dict[str, Any], texts: list[str]) -> None:
+    """Rules out that a typing mistake in the configuration is ignored."""
+    with pytest.raises(ConfigError) as raised:
+        Pipeline(config(filters=filters))
+    for text in texts:
+        assert text in str(raised.value)
+
+
+def test_a_mistake_has_its_line_when_the_configuration_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(YAML)
+    with pytest.raises(ConfigError, match=r":7: quality.filters.lenght: .*did you mean 'length'"):
+        load_config(path)
+
+
+def test_filters_can_be_switched_off_and_come_from_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(config(filters={"length": False, "duplicates": False}))
+    assert "length" not in [item.name for item in pipeline.filters]
+    assert pipeline.duplicates is None
+    monkeypatch.setitem(FILTERS.table, "shout", f"{__name__}:ShoutFilter")  # type: ignore[arg-type]
+    assert find_faults({"shout": True}) == []
+    assert "shout" not in [item.name for item in Pipeline(config()).filters]
+    assert "shout" in [item.name for item in Pipeline(config(filters={"shout": True})).filters]
+
+
+def judged(answer: Answer) -> tuple[ScriptedModel, Pipeline]:
+    model = ScriptedModel([answer])
+    quality = {"judge": {"rubric": "Is it polite?", "min_score": 0.5}}
+    return model, Pipeline(config(**quality), judge=model)
+
+
+async def test_the_judge_grades_by_the_rubric_in_a_run_of_its_own() -> None:
+    found = await solve("csv_sum-0000")
+    model, pipeline = judged('{"score": 0.25, "reason": "It is rude."}')
+    first = (await pipeline.check(found))[-1]
+    assert (first.filter, first.is_passed, first.details["score"]) == ("judge", False, 0.25)
+    assert "It is rude." in first.reason
+    facts = read_facts(model.requests[0].messages[-1].content) or {}
+    assert (facts["write"], facts["rubric"]) == ("judgement", "Is it polite?")
+    assert facts["conversation"][-1]["content"] == found.row.messages[-1].content
+    again = (await pipeline.check(found))[-1]
+    assert (again, len(model.requests)) == (first, 1), "a judgement is not paid for twice"
+
+
+async def test_an_error_of_the_judge_is_not_the_samples_fault() -> None:
+    _, pipeline = judged(ServerError("no answer", status=500))
+    with pytest.raises(ServerError, match="the judge gave no judgement"):
+        await pipeline.check(await solve("csv_sum-0000"))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": QUESTION}]},
+        {"conversations": [{"from": "human", "value": QUESTION}, {"from": "gpt", "value": "nine"}]},
+        {"prompt": QUESTION, "answer": 9},
+        {"prompt": [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]},
+        {"question": QUESTION},
+    ],
+)
+async def test_overlap_with_an_evaluation_set_is_rejected(raw: dict[str, Any], tmp_path: Path) -> None:
+    """Rules out rows that an evaluation asks for."""
+    path = tmp_path / "test.jsonl"
+    path.write_text(json.dumps({"question": "Short one"}) + "\n" + json.dumps(raw) + "\n")
+    sets = {"evaluation_sets": [path]}
+    part = "Tell me: " + QUESTION.partition(";")[0].replace("sheep", "Sheep")
+    other = "Once a farmer sold ten of his seventeen cows at the market; what did he earn?"
+    moved = "How many are left? A farmer sells all but nine of 40 sheep on a rainy Monday at the market."
+    assert "shares" in (await verdict(await play(QUESTION, "Nine."), "contamination", **sets)).reason
+    assert "shares" in (await verdict(await play(part, "Nine."), "contamination", **sets)).reason
+    assert "shares" in (await verdict(await play("Ask me a riddle.", part), "contamination", **sets)).reason
+    assert (await verdict(await play(other, "Some."), "contamination", **sets)).is_passed
+    near = await verdict(await play(moved, "Nine."), "contamination", **sets)
+    assert "nearly the same as test.jsonl, line 2" in near.reason
+    exact = {"ngram_words": 13, "is_near": False}
+    assert (await verdict(await play(moved, "Nine."), "contamination", exact, **sets)).is_passed
+
+
+def test_an_evaluation_set_without_questions_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "test.jsonl"
+    path.write_text('{"score": 1}\n')
+    with pytest.raises(ConfigError, match="has no questions"):
+        Pipeline(config(evaluation_sets=[path]))
