@@ -61,9 +61,6 @@ COMMANDS: dict[str, list[str]] = {
     "generate --dry-run": ["generate", "dataset.yaml", "--dry-run"],
     "generate --schema json": ["generate", "--schema"],
     "topics show": ["topics", "show", "made/topics.json"],
-    "dataset show": ["dataset", "show", "made", "1"],
-    "dataset stats": ["dataset", "stats", "made"],
-    "dataset verify": ["dataset", "verify", "made"],
     "dataset convert": ["dataset", "convert", "rows.jsonl", "--to", "openai"],
     "dataset pairs": ["dataset", "pairs", "forks.db"],
     "--help": ["--help"],
@@ -77,7 +74,6 @@ SILENT = {
     ("models", "set-key"),
     ("publish",),
     *[("topics", name) for name in ("build", "prune", "import", "draw")],
-    *[("dataset", name) for name in ("split", "merge", "report")],
 }
 """The commands that print nothing on standard output."""
 
