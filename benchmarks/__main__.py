@@ -7,8 +7,10 @@ from benchmarks import (
     calls,
     common,
     dialects,
+    duplicates,
     files,
     formats,
+    generate,
     growth,
     limits,
     listing,
@@ -41,6 +43,10 @@ BENCHMARKS = {
     "python": tools.measure_python,
     "mcp": tools.measure_mcp,
     "parallel": tools.measure_parallel,
+    "duplicates": duplicates.measure,
+    "generate": generate.measure_window,
+    "row": generate.measure_work,
+    "rows": generate.measure_memory,
 }
 
 

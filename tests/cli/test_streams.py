@@ -57,6 +57,13 @@ COMMANDS: dict[str, list[str]] = {
     "demo": ["demo", "--rows", "1", "--kill-after", "0"],
     "mock": ["mock", "--port", "0"],
     "completion": ["completion", "bash"],
+    "generate": ["generate", "dataset.yaml", "--out", "made", "--num-samples", "1"],
+    "generate --dry-run": ["generate", "dataset.yaml", "--dry-run"],
+    "generate --schema json": ["generate", "--schema"],
+    "topics show": ["topics", "show", "made/topics.json"],
+    "dataset show": ["dataset", "show", "made", "1"],
+    "dataset stats": ["dataset", "stats", "made"],
+    "dataset verify": ["dataset", "verify", "made"],
     "dataset convert": ["dataset", "convert", "rows.jsonl", "--to", "openai"],
     "dataset pairs": ["dataset", "pairs", "forks.db"],
     "--help": ["--help"],
@@ -64,7 +71,14 @@ COMMANDS: dict[str, list[str]] = {
     "--version": ["--version"],
 }
 SERVERS = ("tools serve", "mock")
-SILENT = {("init",), ("backup",), ("models", "set-key")}
+SILENT = {
+    ("init",),
+    ("backup",),
+    ("models", "set-key"),
+    ("publish",),
+    *[("topics", name) for name in ("build", "prune", "import", "draw")],
+    *[("dataset", name) for name in ("split", "merge", "report")],
+}
 """The commands that print nothing on standard output."""
 
 LETTER = '''
@@ -94,6 +108,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     split_rows(cli.folder / "data", cli.folder / "data", Plan(shares={"train": 1.0}))
     cli.write("t.jsonl", cli("export", "t", "--format", "journal").out)
     cli.write("rows.jsonl", cli("export", "t", "--format", "treadle").out)
+    cli.write("dataset.yaml", cli("generate", "--init").out)
+    cli("generate", "dataset.yaml", "--out", "made", "--num-samples", "1")
     forks = ["-j", "forks.db", "-q"]
     cli("run", "--task", "files:csv_sum-0001", "-m", "oracle", "--run-id", "good", *forks)
     cli("fork", "good", "--at", "8", "-m", "mock:echo", "--run-id", "bad", *forks)
