@@ -82,8 +82,8 @@ def _find_unused(row: Row, items: Sequence[Exchange]) -> Iterator[str]:
     """Yield the tool of each look that brought words, none of which occurs after it and not before it."""
     effects = {tool.name: tool.effect for tool in row.tools}
     written = [set[str]() if item.call_id is not None else _tokens(_written(item)) for item in row.messages]
-    before = [set[str](), *accumulate(written, set.union)]
-    after = [*accumulate(reversed(written), set.union)][::-1]
+    before = [set[str](), *accumulate(written, _join)]
+    after = [*accumulate(reversed(written), _join)][::-1]
     for item in items:
         if item.result.is_error or effects.get(item.call.name) is not Effect.PURE:
             continue
@@ -91,6 +91,10 @@ def _find_unused(row: Row, items: Sequence[Exchange]) -> Iterator[str]:
         brought = _tokens(item.result.content)
         if brought - before[item.result_index] and not brought & later:
             yield item.call.name
+
+
+def _join(first: set[str], second: set[str]) -> set[str]:
+    return first | second
 
 
 def _written(message: Message) -> str:
