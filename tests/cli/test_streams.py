@@ -37,10 +37,7 @@ COMMANDS: dict[str, list[str]] = {
     "verify": ["verify", "t"],
     "export": ["export", "t"],
     "import": ["import", "t.jsonl", "-j", "memory:"],
-    "dataset show": ["dataset", "show", "data", "2"],
-    "dataset stats": ["dataset", "stats", "data"],
     "dataset stats --json": ["dataset", "stats", "data", "--json"],
-    "dataset verify": ["dataset", "verify", "t.rows.jsonl", "-j", ".treadle/runs.db"],
     "dataset split": ["dataset", "split", "data", "--splits", "one=1", "--out", "one"],
     "dataset merge": ["dataset", "merge", "data", "--out", "merged", "--force"],
     "dataset report": ["dataset", "report", "data"],
@@ -72,7 +69,6 @@ SILENT = {
     ("init",),
     ("backup",),
     ("models", "set-key"),
-    ("publish",),
     *[("topics", name) for name in ("build", "prune", "import", "draw")],
 }
 """The commands that print nothing on standard output."""
@@ -99,7 +95,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     cli("run", "--task", "files:csv_sum-0001", "-m", "oracle", "--run-id", "t")
     cli("run", "hi", *model, "--run-id", "r")
     cli("run", "hi", *model, "--run-id", "w", "-t", "letter.py", "--approve", "ask")
-    cli.write("t.rows.jsonl", cli("export", "t", "--format", "treadle").out)
     made.plain_folder(cli.folder / "data", 4)
     split_rows(cli.folder / "data", cli.folder / "data", Plan(shares={"train": 1.0}))
     cli.write("t.jsonl", cli("export", "t", "--format", "journal").out)
