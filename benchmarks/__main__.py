@@ -10,6 +10,7 @@ from benchmarks import (
     duplicates,
     files,
     formats,
+    generate,
     growth,
     limits,
     listing,
@@ -43,6 +44,9 @@ BENCHMARKS = {
     "mcp": tools.measure_mcp,
     "parallel": tools.measure_parallel,
     "duplicates": duplicates.measure,
+    "generate": generate.measure_window,
+    "row": generate.measure_work,
+    "rows": generate.measure_memory,
 }
 
 

@@ -1,13 +1,34 @@
 """The generation of datasets: its window, its own work for each row, its memory, and how fast it is resumed."""
 
+import asyncio
+import heapq
+import os
+import resource
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+from pyreqwest.client import Client, ClientBuilder
+
+from benchmarks.bare import HEADERS
+from benchmarks.common import Figure, serving
+from benchmarks.generate_server import draw_latencies, latency
+from treadle.core.events import InferenceCompleted
+from treadle.core.types import Completion, Request
 from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.verify import Totals, verify_rows
+from treadle.datagen.generate import generate
+from treadle.datagen.progress import Notice, Progress, SampleEnded
 from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
 from treadle.datagen.topics.store import save_topics
+from treadle.journal.registry import open_journal
+from treadle.models.protocol import Watch
+from treadle.teacher.teacher import TeacherModel
 
 SAMPLES, WINDOW = 1000, 64
 LEAVES = (40, 25)
@@ -39,14 +60,181 @@ def _write_topics(path: Path) -> Path:
     return path
 
 
-def _config(folder: Path, samples: int, model: object, **tools: object) -> Config:
+def _config(folder: Path, samples: int, model: object, **generation: object) -> Config:
     return Config.model_validate(
         {
             "name": "bench",
             "models": {"default": model},
             "topics": {"load": str(_write_topics(folder / "given.json"))},
-            "generation": {"num_samples": samples, "window": WINDOW},
-            "tools": tools or {"use": ["files"], "files": "tasks:files"},
+            "generation": {"num_samples": samples, "window": WINDOW, **generation},
+            "tools": {"use": ["files"], "files": "tasks:files"},
             "output": {"path": str(folder / "dataset")},
         }
     )
+
+
+async def measure_window() -> list[Figure]:
+    """Compare a generation with a window that does nothing but the same number of calls for each sample."""
+    os.environ["OPENAI_API_KEY"] = "none"
+    ratios, details = [], []
+    with serving("benchmarks.generate_server") as url:
+        calls: list[int] = []
+        for number in range(ROUNDS + 1):
+            with _folder() as folder:
+                await _reset(url)
+                config = _config(folder, SAMPLES, {"model": "openai:teacher", "base_url": url})
+                counted: list[float] = []
+                begin = time.perf_counter()
+
+                def note(notice: Notice, progress: Progress, counted: list[float] = counted) -> None:
+                    if isinstance(notice, SampleEnded) and notice.status == "kept":
+                        counted.append(time.perf_counter())
+
+                result = await generate(config, Folder(folder / "dataset"), listener=note)
+                assert result.progress.kept == SAMPLES, result.end
+                whole, ours = time.perf_counter() - begin, counted[-1] - begin
+                calls = await asyncio.to_thread(_count_calls, folder / "dataset")
+            await _reset(url)
+            bare = await _ask_bare(url, calls)
+            if number:  # the first round fills the server's memory
+                ratios.append(bare / ours)
+                ideal = _simulate(calls)
+                details.append(
+                    f"{ours:.2f} s to the last row, {whole:.2f} s with all files, against {bare:.2f} s "
+                    f"(computed {ideal:.2f} s); {len(calls)} samples, {sum(calls) / len(calls):.1f} calls each"
+                )
+    best = sorted(zip(ratios, details, strict=True))[len(ratios) // 2]
+    name = f"a perfect window's time over that of a generation of {SAMPLES:,} samples"
+    return [
+        Figure(
+            name, best[0], ">= 0.9", f"{best[1]}; {ROUNDS} rounds: {', '.join(f'{r:.2f}' for r in ratios)}"
+        )
+    ]
+
+
+async def _reset(url: str) -> None:
+    async with ClientBuilder().build() as client:
+        await client.get(f"{url}/reset").build().send()
+
+
+def _count_calls(path: Path) -> list[int]:
+    """Return how many answers of models each sample needed, in order of the samples."""
+    found: Counter[str] = Counter()
+    with open_journal(Folder(path).journal, must_exist=True) as journal:
+        for info in journal.runs():
+            answers = sum(isinstance(event.body, InferenceCompleted) for event in journal.read(info.run_id))
+            found[info.run_id.partition("-")[0]] += answers
+    return [found[name] for name in sorted(found)]
+
+
+async def _ask_bare(url: str, calls: Sequence[int]) -> float:
+    """Return how long it takes to make the calls of each sample one after another, in a window over the samples."""
+    body = msgspec.json.encode({"model": "teacher", "messages": [{"role": "user", "content": "Hello."}]})
+    todo = iter(calls)
+
+    async def work(client: Client) -> None:
+        for count in todo:
+            for _ in range(count):
+                request = client.post(f"{url}/chat/completions").headers(HEADERS).body_bytes(body)
+                await (await request.build().send()).bytes()
+
+    async with ClientBuilder().build() as client:
+        begin = time.perf_counter()
+        await asyncio.gather(*[work(client) for _ in range(WINDOW)])
+        return time.perf_counter() - begin
+
+
+def _simulate(calls: Sequence[int]) -> float:
+    """Return the time of a window that costs nothing, with the latencies drawn in the order of the samples."""
+    draw = draw_latencies()
+    places = [0.0] * WINDOW
+    for count in calls:
+        seconds = sum([latency(draw.random()) for _ in range(count)])
+        heapq.heapreplace(places, places[0] + seconds)
+    return max(places)
+
+
+class _Timed:
+    """The processor time that the built-in teacher takes in this process."""
+
+    seconds = 0.0
+
+    @classmethod
+    def install(cls) -> None:
+        """Measure all teachers from now on."""
+        infer = TeacherModel.infer
+
+        async def timed(self: TeacherModel, request: Request, watch: Watch) -> Completion:
+            await asyncio.sleep(0)  # as a server would, let the other samples go on
+            begin = time.thread_time()
+            try:
+                return await infer(self, request, watch)
+            finally:
+                cls.seconds += time.thread_time() - begin
+
+        TeacherModel.infer = timed  # type: ignore[method-assign]
+
+
+async def measure_work() -> list[Figure]:
+    """Measure the processor time of a generation in this process, without that of the model.
+
+    Counted are the plan, the scenario, the loop with its tools and journal, the filters with the verification, the
+    search for duplicates, the ledger, and the writing of all files.
+    """
+    _Timed.install()
+    own, details = [], []
+    for number in range(ROUNDS + 1):
+        with _folder() as folder:
+            config = _config(folder, SAMPLES if number else 50, "mock:teacher", kinds={"chained": 1})
+            _Timed.seconds, begin = 0.0, time.process_time()
+            result = await generate(config, Folder(folder / "dataset"))
+            spent = time.process_time() - begin - _Timed.seconds
+            progress = result.progress
+            calls = await asyncio.to_thread(_count_calls, folder / "dataset")
+            if number:  # the first round loads everything
+                own.append(spent / progress.kept * 1e3)
+                details.append(
+                    f"{spent / len(calls) * 1e3:.2f} ms a sample, of which {progress.rejected} were rejected; "
+                    f"{sum(calls) / len(calls) - 1:.1f} steps a sample, and one for its scenario"
+                )
+    value, detail = sorted(zip(own, details, strict=True))[len(own) // 2]
+    rounds = ", ".join([f"{item:.2f}" for item in own])
+    return [
+        Figure("own work for each row, ms of processor time", value, "<= 3", f"{detail}; rounds: {rounds}")
+    ]
+
+
+async def measure_memory() -> list[Figure]:
+    """Measure the largest resident set of a generation; `TREADLE_ROWS` sets how many rows it makes."""
+    rows = int(os.environ.get("TREADLE_ROWS", "10000"))
+    with _folder() as folder:
+        config = _config(folder, rows, "mock:teacher")
+        marks: list[str] = []
+
+        def note(notice: Notice, progress: Progress) -> None:
+            if isinstance(notice, SampleEnded) and progress.kept in (100, rows // 10, rows // 3, rows):
+                marks.append(f"{_resident_mb():.0f} MB at {progress.kept:,}")
+
+        result = await generate(config, Folder(folder / "dataset"), listener=note)
+        detail = ", ".join(dict.fromkeys(marks)) + f"; {result.progress.rejected:,} samples rejected"
+        assert result.progress.kept == rows, result.end
+        found = await _verify(folder / "dataset") if rows <= 10_000 else None
+    figures = [Figure(f"memory of a generation of {rows:,} rows, MB", _resident_mb(), "<= 300", detail)]
+    if found is not None:
+        share = found.confirmed / max(1, found.claimed)
+        figures.append(
+            Figure("rows marked as verified that `dataset verify` confirms", share, ">= 1", str(found))
+        )
+    return figures
+
+
+async def _verify(path: Path) -> Totals:
+    totals = Totals()
+    with open_journal(Folder(path).journal, must_exist=True) as journal:
+        async for checked in verify_rows(path, journal):
+            totals.add(checked)
+    return totals
+
+
+def _resident_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -133,8 +133,8 @@ class Dataset:
         ids = [info["sample_id"] for info in infos]
         assert len(ids) == self.samples
         assert len(set(ids)) == len(ids), "a sample was counted twice"
-        contents = {json.dumps(row["messages"], sort_keys=True) for row in rows}
-        assert len(contents) == len(rows), "two rows are equal"
+        different = {json.dumps(row["messages"], sort_keys=True) for row in rows}
+        assert len(different) == len(rows), "two rows are equal"
         assert self.reported <= set(ids), f"lost: {self.reported - set(ids)}"
         assert ledger_ids(self.path) == ids
         with open_journal(self.path / "journal.db", must_exist=True) as journal:

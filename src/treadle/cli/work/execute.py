@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -67,36 +68,45 @@ def execute_until_stopped(
     Raises: `KeyboardInterrupt` if it was cancelled.
     """
 
+    count = 0
+    answers: list[Callable[[], object]] = []
+    """What the first and the second signal do; empty while the coroutine does not run."""
+
     async def guarded() -> T:
         stop = asyncio.Event()
-        task = asyncio.current_task()
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        loop = asyncio.get_running_loop()
-        count = 0
 
         def ask_to_stop() -> None:
             stop.set()
             on_stop()
 
-        def handle(*_: object) -> None:
-            nonlocal count
-            count += 1
-            if count > 2:
-                raise KeyboardInterrupt
-            loop.call_soon_threadsafe(ask_to_stop if count == 1 else task.cancel)
-
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        answers.extend([partial(loop.call_soon_threadsafe, call) for call in (ask_to_stop, task.cancel)])
+        for answer in answers[:count]:
+            answer()
         try:
             return await start(stop)
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            answers.clear()
 
+    def handle(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count > 2:
+            raise KeyboardInterrupt
+        if answers:
+            answers[count - 1]()
+
+    # The handlers stay until the loop is closed: an exception from a handler would interrupt that.
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(guarded())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def run_limited(jobs: Sequence[Callable[[], Coroutine[Any, Any, None]]], limit: int) -> None:

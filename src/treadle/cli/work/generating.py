@@ -98,13 +98,14 @@ class _Drive:
     def __init__(self, path: Path, loaded: Loaded, changes: Sequence[str], shown: o.ViewOptions) -> None:
         self._loaded = loaded
         self._shown = shown
+        check_plan(loaded)
+        # Not before the check, whose error must not be printed into the view.
         self._view = make_generation_view(loaded.config.name, is_json=shown.is_json, is_quiet=shown.is_quiet)
         self._progress = Progress()
         self._again = write_command("generate", str(path), set=tuple(changes))
 
     def run(self, options: Options) -> int:
         """Generate the dataset, and return the exit code."""
-        check_plan(self._loaded)
         folder = Folder(self._loaded.config.output.path)
         view = self._view
         try:
