@@ -1,7 +1,7 @@
 """Requests in which tools, calls and results are text, as models without native tool calling get them.
 
-The format is recognised by the description of the tools in the system message. That works for hermes,
-qwen3_coder, glm45 and mistral; the descriptions of the other formats do not tell which one is meant.
+The format is recognised by the description of the tools in the system message. This works for hermes, qwen3_coder,
+glm45 and mistral. The other formats cannot be recognised by their descriptions.
 """
 
 import json
