@@ -1,4 +1,4 @@
-"""`treadle dataset convert`: rows from one format to another."""
+"""`treadle dataset convert`: converts rows from one format to another."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

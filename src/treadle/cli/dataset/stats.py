@@ -1,4 +1,4 @@
-"""`treadle dataset stats`: what there is in a dataset."""
+"""`treadle dataset stats`: counts the contents of a dataset."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ _MOST = 20
 
 
 def stats(path: DatasetPath, is_json: o.IsJson = False) -> int:
-    """Count what there is in a dataset: rows, tools, kinds, topics, tokens, cost, duplicates and rejections."""
+    """Count the contents of a dataset: rows, tools, kinds, topics, tokens, cost, duplicates and rejections."""
     with spinner("counting"):
         found = collect(path)
     if is_json:

@@ -45,7 +45,7 @@ def refuse_existing(out: Path | None, *, is_forced: bool) -> None:
 
 
 def write(graph: TopicGraph, out: Path | None, format: TopicFormat = TopicFormat.TREADLE) -> None:
-    """Write topics to a file or to standard output, and print what the format has no place for."""
+    """Write topics to a file or to standard output, and print what the format cannot hold."""
     if out is None:
         data, losses = encode_topics(graph, format)
         print_bytes(data)
