@@ -17,7 +17,7 @@ _STEPS = {Kind.SINGLE: 2, Kind.CHAINED: 3, Kind.PARALLEL: 2, Kind.RECOVERY: 3}
 
 
 def find_conflicts(config: Config) -> list[Problem]:
-    """Return what is wrong with a configuration, as far as it can be seen without files, models and topics."""
+    """Return the problems of a configuration that can be found without files, models and topics."""
     checks: tuple[Callable[[Config], Iterator[Problem]], ...] = (
         _check_topics,
         _check_conversation,

@@ -20,7 +20,10 @@ from treadle.tools.schema.definitions import parse_definitions
 
 
 def find_obstacles(config: Config, leaves: int | None = None) -> list[Problem]:
-    """Return what would stop or spoil a generation. `leaves` is the number of leaf topics, if they are there."""
+    """Return the problems that would stop a generation or make its rows useless.
+
+    `leaves` is the number of leaf topics, if it is known.
+    """
     models, problems = try_models(config)
     problems += _check_files(config)
     problems += _check_tools(config)
@@ -52,7 +55,7 @@ def _check_files(config: Config) -> Iterator[Problem]:
 
 
 def _check_tools(config: Config) -> Iterator[Problem]:
-    """Yield the toolsets that cannot be made. Servers are not started."""
+    """Yield a problem for each toolset that cannot be built. No server is started."""
     names: dict[str, int] = {}
     for number, part in enumerate(config.tools.parts()):
         if is_server(part.name):
@@ -155,7 +158,7 @@ def context_tokens(model: Model) -> int | None:
 
 
 def _check_limits(config: Config, plan: Estimate) -> Iterator[Problem]:
-    """Yield the limits that even the lowest expectation exceeds."""
+    """Yield a problem for each limit that even the lowest estimate exceeds."""
     tokens = plan.input_tokens + plan.output_tokens
     limits = config.limits
     checks: tuple[tuple[str, float | None, float | None, Callable[[float], str]], ...] = (

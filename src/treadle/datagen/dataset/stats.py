@@ -66,7 +66,7 @@ class Summary(Struct, frozen=True):
     least: int
     median: int
     p95: int
-    """95 % of the rows do not exceed it."""
+    """The 95th percentile."""
     most: int
 
     @classmethod
@@ -77,13 +77,13 @@ class Summary(Struct, frozen=True):
 
 
 class Stats(Struct, kw_only=True):
-    """What there is in a dataset."""
+    """The statistics of a dataset."""
 
     rows: int = 0
     rejected: int = 0
     turns: Spread = field(default_factory=Spread)
     steps: Spread = field(default_factory=Spread)
-    """The answers of the model, with calls or without."""
+    """The number of assistant messages, with or without calls, of a row."""
     calls: Spread = field(default_factory=Spread)
     messages: Spread = field(default_factory=Spread)
     chars: Spread = field(default_factory=Spread)
@@ -151,7 +151,7 @@ class Stats(Struct, kw_only=True):
         return self.verified / self.with_calls if self.with_calls else None
 
     def add(self, entry: Entry) -> None:
-        """Count a good row."""
+        """Count a kept row."""
         row = entry.row
         self.rows += 1
         self.duplicates += _is_known(self._contents, digest_of(row.messages))
@@ -266,7 +266,7 @@ def count_chars(messages: Sequence[Message]) -> int:
 
 
 def count_turns(messages: Sequence[Message]) -> int:
-    """Return the number of turns. A remark of the loop to the model, after a result, does not begin one."""
+    """Return the number of turns. A user message that the loop adds after a tool result does not begin a turn."""
     return sum(
         message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
         for index, message in enumerate(messages)

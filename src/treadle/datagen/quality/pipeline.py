@@ -54,7 +54,7 @@ def is_good(verdicts: Sequence[Verdict]) -> bool:
 
 
 def mark_row(row: Row, verdicts: Sequence[Verdict]) -> Row:
-    """Return a row that says which filters it passed, with their notes, and whether its calls were verified."""
+    """Return the row with the filters that it passed, with their notes, and whether its calls were verified."""
     sample = row.lineage.sample
     if sample is None:
         return row

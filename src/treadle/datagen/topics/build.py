@@ -1,12 +1,12 @@
 """The construction of topics: one window over all topics to expand, without a barrier between levels.
 
-The same answers of the model give the same graph, whatever the order in which they come. For that, a request
-depends only on the topics above and beside its topic and, if it asks for subtopics in place of merged ones, on
-levels that are settled. Duplicates are settled in a fixed order: level by level, and within a level by the position
-of the parent and of the topic.
+The same answers of the model give the same graph, whatever the order in which they come. To make this possible, a
+request depends only on the topics above its topic and on its siblings. A request for subtopics in place of merged
+ones also depends on levels that are settled. Duplicates are settled in a fixed order: level by level, and within a
+level by the position of the parent and of the topic.
 
 A topic is expanded before its level is settled, so that it does not wait for other branches, unless it looks like a
-duplicate already. If it is merged later, what was made for it is left out.
+duplicate already. If it is merged later, its subtopics are left out.
 """
 
 import asyncio
@@ -255,7 +255,7 @@ class _Builder:
         return similarity(node.words, other.words) >= self._config.similarity
 
     def _take_result(self, node: _Node) -> None:
-        """Take over the result of an expansion: expand the new topics, and settle the level if it is complete."""
+        """Process the result of an expansion: expand the new topics, and settle the level if it is complete."""
         node.is_done = True
         self._done += 1
         if not any(item.is_merged for item in node.lineage()):

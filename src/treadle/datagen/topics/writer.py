@@ -71,7 +71,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     """What a model answered."""
 
     subtopics: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The texts, which may be empty or too long, each with the ids of other parents."""
+    """The subtopics: each text, which may be empty or too long, with the ids of its other parents."""
     error: str | None = None
     """Why there is no answer; `None` if there is one."""
     is_down: bool = False

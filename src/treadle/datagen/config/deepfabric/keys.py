@@ -1,4 +1,4 @@
-"""The keys of DeepFabric's configuration files: what they are called here, and what takes the place of others.
+"""The keys of DeepFabric's configuration files: their names in Treadle, and what to use in place of other keys.
 
 Source: DeepFabric 4.0 to 4.13, `DeepFabricConfig`; before 4.0, `topic_tree`, `data_engine` and `dataset`.
 """

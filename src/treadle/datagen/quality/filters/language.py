@@ -22,14 +22,16 @@ class LanguageSettings(Settings):
     """The language of the rows."""
 
     language: Annotated[str | None, AfterValidator(_check_code)] = None
-    """The ISO 639-1 code of the language that every user message and every final answer has. By default, the
-    answers have the language of the user's first message."""
+    """The ISO 639-1 code of the language that every user message and every final answer must have. By default, the
+    answers must have the language of the user's first message."""
 
 
 class LanguageFilter(BuiltinFilter[LanguageSettings]):
-    """The user and the answers use the wanted language. The detector is small and offline: it tells about 30
-    languages by script and frequent words, and lets texts pass that it cannot tell, such as short ones, code and
-    tables."""
+    """The user and the answers use the wanted language.
+
+    The detector is small and offline: it recognises about 30 languages by script and frequent words. Texts whose
+    language it cannot recognise pass, such as short texts, code and tables.
+    """
 
     name = "language"
     settings_type = LanguageSettings

@@ -1,4 +1,4 @@
-"""The filter of leaks: texts that belong to the machinery and not to the conversation."""
+"""The filter of leaks: texts from the prompts of the generation that do not belong in the conversation."""
 
 import re
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ _STAGE = re.compile(
 
 
 class LeakFilter(BuiltinFilter[Settings]):
-    """No message has a prompt's facts, marks of a chat template, or a persona's name that nobody told; no answer
-    speaks of itself as a language model or repeats the system message; and no user speaks of being simulated, or
-    tells at once what was to be withheld."""
+    """No message contains a prompt's facts, special tokens of a chat template, or the persona's name before the
+    user has given it; no answer says that it comes from a language model or repeats the system message; and no user
+    message says that the user is simulated, or contains the withheld fact before the agent has asked for it."""
 
     name = "leaks"
 

@@ -34,8 +34,10 @@ _GIVING_UP = re.compile(
 
 
 class RefusalFilter(BuiltinFilter[Settings]):
-    """No final answer refuses or gives up, unless the planned kind is `refusal`. It knows English
-    wordings."""
+    """No final answer refuses or gives up, unless the planned kind is `refusal`.
+
+    Only English wordings are recognised.
+    """
 
     name = "refusals"
 
