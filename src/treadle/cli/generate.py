@@ -71,7 +71,7 @@ def generate(
         bool,
         typer.Option(
             "--accept-changes",
-            help="Go on although the configuration was changed: rows that are there stay, others follow it.",
+            help="Continue although the configuration was changed: existing rows stay, new rows follow it.",
         ),
     ] = False,
     is_schema: Annotated[

@@ -103,7 +103,7 @@ def _take_up(ledger: Ledger, config: Config, options: Options) -> None:
     changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
     if changes and not options.accept_changes:
         raise MistakesError(
-            explain_changes(changes, "continue with --accept-changes; rows that are there stay")
+            explain_changes(changes, "continue with --accept-changes, which keeps the existing rows")
         )
     ledger.set("config", msgspec.json.encode(fingerprint(config)).decode())
     # A fault of the infrastructure is not the sample's.

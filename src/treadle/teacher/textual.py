@@ -42,7 +42,7 @@ class TextRequest(Struct, frozen=True):
 def read_text_request(messages: Sequence[Message]) -> TextRequest | None:
     """Return a request with tools as text; `None` if the system message describes no tools in a known format.
 
-    Raises: `RequestError` if the format cannot be told.
+    Raises: `RequestError` if the format is not recognised.
     """
     if not messages or messages[0].role is not Role.SYSTEM or '"name"' not in messages[0].content:
         return None

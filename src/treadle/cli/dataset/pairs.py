@@ -38,7 +38,7 @@ def pairs(
     is_whole: Annotated[
         bool,
         typer.Option(
-            "--whole", help="Compare all that follows, up to the end of the runs, and not single steps."
+            "--whole", help="Make pairs of everything up to the end of the runs, and not of single steps."
         ),
     ] = False,
     min_gap: Annotated[

@@ -68,10 +68,10 @@ def _print(found: Stats) -> None:
         {name: f"{count:,} failed" for name, count in found.tool_errors.items() if count},
     )
     shown = {
-        name: f"wanted {found.kinds_wanted[name]:,}, met {found.kinds_met[name]:,}"
-        for name in found.kinds_wanted
+        name: f"planned {found.kinds_planned[name]:,}, shown in {found.kinds_met[name]:,}"
+        for name in found.kinds_planned
     }
-    kinds = {**dict.fromkeys(found.kinds_wanted, 0), **found.kinds_shown}
+    kinds = {**dict.fromkeys(found.kinds_planned, 0), **found.kinds_shown}
     _print_counts("rows that show a kind of tool use", kinds, shown)
     _print_counts("difficulty", found.difficulties)
     _print_counts("conversation", found.conversations)

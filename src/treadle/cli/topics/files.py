@@ -53,7 +53,7 @@ def write(graph: TopicGraph, out: Path | None, format: TopicFormat = TopicFormat
         losses = save_topics(graph, out, format)
         print_note(f"{describe(graph)} written to {out}")
     if losses:
-        print_note(f"the format {format} has no place for: {', '.join(losses)}")
+        print_note(f"the format {format} cannot hold: {', '.join(losses)}")
 
 
 def describe(graph: TopicGraph) -> str:

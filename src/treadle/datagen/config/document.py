@@ -62,7 +62,7 @@ class Document:
                 pending.append((item[1] if isinstance(item, tuple) else item, (*path, key)))
                 if isinstance(key, str) and key in lines and key != "<<":
                     line = item[0].start_mark.line + 1
-                    text = f"the key is there twice, in the lines {lines[key]} and {line}; delete one"
+                    text = f"the key occurs twice, in lines {lines[key]} and {line}; delete one"
                     yield Problem((*path, key), text)
                 elif isinstance(key, str):
                     lines[key] = item[0].start_mark.line + 1

@@ -91,7 +91,7 @@ def explain_changes(changes: list[Change], remedy: str) -> str:
     """Return the text of the error for a changed configuration; `remedy` says how to continue anyway."""
     listed = "\n".join(f"  {change}" for change in changes)
     return (
-        f"the dataset was begun with another configuration, and its rows would not be of one kind:\n{listed}\n"
+        f"the dataset was begun with another configuration, and new rows would differ from its rows:\n{listed}\n"
         f"Undo the changes, write to another folder with output.path, or {remedy}"
     )
 

@@ -69,7 +69,9 @@ def _check_tools(config: Config) -> Iterator[Problem]:
         for name in found:
             if name in names:
                 other = config.tools.parts()[names[name]].name
-                yield Problem(path, f"it has a tool {name!r}, as {other!r} has; use one of them")
+                yield Problem(
+                    path, f"it has a tool {name!r}, and {other!r} has one too; use only one of them"
+                )
             names.setdefault(name, number)
     if config.tools.definitions:
         try:
@@ -139,7 +141,10 @@ def _check_windows(config: Config, models: Mapping[Role, Model]) -> Iterator[Pro
         window = context_tokens(models[role]) if role in models else None
         if window is None or prompts[role] <= window:
             continue
-        text = f"a prompt of about {prompts[role]:,} tokens is expected, and {models[role].name!r} takes {window:,}"
+        name = models[role].name
+        text = (
+            f"a prompt of about {prompts[role]:,} tokens is expected, and {name!r} takes at most {window:,}"
+        )
         key = ("tools", "files") if role == "scenarios" and config.tools.files else ("models",)
         yield Problem(
             key, f"{text}; name another model for {role!r}, or give shorter texts, fewer tools or turns"

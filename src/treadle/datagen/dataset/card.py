@@ -173,8 +173,8 @@ def _making(config: Config, stats: Stats) -> str:
         f"rejected samples took {stats.rejected_input_tokens:,} and {stats.rejected_output_tokens:,} more."
     )
     return (
-        "## How it was made\n\nFor each topic, a writer invents scenarios against the tools and files that are "
-        "there; a simulated user and an agent with tools talk; filters decide which conversations are kept.\n\n"
+        "## How it was made\n\nFor each topic, a writer invents scenarios that fit the tools and files; "
+        "a simulated user and an agent with tools talk; filters decide which conversations are kept.\n\n"
         + _table(("role", "model", "settings", "prices", "rows"), models)
         + "\n\n"
         + _table(("setting", "value"), [(name, value) for name, value in listed.items() if value])
@@ -216,7 +216,7 @@ def _quality(folder: Path, config: Config, stats: Stats) -> str:
 def _kinds(stats: Stats) -> str:
     kinds = [
         (kind, f"{count:,}", f"{stats.kinds_met[kind]:,}", f"{stats.kinds_shown[kind]:,}")
-        for kind, count in stats.kinds_wanted.most_common()
+        for kind, count in stats.kinds_planned.most_common()
     ]
     if not kinds:
         return ""

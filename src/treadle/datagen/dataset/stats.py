@@ -98,7 +98,7 @@ class Stats(Struct, kw_only=True):
     """The number of turns by the order of their tool calls, in which a repeated tool counts once."""
     offered: Counter[str] = field(default_factory=Counter)
     """The number of rows that offer a tool to the model, by tool."""
-    kinds_wanted: Counter[str] = field(default_factory=Counter)
+    kinds_planned: Counter[str] = field(default_factory=Counter)
     kinds_shown: Counter[str] = field(default_factory=Counter)
     """The number of rows that show a kind of tool use. A row can show several kinds."""
     kinds_met: Counter[str] = field(default_factory=Counter)
@@ -221,7 +221,7 @@ class Stats(Struct, kw_only=True):
         self.conversations[sample.conversation] += 1
         self.kinds_shown.update(sample.kinds)
         if sample.kind is not None:
-            self.kinds_wanted[sample.kind] += 1
+            self.kinds_planned[sample.kind] += 1
             self.kinds_met[sample.kind] += sample.kind in sample.kinds
         for found, values in ((self.models, sample.models), (self.prices, sample.prices)):
             for role, name in values.items():

@@ -185,7 +185,7 @@ def check_ledger(path: Path) -> Iterator[str]:
     ids: set[str] = set()
     for entry in read_entries(path):
         if entry.row_id in ids:
-            yield f"the id {entry.row_id!r} is there twice"
+            yield f"the id {entry.row_id!r} occurs twice"
         ids.add(entry.row_id)
     if not path.is_dir() or not Folder(path).ledger.exists():
         return

@@ -43,7 +43,7 @@ class Target(Struct, frozen=True):
         owner, _, name = path.partition("/")
         if service not in list(Service) or not _NAME.fullmatch(owner) or not _NAME.fullmatch(name):
             raise ConfigError(
-                f"{text!r} is no place to publish to; write huggingface:OWNER/NAME or kaggle:OWNER/NAME"
+                f"{text!r} is not a place to publish to; write huggingface:OWNER/NAME or kaggle:OWNER/NAME"
             )
         return cls(Service(service), owner, name)
 
@@ -170,12 +170,14 @@ def prepare(folder: Path, target: Target, options: Options) -> Upload:
 def _check_card(path: Path, license: str) -> Path:
     """Return the path of the card, which must name the licence that the user named. Raises: `ConfigError`."""
     if not path.is_file():
-        raise ConfigError(f"--keep-card: there is no {str(path)!r}")
+        raise ConfigError(f"--keep-card: there is no {str(path)!r}; leave the option out")
     found = re.match(r"---\n(.*?)\n---\n", path.read_text("utf-8"), re.DOTALL)
     meta = decode_document(found[1].encode(), str(path), is_yaml=True) if found else None
     said = (meta.get("license_name") or meta.get("license")) if isinstance(meta, dict) else None
     if said not in (license, hub_license(license)):
-        raise ConfigError(f"--keep-card: {str(path)!r} names the licence {said!r}, and not {license!r}")
+        raise ConfigError(
+            f"--keep-card: {str(path)!r} names the licence {said!r}, and not {license!r}; change one of them"
+        )
     return path
 
 

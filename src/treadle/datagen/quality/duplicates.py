@@ -97,7 +97,7 @@ class DuplicateIndex:
         if found is None:
             return Verdict("duplicates", True)
         row_id, similarity, is_exact = found
-        reason = f"the user asks for the same as in {row_id}, but for numbers, names and order"
+        reason = f"the user asks for the same as in {row_id}, apart from numbers, names and word order"
         if is_exact:
             reason = f"the user says the same as in {row_id}"
         details = {"of": row_id, "similarity": round(similarity, 3), "is_exact": is_exact}

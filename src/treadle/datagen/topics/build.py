@@ -158,7 +158,7 @@ class _Builder:
                 self._take_result(node)
         if not self._is_over:
             raise BuildStoppedError(
-                f"stopped after {self._done} of about {self._expected} topics; the same command goes on"
+                f"stopped after {self._done} of about {self._expected} topics; the same command continues"
             )
 
     async def _work(self) -> AsyncIterator[_Node]:
@@ -209,8 +209,8 @@ class _Builder:
         if node.is_down and (node is self._root or self._failures >= max(MIN_FAILURES, self._config.window)):
             topics = "the root topic" if node is self._root else f"{self._failures} topics in a row"
             raise ProviderError(
-                f"the model {self._writer.model.name!r} failed for {topics}: {node.error}; the same command "
-                "goes on when it answers"
+                f"the model {self._writer.model.name!r} failed for {topics}: {node.error}; run the same "
+                "command again when it answers"
             )
 
     def _find_existing(self, node: _Node) -> list[_Node]:
@@ -333,8 +333,8 @@ class _Builder:
         failed = next(graph.failed(), None)
         if next(graph.leaves(), None) is None:
             raise ProviderError(
-                f"no topic could be built: {failed.error if failed else 'there are no leaves'}; the same command "
-                "goes on"
+                f"no topic could be built: {failed.error if failed else 'there are no leaves'}; run the same "
+                "command again"
             )
         graph.origin = replace(
             origin,

@@ -116,7 +116,7 @@ def parse_tree(data: bytes, origin: str) -> tuple[TopicGraph, tuple[str, ...]]:
     for topic in tree.topics.values():
         if topic.topic_id in leaves and topic.children:
             notes.add(
-                "paths of leaves that go on in other paths, so that their topics are no leaves",
+                "paths of leaves that other paths continue, so that their topics are not leaves",
                 f"{topic.text!r:.80}",
             )
     return TopicGraph(root_id=tree.root.topic_id, topics=tree.topics), notes.written()

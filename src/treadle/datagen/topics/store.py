@@ -65,7 +65,7 @@ def parse_topics(data: bytes, origin: str) -> TopicFile:
         return TopicFile(graph, TopicFormat.DEEPFABRIC_GRAPH, notes)
     if not isinstance(document, dict) or "treadle_topics" not in document:
         raise ConfigError(
-            f"{origin} is no file of topics: it is {msgspec.json.encode(document).decode():.80}, and neither has "
+            f"{origin} is not a file of topics: it is {msgspec.json.encode(document).decode():.80}, and has neither "
             "'treadle_topics' nor 'nodes', nor lines with 'path'"
         )
     return TopicFile(_read_own(document, data, origin), TopicFormat.TREADLE)

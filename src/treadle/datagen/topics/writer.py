@@ -156,7 +156,7 @@ class TopicWriter:
         if changes:
             raise ConfigError(
                 f"the journal has the topics of {request.topic.path[0]!r:.80} with other settings: "
-                f"{'; '.join(changes)}. Go on with those, or use another journal"
+                f"{'; '.join(changes)}. Use those settings, or another journal"
             )
 
     def _write(self, request: Request) -> str:

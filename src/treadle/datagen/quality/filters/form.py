@@ -94,7 +94,7 @@ class LengthFilter(BuiltinFilter[LengthSettings]):
         for what, count, least, most in bounds:
             if count < least or (most is not None and count > most):
                 limit = f"at least {least}" if count < least else f"at most {most}"
-                return self.reject(f"{what}: {count:,}, but {limit} is wanted", tokens=tokens)
+                return self.reject(f"{what}: {count:,}, but the limit is {limit}", tokens=tokens)
         return self.accept(tokens=tokens)
 
 

@@ -14,7 +14,9 @@ from treadle.datagen.quality.transcripts import answers
 def _check_code(code: str | None) -> str | None:
     if code is not None and code not in LANGUAGES:
         hint = did_you_mean(code, LANGUAGES, "give an ISO 639-1 code")
-        raise ValueError(f"the language {code!r} cannot be told{hint} Known: {', '.join(sorted(LANGUAGES))}")
+        raise ValueError(
+            f"the language {code!r} cannot be recognised{hint} Known: {', '.join(sorted(LANGUAGES))}"
+        )
     return code
 
 
@@ -44,7 +46,7 @@ class LanguageFilter(BuiltinFilter[LanguageSettings]):
         if wanted is None:
             wanted = detect_language(messages[spoken[0]].content) if spoken else None
         if wanted is None:
-            return self.accept("the language cannot be told")
+            return self.accept("the language was not recognised")
         for index in sorted([*spoken, *answers(messages)]):
             found = detect_language(messages[index].content)
             if found not in (None, wanted):
