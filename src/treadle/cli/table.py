@@ -65,7 +65,7 @@ DATASET = {
     ),
     "stats": Command(
         "treadle.cli.dataset.stats:stats",
-        "Count what there is in a dataset: rows, tools, kinds, topics, tokens, cost, duplicates and rejections.",
+        "Count the contents of a dataset: rows, tools, kinds, topics, tokens, cost, duplicates and rejections.",
     ),
     "verify": Command(
         "treadle.cli.dataset.verify:verify",

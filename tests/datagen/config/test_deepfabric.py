@@ -156,7 +156,7 @@ def test_each_key_that_is_mapped_or_left_out_has_a_note_with_its_line(tmp_path: 
         "config.yaml:26: generation.conversation.min_tool_calls: left out; say with generation.kinds",
         "config.yaml:34: generation.tools.strict: left out; no sample is discarded",
         "config.yaml:38: generation.tools.scenario_seed.clock: left out; only files can be given",
-        "config.yaml:42: generation.rate_limit: left out; retries wait as the server says",
+        "config.yaml:42: generation.rate_limit: left out; retries wait as long as the server says",
         "config.yaml:48: output.num_samples: it is generation.num_samples here; it is the number of rows",
         "config.yaml:49: output.batch_size: it is generation.window here",
         "config.yaml:51: output.checkpoint: left out; every row is stored",

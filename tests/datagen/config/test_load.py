@@ -180,7 +180,7 @@ AGENT = "topics: {prompt: a}\ntools: {use: [files]}\n"
         ),
         (
             "topics: {prompt: a}\ngeneration:\n  kinds: {chained: 1}\n  conversation: {type: basic}",
-            "3: generation.kinds.chained: kinds of tool use are for agents",
+            "3: generation.kinds.chained: kinds of tool use need agents",
         ),
         (
             "topics: {prompt: a}\ntools: {use: [files], max_calls: 1}\ngeneration:\n  kinds: {parallel: 1}",

@@ -88,7 +88,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_tools_that_cannot_work_together() -> None:
-    assert "tools.use.1: it has a tool 'read_file', as 'files' has" in obstacles_to(
+    assert "tools.use.1: it has a tool 'read_file', and 'files' has one too" in obstacles_to(
         tools={"use": ["files", "vfs"]}
     )
     assert "need the toolset 'files'" in obstacles_to(tools={"use": ["python"], "files": "tasks:files"})
@@ -153,6 +153,6 @@ def test_prompts_that_do_not_fit_into_the_context(monkeypatch: pytest.MonkeyPatc
     models = {"default": "openai:gpt-4o"}
     check_plan(make(models=models, tools={"use": ["files"], "files": texts}))
     found = obstacles_to(models=models, generation={"instructions": long, "guidance": long})
-    assert "tokens is expected, and 'openai:gpt-4o' takes 128,000" in found
+    assert "tokens is expected, and 'openai:gpt-4o' takes at most 128,000" in found
     assert "for 'agent'" in found
     assert "for 'scenarios'" in found

@@ -61,7 +61,7 @@ async def test_a_run_that_reached_a_limit_is_rejected() -> None:
 async def test_the_length_has_bounds() -> None:
     found = await play("Say something, please.", "one two three four")
     assert (await verdict(found, "length", {"max_words": 4})).is_passed
-    assert "4, but at most 3" in (await verdict(found, "length", {"max_words": 3})).reason
+    assert "4, but the limit is at most 3" in (await verdict(found, "length", {"max_words": 3})).reason
     assert "at least 5" in (await verdict(found, "length", {"min_words": 5})).reason
     assert "turns" in (await verdict(found, "length", {"max_turns": 0})).reason
     assert "tokens" in (await verdict(found, "length", {"max_tokens": 5})).reason
@@ -187,7 +187,7 @@ async def test_refusals_and_answers_that_give_up_are_rejected(answer: str, is_re
     [
         ("Read it, please.", "Done.", None),
         ("Read it, please.", "As an AI language model, I say 5.", "speaks of the model"),
-        ("Read it, please.", "Here you are, Ana Lima: 5.", "name of the persona"),
+        ("Read it, please.", "Here you are, Ana Lima: 5.", "persona's name"),
         ("I am Ana Lima. Read it.", "Here you are, Ana Lima: 5.", None),
         ("Read it, please.", '<facts>\n{"write": 1}\n</facts>', "has markup"),
         ("Read it, please.", "<tool_call>x</tool_call>", "has markup"),
