@@ -156,7 +156,7 @@ def _format_table(_: str) -> str:
         rows.append(f"| `{name}` | {what} | {reasoning} | {'; '.join(losses) or 'nothing'} |")
     head = "| format | contents | reasoning by default | what a row can lose |\n| --- | --- | --- | --- |\n"
     common = ", ".join(loss.value for loss in COMMON_LOSSES)
-    return f"{head}{chr(10).join(rows)}\n\nThe parts that most formats have no place for are: {common}."
+    return f"{head}{chr(10).join(rows)}\n\nThe parts that most formats cannot hold are: {common}."
 
 
 def _filter_tables(_: str) -> str:
@@ -177,7 +177,7 @@ def _filter_tables(_: str) -> str:
         for key, field in kind.model_fields.items()
     ]
     parts = (
-        "| filter | looks at | a good row |\n| --- | --- | --- |",
+        "| filter | looks at | what a kept row fulfils |\n| --- | --- | --- |",
         *rows,
         "\n### Settings\n\n| setting | default | meaning |\n| --- | --- | --- |",
         *lines,

@@ -71,7 +71,7 @@ def generate(
         bool,
         typer.Option(
             "--accept-changes",
-            help="Go on although the configuration was changed: rows that are there stay, others follow it.",
+            help="Continue although the configuration was changed: existing rows stay, new rows follow it.",
         ),
     ] = False,
     is_schema: Annotated[
@@ -85,8 +85,8 @@ def generate(
 ) -> int:
     """Generate training data: conversations in which an agent uses real tools, checked one by one.
 
-    The same command goes on where it was interrupted. The first Ctrl-C finishes the samples in flight, the second
-    stops at once; rows that were counted are never lost.
+    The same command continues an interrupted generation. The first Ctrl-C finishes the samples in flight, the
+    second stops at once; rows that were counted are never lost.
     """
     # The modules of the generation are not needed for the help.
     from treadle.cli.work import generating

@@ -47,12 +47,12 @@ from treadle.models.protocol import Model
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """How a generation is taken up again."""
+    """How an existing dataset is continued."""
 
     retry_failed: bool = False
     """True to try the rejected samples again, with the reasons as feedback."""
     accept_changes: bool = False
-    """True to go on with a configuration that makes other rows than those that are there."""
+    """True to continue even if the configuration has changed in a way that changes the rows."""
 
 
 class Result(Struct, frozen=True):
@@ -71,11 +71,12 @@ async def generate(
     stop: asyncio.Event | None = None,
     options: Options | None = None,
 ) -> Result:
-    """Generate the dataset in `folder`, or go on with it, and return how that ended.
+    """Generate the dataset in `folder`, or continue it, and return the outcome.
 
     A cancellation stops at once; nothing that was counted is lost, and samples in flight are continued by the next
     call. Raises: `ConfigError` if another process works in the folder, or if the configuration would now make other
-    rows; `ProviderError` for a fault of the user, such as a wrong key; `JournalError` if the disk refuses.
+    rows; `ProviderError` for a fault of the user, such as a wrong key; `JournalError` if the journal or the ledger
+    cannot be written.
     """
     options = options or Options()
     with (
@@ -94,15 +95,15 @@ async def generate(
 
 
 def _take_up(ledger: Ledger, config: Config, options: Options) -> None:
-    """Compare the configuration with the one that the dataset was begun with, and open what is tried again.
+    """Compare the configuration with the one that the dataset was begun with, and reopen the samples to try again.
 
-    Raises: `ConfigError` that names what was changed.
+    Raises: `ConfigError` that names the changed keys.
     """
     known = ledger.get("config")
     changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
     if changes and not options.accept_changes:
         raise MistakesError(
-            explain_changes(changes, "continue with --accept-changes; rows that are there stay")
+            explain_changes(changes, "continue with --accept-changes, which keeps the existing rows")
         )
     ledger.set("config", msgspec.json.encode(fingerprint(config)).decode())
     # A fault of the infrastructure is not the sample's.

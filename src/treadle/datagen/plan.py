@@ -44,7 +44,7 @@ class Plan:
         return Item(number, kind, topic.topic_id, msgspec.to_builtins(spec))
 
     def _next_topic(self, counts: Counts) -> Topic:
-        """Return the topic with the fewest samples. A rejected sample leaves its topic with one less."""
+        """Return the topic with the fewest samples. Rejected samples are not counted."""
         while True:
             seen, index, topic_id = self._queue[0]
             now = counts.shares.get(topic_id, 0)

@@ -1,4 +1,4 @@
-"""The work on the samples of a dataset: making one, judging it, and counting what came of it."""
+"""The work on the samples of a dataset: making a sample, judging it, and deciding its outcome."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Judged(Struct, frozen=True):
 
 
 class SampleWork:
-    """Makes and judges the samples of a dataset; see `engines.engine.Work`."""
+    """The making and judging of a dataset's samples; see `engines.engine.Work`."""
 
     def __init__(
         self, studio: Studio, pipeline: Pipeline, duplicates: DuplicateIndex | None, attempts: int
@@ -69,7 +69,7 @@ class SampleWork:
         return Judged(spec, made, verdicts)
 
     def settle(self, item: Item, attempt: int, result: Judged, connection: sqlite3.Connection) -> Outcome:
-        """Return what came of a sample, after the search for duplicates among the rows that were counted."""
+        """Return the outcome of an attempt, after searching for duplicates among the counted rows."""
         made, verdicts = result.made, list(result.verdicts)
         bill = Bill(made.usage, made.cost_usd)
         for verdict in verdicts:
@@ -108,7 +108,7 @@ class SampleWork:
 
 
 def _label(row: Row, item: Item) -> str:
-    """Return the kind that a row counts under: the planned one if the conversation shows it."""
+    """Return the kind under which a row is counted: the planned one if the conversation shows it."""
     kinds = row.lineage.sample.kinds if row.lineage.sample is not None else ()
     return item.label if item.label in kinds or not kinds else kinds[0]
 

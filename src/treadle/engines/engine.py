@@ -1,8 +1,8 @@
 """The engine: works through a plan with a sliding window until enough items are kept, and counts each outcome.
 
-The engine knows nothing of what the work is. A plan gives items as long as they are needed, an item that fails is
-attempted again or replaced by a new one, and a ledger keeps what came of each. The same plan over the same ledger
-goes on where it was interrupted.
+The engine does not know what the work is. `make_item` plans items as long as more are needed. An item that is
+rejected is attempted again or replaced by a new one, and a ledger records each outcome. A new engine over the same
+ledger continues where the last one was interrupted.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Work(Protocol[R]):
-    """The work on items: what is done with each, and what follows from it."""
+    """The work on items: attempts, and their outcomes."""
 
     async def attempt(self, item: Item, attempt: int) -> R:
         """Work on an item, and return the result. An exception ends the whole plan."""
@@ -33,10 +33,10 @@ class Work(Protocol[R]):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How a plan is worked through."""
+    """The settings of an engine."""
 
     wanted: int
-    """How many items are to be kept."""
+    """How many items are wanted."""
     window: int
     """How many items are worked on at the same time."""
     max_items: int
@@ -44,7 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     item_attempts: int = 1
     """How often an item that was rejected is attempted."""
     max_failures: int = 20
-    """How many attempts in a row may fail through the infrastructure, for each place in the window."""
+    """The work ends when this many attempts in a row have failed because of the infrastructure."""
 
 
 class End(Struct, frozen=True):
@@ -70,7 +70,7 @@ class Engine(Generic[R]):
         on_begin: Callable[[Item, int], None] = lambda item, attempt: None,
         on_outcome: Callable[[Item, Outcome], None] = lambda item, outcome: None,
     ) -> None:
-        """Make an engine. `make_item` returns the item with a number; it is told what has been kept so far."""
+        """Make an engine. `make_item` returns the item with a number, given the counts so far."""
         self.ledger = ledger
         self.counts = ledger.counts()
         self.in_flight = 0
@@ -97,8 +97,8 @@ class Engine(Generic[R]):
     async def run(self) -> End:
         """Work until enough items are kept or a limit is reached, and return why the work ended.
 
-        A cancellation stops the work in flight at once; it is continued when the plan is taken up again.
-        Raises: what the work raises.
+        A cancellation stops the work in flight at once; a new engine over the same ledger continues it. Raises: the
+        exceptions of `Work.attempt` and `Work.settle`.
         """
         batch: Batch[None] = Batch(self._attempt, self._items(), self._settings.window)
         deadline = self._meter.seconds_left

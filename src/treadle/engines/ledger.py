@@ -1,4 +1,4 @@
-"""The ledger of a plan: its work items, each attempt at them, and what came of it, in one SQLite file.
+"""The ledger of a plan: its work items and the outcome of each attempt, in one SQLite file.
 
 An outcome is counted when its transaction is committed. Lines that belong to outcomes, such as the rows of a
 dataset, are appended to their files before that, and the transaction records where they end. When a ledger is
@@ -46,7 +46,7 @@ class Status(StrEnum):
     KEPT = "kept"
     REJECTED = "rejected"
     FAILED = "failed"
-    """A fault of the infrastructure, and not of the item."""
+    """Failed because of the infrastructure and not because of the item."""
 
 
 class Item(Struct, frozen=True):
@@ -55,7 +55,7 @@ class Item(Struct, frozen=True):
     number: int
     """The position in the plan, from 1."""
     label: str
-    """What the item is counted under, such as the planned kind of tool use."""
+    """The name under which the item is counted, such as the planned kind of tool use."""
     share: str
     """The part of the plan that the item belongs to, such as its topic."""
     spec: Json
@@ -67,11 +67,11 @@ class Item(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What came of one attempt at an item."""
+    """The outcome of one attempt at an item."""
 
     status: Status
     label: str = ""
-    """What a kept item is counted under; it may differ from the plan's label."""
+    """The name under which a kept item is counted; it may differ from the label of the plan."""
     reasons: tuple[str, ...] = ()
     """Why the attempt was rejected or failed, each as `name: text`."""
     is_final: bool = True
@@ -106,7 +106,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Counts(Struct):
-    """The sums over a ledger."""
+    """The totals of a ledger."""
 
     kept: int = 0
     rejected: int = 0
@@ -181,7 +181,8 @@ class Ledger:
         """Count the outcome of an attempt that `settle` returns, and append its line.
 
         `settle` may read and write its own tables on the connection; what it writes is part of the transaction.
-        `seconds` is how long the plan has been worked on. Raises: `JournalError` if the disk refuses.
+        `seconds` is how long the plan has been worked on. Raises: `JournalError` if the ledger or a file cannot be
+        written.
         """
         try:
             with self._transaction():
@@ -220,7 +221,7 @@ class Ledger:
             )
 
     def reopen(self, *statuses: Status) -> int:
-        """Open the items with these statuses again, and return how many there are."""
+        """Reopen the items with these statuses, and return their number."""
         marks = ", ".join("?" * len(statuses))
         with self._transaction():
             cursor = self.connection.execute(
@@ -274,7 +275,7 @@ class Ledger:
             )
 
     def counts(self) -> Counts:
-        """Return the sums over all attempts. An item that failed counts once, by its newest attempt."""
+        """Return the totals of all attempts. An item that failed counts once, by its newest attempt."""
         ask = self.connection.execute
         counts = Counts(labels={}, shares={}, reasons={})
         for status, number in ask("SELECT status, count(*) FROM items GROUP BY status"):
@@ -376,7 +377,7 @@ class Ledger:
         return start + len(line)
 
     def _cut(self) -> None:
-        """Remove what stands after the counted lines, if the disk allows it; otherwise the next opening does it."""
+        """Remove everything after the counted lines. If that fails, it is done when the ledger is opened next."""
         for name, file in self._files.items():
             with contextlib.suppress(OSError):
                 os.ftruncate(file, self._ends[name])

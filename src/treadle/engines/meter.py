@@ -1,4 +1,4 @@
-"""The spending of a plan: tokens, cost and time of all its models, and the limits on them."""
+"""The use of tokens, money and time by all models of a plan, and the limits on it."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from treadle.models.wrappers.wrapper import Wrapper
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Hard limits of a plan. `None` is no limit."""
+    """The limits of a plan. `None` means no limit."""
 
     max_cost_usd: float | None = None
     max_tokens: int | None = None
@@ -30,7 +30,7 @@ class LimitReachedError(TransportError):
 
 
 class Meter:
-    """The counts of what all models of a plan have used, the processes before this one included."""
+    """The use of all models of a plan, including that of earlier processes."""
 
     def __init__(self, limits: Limits, *, now: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
@@ -75,7 +75,7 @@ class Meter:
     def find_limit(self) -> str | None:
         """Return the limit that the next request would reach; `None` if it may be sent.
 
-        A request that is in flight counts like the largest one so far.
+        A request in flight is counted with the size of the largest request so far.
         """
         limits, in_flight = self.limits, self._in_flight + 1
         tokens = self.input_tokens + self.output_tokens + in_flight * self._most_tokens
@@ -104,7 +104,7 @@ class Meter:
         return completion
 
     def measure(self, model: Model) -> "MeteredModel":
-        """Return `model` with its use counted here."""
+        """Return a model that asks `model` and counts its use here."""
         return MeteredModel(model, self)
 
 

@@ -1,4 +1,5 @@
-"""Runs with fixed ids, so that work which is repeated after a crash continues them instead of paying again."""
+"""Runs with fixed ids. When work is repeated after a crash, its runs are continued and nothing is paid for
+twice."""
 
 from typing import Any, Unpack
 

@@ -11,7 +11,7 @@ from treadle.export.rows import Row
 
 
 class Loss(StrEnum):
-    """A part of a row that a format cannot hold. The value names it to people."""
+    """A part of a row that a format cannot hold. The value is its name in messages."""
 
     CONVERSATION = "the conversation before the answer"
     REASONING = "reasoning"
@@ -31,7 +31,10 @@ COMMON_LOSSES = (Loss.OPAQUE, Loss.SERVER_CALLS, Loss.PARTS, Loss.TOOL_LIMITS)
 
 
 def find_losses(before: Row, after: Row) -> tuple[Loss, ...]:
-    """Return what `before` has and `after`, which was read from it in another format, has not."""
+    """Return what `after` lacks in comparison with `before`.
+
+    `after` is `before`, written and read in another format.
+    """
     found = {*_compare_messages(before, after)}
     if before.lineage != after.lineage:
         found.add(Loss.LINEAGE)
@@ -70,7 +73,7 @@ def _compare_messages(before: Row, after: Row) -> Iterator[Loss]:
 
 
 def _outline(message: Message) -> object:
-    """Return what every format with messages must keep."""
+    """Return the parts of a message that every format with messages must keep."""
     calls = [(call.name, _value(call)) for call in message.tool_calls]
     return message.role, message.content, message.name, calls
 
@@ -84,7 +87,7 @@ def _value(call: ToolCall) -> Json:
 
 
 def find_unread(raw: Mapping[str, Json], again: Mapping[str, Json], known: Set[str]) -> tuple[str, ...]:
-    """Return the keys of a row that its format does not read, as words.
+    """Return the keys of a row that its format does not read, as texts for people.
 
     `again` is the row after reading and writing it. `known` are keys that are read and written under another name.
     Keys within messages are compared too.

@@ -1,4 +1,4 @@
-"""Rows as Parquet files: written from a file of JSON lines, which stays whatever happens here.
+"""Rows as Parquet files: written from a file of JSON lines, which is never changed.
 
 The schema of a format is always the same. Values that differ between rows, such as arguments and schemas of tools,
 are JSON in Arrow's type `arrow.json`, exactly as in the JSON lines, because Arrow would otherwise give all of them
@@ -146,7 +146,7 @@ def _read_groups(source: Path, columns: Mapping[str, Column]) -> Iterator[dict[s
 
 
 def _read_value(raw: msgspec.Raw | None, kind: Column) -> Any:
-    """Return the value of a cell: JSON stays the text that it is."""
+    """Return the value of a cell. Values of the type `JSON` stay JSON text."""
     if raw is None or bytes(raw) == b"null":
         return None
     if kind is Column.JSON:
@@ -166,7 +166,7 @@ def _make_array(arrow: Any, values: list[Any], kind: Any) -> Any:
 
 
 def _take(arrow: Any, kind: Any, value: Any) -> Json:
-    """Return the JSON value of a cell."""
+    """Return the JSON value of a cell that was read from Arrow."""
     if value is None:
         return None
     if isinstance(kind, arrow.JsonType):

@@ -1,8 +1,9 @@
 """Preference pairs from forks: two steps that were taken after the same messages, the better one first.
 
-Runs that were forked from each other are compared message by message. Where their assistant messages part, each
-step has the mean value of the runs that go on from it, and the best step makes a pair with each worse one. Values
-are the rewards of the checks of tasks, or those that the caller gives. Call ids do not count in the comparison.
+Runs that were forked from each other are compared message by message. Where their assistant messages differ, each
+step has the mean value of the runs that continue from it, and the best step makes a pair with each worse one.
+Values are the rewards of the checks of tasks, or those that the caller gives. Call ids do not count in the
+comparison.
 
 Source: TRL 1.16, dataset formats, preference type with an explicit prompt, conversational, with tools.
 """
@@ -28,12 +29,12 @@ OnSkip: TypeAlias = Callable[[str, str], None]
 
 
 class Side(Struct, frozen=True):
-    """One side of a pair: what was said, and by which run."""
+    """One side of a pair: the messages and their run."""
 
     messages: tuple[Message, ...]
     run_id: str
     value: float
-    """The mean value of the runs that go on from this step."""
+    """The mean value of the runs that continue from this step."""
 
 
 class Pair(Struct, frozen=True):
@@ -147,7 +148,7 @@ def _find_families(journal: Journal, run_ids: Iterable[str] | None) -> list[list
 
 
 def _key(message: Message) -> object:
-    """Return what two messages have in common if they say the same."""
+    """Return a key that is equal for messages with the same content. Call ids are not part of it."""
     calls = tuple([(call.name, call.arguments.strip() or "{}") for call in message.tool_calls])
     return message.role, message.content, message.reasoning, message.name, message.is_error, calls
 

@@ -95,7 +95,8 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
     models: tuple[str, ...] = ()
     """The names of the models that wrote the assistant messages, in order. Empty if `model` wrote all of them."""
     call_ids: tuple[str, ...] = ()
-    """The ids of all calls, in order, if the messages of the format have no ids or others. Empty after reading."""
+    """The ids of all calls, in order, if the messages of the format have no ids or different ones. Empty after
+    reading."""
     event_version: str = ""
     treadle_version: str = ""
     sample: SampleInfo | None = None
@@ -113,8 +114,8 @@ class Row(Struct, frozen=True):
 def load_row(journal: Journal, run_id: str) -> Row:
     """Return the row of a run.
 
-    Raises: `RunNotFoundError`; `ExportError` if the run is not finished, failed through no fault of its model, or
-    has a transcript that breaks an invariant.
+    Raises: `RunNotFoundError`; `ExportError` if the run is not finished, failed because of a fault that was not its
+    model's, or has a transcript that breaks an invariant.
     """
     import treadle
 
@@ -232,7 +233,7 @@ def call_ids_of(messages: Sequence[Message]) -> tuple[str, ...]:
 
 
 def rename_calls(messages: Sequence[Message], names: Mapping[str, str]) -> tuple[Message, ...]:
-    """Return the messages with other call ids, in calls and results. An id that `names` lacks stays."""
+    """Return the messages with other call ids, in calls and results. Ids that are not in `names` are unchanged."""
     return tuple(
         [
             replace(
@@ -251,16 +252,15 @@ def rename_calls(messages: Sequence[Message], names: Mapping[str, str]) -> tuple
 
 
 def lineage_with_ids(row: Row) -> Lineage:
-    """Return the lineage of a row with its call ids, for a format whose messages have none or others."""
+    """Return the lineage of a row with its call ids, for a format whose messages have no ids or different ones."""
     return replace(row.lineage, call_ids=call_ids_of(row.messages))
 
 
 def make_row(messages: Sequence[Message], tools: tuple[ToolSpec, ...], raw_lineage: Json) -> Row:
-    """Return the row of messages that were read in a format. Without a lineage, it gets one from its content.
+    """Return the row of messages that were read in a format.
 
-    Some programs count call ids from the beginning in each step; such ids become different ones.
-
-    Raises: `ExportError` if the messages break an invariant of transcripts.
+    Without a `lineage`, the row gets one that is made from its content. Some programs count call ids from the
+    beginning in each step; such ids become different ones.
     """
     messages = _separate_ids(messages)
     names = {call.call_id: call.name for message in messages for call in message.tool_calls}
@@ -287,7 +287,7 @@ def make_row(messages: Sequence[Message], tools: tuple[ToolSpec, ...], raw_linea
 
 
 def _separate_ids(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages with other ids for the calls of later steps whose ids were used before."""
+    """Return the messages with new ids for calls whose ids an earlier step has used."""
     ids = call_ids_of(messages)
     if len(set(ids)) == len(ids):
         return messages

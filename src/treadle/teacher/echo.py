@@ -184,7 +184,7 @@ def _answer(
 
 
 def _without_optional(schema: dict[str, Json]) -> dict[str, Json]:
-    """Return the schema of an object without the properties that may be left out."""
+    """Return the schema of an object without its optional properties."""
     known, required = schema.get("properties"), schema.get("required")
     if not isinstance(known, dict) or not isinstance(required, list):
         return schema

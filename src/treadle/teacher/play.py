@@ -1,8 +1,7 @@
-"""Playing a solver: the next message of a transcript in which a solver's steps are made, with mistakes on purpose.
-
-Nothing is kept between requests. For each request the solver runs again over the tool results in the transcript, so
-the work goes on after a crash, in another process, or over HTTP. Every choice depends only on the transcript.
-"""
+"""The play of a solver: the next message of a transcript in which a solver makes its steps, with mistakes on
+purpose. Nothing is kept between requests. For each request the solver runs again over the tool results in the
+transcript, so the work can continue after a crash, in another process, or over HTTP. Every choice depends only on
+the transcript."""
 
 from collections.abc import Iterator, Sequence
 
@@ -27,7 +26,7 @@ _LOOKS = (
 
 
 class Manner(Struct, frozen=True, kw_only=True):
-    """How a model works on what it has to do."""
+    """How a model shows the steps of a solver."""
 
     mistake_rate: float = 0.0
     """The probability of a mistake in each step."""

@@ -1,7 +1,7 @@
 """Requests in which tools, calls and results are text, as models without native tool calling get them.
 
-The format is recognised by the description of the tools in the system message. That works for hermes,
-qwen3_coder, glm45 and mistral; the descriptions of the other formats do not tell which one is meant.
+The format is recognised by the description of the tools in the system message. This works for hermes, qwen3_coder,
+glm45 and mistral. The other formats cannot be recognised by their descriptions.
 """
 
 import json
@@ -42,7 +42,7 @@ class TextRequest(Struct, frozen=True):
 def read_text_request(messages: Sequence[Message]) -> TextRequest | None:
     """Return a request with tools as text; `None` if the system message describes no tools in a known format.
 
-    Raises: `RequestError` if the format cannot be told.
+    Raises: `RequestError` if the format is not recognised.
     """
     if not messages or messages[0].role is not Role.SYSTEM or '"name"' not in messages[0].content:
         return None

@@ -147,7 +147,7 @@ def test_stats_count_what_is_there(cli: Cli) -> None:
     assert (found["rows"], found["topics"], found["rejected"]) == (20, 4, 2)
     assert found["tools"] == {"read_file": 20}
     assert found["rejections"] == {"grounding": 2}
-    assert found["kinds_wanted"]["parallel"] == 7
+    assert found["kinds_planned"]["parallel"] == 7
     assert (found["verified"], found["verified_share"]) == (20, 1.0)
     assert found["calls"] == {"total": 20, "mean": 1.0, "least": 1, "median": 1, "p95": 1, "most": 1}
     shown = cli("dataset", "stats", "d").out

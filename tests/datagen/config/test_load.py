@@ -93,7 +93,7 @@ tools:
 def test_a_key_that_is_there_twice_is_a_mistake(tmp_path: Path) -> None:
     text = f"{GOOD}\noutput:\n  path: a\n  path: b\n"
     assert mistakes_in(tmp_path, text) == [
-        "config.yaml:8: output.path: the key is there twice, in the lines 7 and 8; delete one"
+        "config.yaml:8: output.path: the key occurs twice, in lines 7 and 8; delete one"
     ]
 
 
@@ -176,7 +176,7 @@ AGENT = "topics: {prompt: a}\ntools: {use: [files]}\n"
         ),
         (
             AGENT + "generation:\n  conversation:\n    min_turns: 3\n    max_turns: 2",
-            "5: generation.conversation.min_turns: there can be no 3 turns if max_turns is 2",
+            "5: generation.conversation.min_turns: min_turns is 3 and max_turns is 2",
         ),
         (
             "topics: {prompt: a}\ngeneration:\n  kinds: {chained: 1}\n  conversation: {type: basic}",
@@ -195,14 +195,14 @@ AGENT = "topics: {prompt: a}\ntools: {use: [files]}\n"
             "2: tools.max_steps: an agent needs at least 2 steps",
         ),
         (AGENT + "generation: {kinds: {single: 0}}", "3: generation.kinds: all weights are 0"),
-        (AGENT + 'generation: {num_samples: "0%"}', "3: generation.num_samples: '0%' is no sample"),
+        (AGENT + 'generation: {num_samples: "0%"}', "3: generation.num_samples: '0%' gives no sample"),
         (
             AGENT + "output: {formats: [trll]}",
             "3: output.formats.0: unknown format 'trll'; did you mean 'trl' or",
         ),
         (
             AGENT + 'output: {splits: {"a/b": 1}}',
-            "3: output.splits.a/b: 'a/b' becomes a part of files' names",
+            "3: output.splits.a/b: 'a/b' cannot be a part of a file name",
         ),
         (
             AGENT + "output: {include_system_message: false, system_message: a}",

@@ -164,4 +164,4 @@ def test_rows_and_ledger_are_compared(tmp_path: Path) -> None:
     assert list(check_ledger(path)) == ["the rows lack s000004", "the ledger lacks s000003"]
     with Folder(path).rows.open("ab") as file:
         file.write(made.encode(made.plain_row(1)))
-    assert next(check_ledger(path)) == "the id 's000001' is there twice"
+    assert next(check_ledger(path)) == "the id 's000001' occurs twice"

@@ -71,7 +71,7 @@ async def test_a_row_says_what_it_passed() -> None:
         ({"lenght": True}, ["quality.filters.lenght", "did you mean 'length'"]),
         ({"length": {"max_word": 5}}, ["quality.filters.length.max_word", "did you mean 'max_words'"]),
         ({"length": {"max_words": -1}}, ["length.max_words", "greater than or equal to 0", "-1"]),
-        ({"language": {"language": "english"}}, ["cannot be told", "Known: ar, bg"]),
+        ({"language": {"language": "english"}}, ["cannot be recognised", "Known: ar, bg"]),
         ({"duplicates": {"similar": 1}}, ["did you mean 'similarity'"]),
         ({"judge": True}, ["quality.judge", "rubric"]),
     ],

@@ -283,7 +283,7 @@ async def test_the_same_call_goes_on_and_pays_for_nothing_twice(tmp_path: Path) 
 
     model = Writer(sloppy)
     config = Topics(prompt="everything", degree=4, depth=3, mode="graph", window=4)
-    with pytest.raises(BuildStoppedError, match="the same command goes on"):
+    with pytest.raises(BuildStoppedError, match="the same command continues"):
         await build_topics(
             config, model=model, journal=journal, seed=1, dataset="test", on_notice=count, stop=stop
         )

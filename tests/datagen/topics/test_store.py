@@ -182,8 +182,8 @@ A = topic_id(("r", "a"))
     ("data", "message"),
     [
         (b"", "f is empty"),
-        (b"[1]", "f is no file of topics"),
-        (b'{"a": 1}', "f is no file of topics"),
+        (b"[1]", "f is not a file of topics"),
+        (b'{"a": 1}', "f is not a file of topics"),
         (b'{\n"treadle_topics": 1,\n"topics": {,}}', "f:3 is not valid JSON"),
         (b"\xff\xfe", "f:1 is not valid JSON"),
         (b'{"path": ["r", "a"]}\n{"path": "a"}', "f:2: 'path' is 'a'; it must be a list of texts"),

@@ -1,4 +1,4 @@
-"""`treadle dataset convert`: rows from one format to another."""
+"""`treadle dataset convert`: converts rows from one format to another."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def convert(
         typer.Option(
             "--from",
             metavar="FORMAT",
-            help="The format of the rows. Default: found out from the first rows.",
+            help="The format of the rows. Default: recognised from the first rows.",
             autocompletion=complete_row_format,
         ),
     ] = None,
@@ -69,7 +69,7 @@ def convert(
     has_reasoning: Annotated[
         bool | None,
         typer.Option(
-            "--reasoning/--no-reasoning", help="Whether to write reasoning. Default: as usual in the format."
+            "--reasoning/--no-reasoning", help="Whether to write reasoning. Default: that of the format."
         ),
     ] = None,
     is_json: o.IsJson = False,

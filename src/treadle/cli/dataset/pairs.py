@@ -38,7 +38,7 @@ def pairs(
     is_whole: Annotated[
         bool,
         typer.Option(
-            "--whole", help="Compare all that follows, up to the end of the runs, and not single steps."
+            "--whole", help="Make pairs of everything up to the end of the runs, and not of single steps."
         ),
     ] = False,
     min_gap: Annotated[
@@ -50,7 +50,7 @@ def pairs(
 ) -> int:
     """Write preference pairs from runs that were forked from each other.
 
-    Runs are compared up to the step where they part. The better step is the one whose runs have the higher mean
+    Runs are compared up to the step where they differ. The better step is the one whose runs have the higher mean
     reward; in a dataset, a kept sample without a reward counts as 1 and a rejected one as 0.
     """
     folder = Path(source)

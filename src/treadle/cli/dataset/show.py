@@ -72,7 +72,7 @@ class _Printer:
         if sample is not None:
             facts = [
                 " › ".join(sample.topic),
-                f"wanted {sample.kind}, shows {', '.join(sample.kinds) or 'none'}" if sample.kind else "",
+                f"planned {sample.kind}, shows {', '.join(sample.kinds) or 'none'}" if sample.kind else "",
                 sample.difficulty,
                 sample.persona,
             ]

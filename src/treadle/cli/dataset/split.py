@@ -30,14 +30,15 @@ def split(
     ] = None,
     formats: Formats = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Another seed, other splits.")
+        int | None,
+        typer.Option("--seed", metavar="N", help="The seed of the splits. Another seed gives other splits."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="DIR", help="The folder to write to. Default: FOLDER."),
     ] = None,
     is_fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget in which split a topic was before.")
+        bool, typer.Option("--fresh", help="Assign all topics again, without regard to their earlier splits.")
     ] = False,
     is_json: o.IsJson = False,
 ) -> int:
@@ -91,7 +92,9 @@ def _print(found: "Splits") -> None:
             f"{write_count(found.largest_group, 'row')}"
         )
     if found.kept:
-        print_note(f"{write_count(found.kept, 'topic')} kept the split of before; --fresh forgets it")
+        print_note(
+            f"{write_count(found.kept, 'topic')} kept their earlier splits; --fresh assigns them again"
+        )
     for name, text in found.left_out.items():
         print_note(f"{name} lacks {text}")
     print_note("written: " + ", ".join(found.files))

@@ -1,4 +1,4 @@
-"""`treadle dataset stats`: what there is in a dataset."""
+"""`treadle dataset stats`: counts the contents of a dataset."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ _MOST = 20
 
 
 def stats(path: DatasetPath, is_json: o.IsJson = False) -> int:
-    """Count what there is in a dataset: rows, tools, kinds, topics, tokens, cost, duplicates and rejections."""
+    """Count the contents of a dataset: rows, tools, kinds, topics, tokens, cost, duplicates and rejections."""
     with spinner("counting"):
         found = collect(path)
     if is_json:
@@ -68,10 +68,10 @@ def _print(found: Stats) -> None:
         {name: f"{count:,} failed" for name, count in found.tool_errors.items() if count},
     )
     shown = {
-        name: f"wanted {found.kinds_wanted[name]:,}, met {found.kinds_met[name]:,}"
-        for name in found.kinds_wanted
+        name: f"planned {found.kinds_planned[name]:,}, shown in {found.kinds_met[name]:,}"
+        for name in found.kinds_planned
     }
-    kinds = {**dict.fromkeys(found.kinds_wanted, 0), **found.kinds_shown}
+    kinds = {**dict.fromkeys(found.kinds_planned, 0), **found.kinds_shown}
     _print_counts("rows that show a kind of tool use", kinds, shown)
     _print_counts("difficulty", found.difficulties)
     _print_counts("conversation", found.conversations)

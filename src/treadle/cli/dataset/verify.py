@@ -1,4 +1,4 @@
-"""`treadle dataset verify`: what the rows of a dataset say is compared with its journal."""
+"""`treadle dataset verify`: compares the rows of a dataset with its journal."""
 
 from contextlib import closing
 from pathlib import Path

@@ -155,7 +155,7 @@ class Board:
         self._console.control(Control(ControlType.CARRIAGE_RETURN, erase, *upwards, down))
 
     def _render(self) -> "Text":
-        """Return what is shown, in lines that fit the terminal."""
+        """Return the text of the view, in lines that fit the terminal."""
         from rich.text import Text
 
         width, height = self._console.size
@@ -235,7 +235,7 @@ class Board:
 
 
 def _join(parts: Sequence[str], cells: int, indent: str = "") -> "Text":
-    """Return the parts in one line; those at the end for which there is no room are left out."""
+    """Return the parts in one line. Parts at the end are left out if there is no room for them."""
     from rich.cells import cell_len
     from rich.text import Text
 

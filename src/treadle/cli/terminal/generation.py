@@ -62,7 +62,7 @@ def make_generation_view(name: str, *, is_json: bool, is_quiet: bool) -> Generat
 
 
 class Silence:
-    """A view that shows nothing but how to stop at once."""
+    """A view that shows only how to stop at once."""
 
     def on_notice(self, notice: Notice, progress: Progress) -> None:
         """See `GenerationView.on_notice`."""
@@ -145,7 +145,7 @@ class Pace:
         self._points: deque[tuple[float, int]] = deque()
 
     def note(self, progress: Progress) -> None:
-        """Take the counts at this moment."""
+        """Record the current counts."""
         if not self._points or progress.seconds - self._points[-1][0] >= 1:
             self._points.append((progress.seconds, progress.kept))
         while len(self._points) > 2:
@@ -155,7 +155,7 @@ class Pace:
             self._points.popleft()
 
     def rate(self, progress: Progress) -> float | None:
-        """Return the rows per second; `None` while too few were made to tell."""
+        """Return the rows per second; `None` if too few rows have been made."""
         if not self._points:
             return None
         seconds, kept = self._points[0]
@@ -175,7 +175,7 @@ class Pace:
 
 
 def write_rows(progress: Progress) -> str:
-    """Return the number of good rows of those that were asked for, as text."""
+    """Return the numbers of kept and of wanted rows as text."""
     if not progress.wanted:
         return write_count(progress.kept, "row")
     return f"{progress.kept:,} of {write_count(progress.wanted, 'row')}"
@@ -212,6 +212,6 @@ def write_topics(notice: TopicsReady) -> str:
 
 
 def write_stopping(progress: Progress) -> str:
-    """Return what the first Ctrl-C does as text."""
+    """Return the text that says what the first Ctrl-C does."""
     flight = write_count(progress.in_flight, "sample")
     return f"stopping: {flight} in flight will be finished; press Ctrl-C again to stop now"

@@ -1,4 +1,4 @@
-"""The plan of a generation: what it will make, and what that is expected to take."""
+"""The plan of a generation: its rows, and the calls, tokens, cost and time that are expected."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -86,7 +86,7 @@ def build(
 ) -> int:
     """Build a tree or a graph of topics with a model.
 
-    Each answer is stored in the journal. If the command is interrupted, the same command goes on and pays for
+    Each answer is stored in the journal. If the command is interrupted, the same command continues and pays for
     nothing twice. The exit code is 1 if topics failed; the same command tries these again.
     """
     topics = {

@@ -45,7 +45,7 @@ def refuse_existing(out: Path | None, *, is_forced: bool) -> None:
 
 
 def write(graph: TopicGraph, out: Path | None, format: TopicFormat = TopicFormat.TREADLE) -> None:
-    """Write topics to a file or to standard output, and print what the format has no place for."""
+    """Write topics to a file or to standard output, and print what the format cannot hold."""
     if out is None:
         data, losses = encode_topics(graph, format)
         print_bytes(data)
@@ -53,7 +53,7 @@ def write(graph: TopicGraph, out: Path | None, format: TopicFormat = TopicFormat
         losses = save_topics(graph, out, format)
         print_note(f"{describe(graph)} written to {out}")
     if losses:
-        print_note(f"the format {format} has no place for: {', '.join(losses)}")
+        print_note(f"the format {format} cannot hold: {', '.join(losses)}")
 
 
 def describe(graph: TopicGraph) -> str:

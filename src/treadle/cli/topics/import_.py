@@ -1,4 +1,4 @@
-"""`treadle topics import`: files of topics, from one format to another."""
+"""`treadle topics import`: converts files of topics from one format to another."""
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
@@ -16,7 +16,7 @@ def import_topics(
 ) -> int:
     """Read topics and write them in another format.
 
-    The format of FILE is recognised. What the new format has no place for is printed.
+    The format of FILE is recognised. Data that the new format cannot hold is listed.
     """
     refuse_existing(out, is_forced=is_forced)
     write(read(file), out, format)

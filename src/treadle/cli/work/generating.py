@@ -1,4 +1,4 @@
-"""The work of `treadle generate`: the configuration with the options in its place, and the drive to its end."""
+"""The work of `treadle generate`: applies the options to the configuration, and runs the generation."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,7 +93,7 @@ def _load(path: Path | None, changes: Sequence[str]) -> Loaded:
 
 
 class _Drive:
-    """One call of the command on a dataset."""
+    """One generation, from its view to its exit code."""
 
     def __init__(self, path: Path, loaded: Loaded, changes: Sequence[str], shown: o.ViewOptions) -> None:
         self._loaded = loaded

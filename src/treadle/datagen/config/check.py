@@ -17,7 +17,7 @@ _STEPS = {Kind.SINGLE: 2, Kind.CHAINED: 3, Kind.PARALLEL: 2, Kind.RECOVERY: 3}
 
 
 def find_conflicts(config: Config) -> list[Problem]:
-    """Return what is wrong with a configuration, as far as it can be seen without files, models and topics."""
+    """Return the problems of a configuration that can be found without files, models and topics."""
     checks: tuple[Callable[[Config], Iterator[Problem]], ...] = (
         _check_topics,
         _check_conversation,
@@ -70,8 +70,8 @@ def _check_conversation(config: Config) -> Iterator[Problem]:
         yield Problem((*path, "reasoning"), text)
     if conversation.min_turns > conversation.max_turns:
         text = (
-            f"there can be no {conversation.min_turns} turns if max_turns is {conversation.max_turns}; set it to "
-            f"at most {conversation.max_turns}, or raise max_turns"
+            f"min_turns is {conversation.min_turns} and max_turns is {conversation.max_turns}; set min_turns to at "
+            f"most {conversation.max_turns}, or raise max_turns"
         )
         yield Problem((*path, "min_turns"), text)
 
@@ -84,7 +84,9 @@ def _check_kinds(config: Config) -> Iterator[Problem]:
         if not weight:
             continue
         if generation.conversation.type != "agent":
-            text = f"kinds of tool use are for agents, and the conversations are {generation.conversation.type!r}"
+            text = (
+                f"kinds of tool use need agents, and the conversations are {generation.conversation.type!r}"
+            )
             yield Problem(path, f"{text}; delete it, or set generation.conversation.type to 'agent'")
         elif tools.max_calls is not None and _CALLS.get(kind, 0) > tools.max_calls * turns:
             text = f"it needs {_CALLS[kind]} calls, and tools.max_calls allows {tools.max_calls}; raise it"
@@ -106,7 +108,7 @@ def _check_weights(config: Config) -> Iterator[Problem]:
             yield Problem(("generation", key), "all weights are 0, so nothing can be drawn; raise one")
     number = config.generation.num_samples
     if isinstance(number, str) and number.endswith("%") and not float(number[:-1]):
-        yield Problem(("generation", "num_samples"), f"{number!r} is no sample; give a larger percentage")
+        yield Problem(("generation", "num_samples"), f"{number!r} gives no sample; give a larger percentage")
 
 
 def _check_output(config: Config) -> Iterator[Problem]:
@@ -121,7 +123,7 @@ def _check_output(config: Config) -> Iterator[Problem]:
         yield Problem(("output", "formats", output.formats.index("custom")), text)
     for name in output.splits:
         if not SPLIT_NAME.fullmatch(name):
-            text = f"{name!r} becomes a part of files' names; use only letters, digits and '_'"
+            text = f"{name!r} cannot be a part of a file name; use only letters, digits and '_'"
             yield Problem(("output", "splits", name), text)
     if not output.include_system_message and output.system_message is not None:
         text = (
@@ -132,7 +134,7 @@ def _check_output(config: Config) -> Iterator[Problem]:
 
 def _check_judge(config: Config) -> Iterator[Problem]:
     if config.models.judge is not None and config.quality.judge is None:
-        text = "this model would never be asked; say with quality.judge what it grades by, or delete it"
+        text = "this model would never be asked; give quality.judge with a rubric, or delete the model"
         yield Problem(("models", "judge"), text)
 
 

@@ -62,7 +62,7 @@ class Document:
                 pending.append((item[1] if isinstance(item, tuple) else item, (*path, key)))
                 if isinstance(key, str) and key in lines and key != "<<":
                     line = item[0].start_mark.line + 1
-                    text = f"the key is there twice, in the lines {lines[key]} and {line}; delete one"
+                    text = f"the key occurs twice, in lines {lines[key]} and {line}; delete one"
                     yield Problem((*path, key), text)
                 elif isinstance(key, str):
                     lines[key] = item[0].start_mark.line + 1
@@ -96,7 +96,7 @@ def read_document(path: Path, data: bytes | None = None) -> Document:
 
 
 def _compose(data: bytes, is_yaml: bool) -> Any:
-    """Return the node of the top of a document; `None` for JSON that the YAML reader cannot read."""
+    """Return the root node of a document; `None` for JSON that the YAML reader cannot read."""
     import yaml
 
     try:
@@ -108,7 +108,10 @@ def _compose(data: bytes, is_yaml: bool) -> Any:
 
 
 def _child(node: Any, part: str | int) -> tuple[Any, Any]:
-    """Return the node of a key and of its value, or of an item of a list twice; `None` twice if there is none."""
+    """Return the nodes of a key and of its value.
+
+    For an item of a list, both are the node of the item. Both are `None` if there is no such key or item.
+    """
     items: Sequence[Any] = () if node is None or isinstance(node.value, str) else node.value
     if isinstance(part, int):
         is_there = part < len(items) and not isinstance(items[part], tuple)

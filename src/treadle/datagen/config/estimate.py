@@ -1,6 +1,7 @@
-"""What a generation will take: calls, tokens, cost and time of each role, before anything is paid for.
+"""The estimate of a generation: the calls, tokens, cost and time of each role, before any request is sent.
 
-The numbers come from assumptions, which are told, or from the runs of the dataset that are in its journal already.
+The numbers come from assumptions, which are listed in the estimate, or from the runs that the dataset's journal
+already has.
 """
 
 import math
@@ -44,13 +45,14 @@ class Measured(Struct, frozen=True):
     """The averages over the runs of a dataset."""
 
     loads: Mapping[Role, Load]
-    """What an expansion of a topic takes, and what each other role takes for a sample; roles with enough runs."""
+    """The load of one piece of work, by role: of an expansion for `topics`, of a sample for the other roles. Roles
+    with too few runs are missing."""
     tries: float | None = None
-    """How many samples were made for each row; `None` if there were too few."""
+    """The mean number of samples that were made for a row; `None` if there were too few samples."""
 
 
 class RoleEstimate(Struct, frozen=True, kw_only=True):
-    """What one role will take."""
+    """The estimate for one role."""
 
     role: Role
     model: str
@@ -66,10 +68,10 @@ class RoleEstimate(Struct, frozen=True, kw_only=True):
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
-    """What a generation will take."""
+    """The estimate of a generation."""
 
     leaves: int
-    """The number of leaf topics, which is an expectation until the topics are there."""
+    """The number of leaf topics, which is an expectation until the topics have been built."""
     rows: int
     samples: int
     """How many samples will be made, the rejected ones included."""
@@ -77,7 +79,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
     seconds: float
     """How long it will take."""
     spread: float
-    """The real numbers are expected between those here divided by this factor, and multiplied by it."""
+    """The uncertainty as a factor: each real number is expected between the estimate divided by this factor and the
+    estimate multiplied by it."""
     assumptions: tuple[str, ...]
 
     @property
@@ -103,8 +106,11 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 def expected_leaves(config: Config) -> int:
-    """Return the number of leaf topics in the file that is loaded, or that building is expected to give. Merged
-    topics are not foreseen. Raises: `ConfigError` for a file that cannot be read."""
+    """Return the number of leaf topics in the file that is loaded, or the number that building is expected to give.
+
+    Topics that building will merge are counted, because their number is not known. Raises: `ConfigError` for a file
+    that cannot be read.
+    """
     if config.topics.load is not None:
         return sum(1 for _ in load_topics(config.topics.load).leaves())
     return int(config.topics.degree**config.topics.depth)
@@ -128,7 +134,7 @@ def estimate(
     measured: Measured | None = None,
     kept: int = 0,
 ) -> Estimate:
-    """Return what the generation will take.
+    """Return the estimate of a generation.
 
     `leaves` is the number of leaf topics, or `None` if they are still to be built. `models` are for names and
     prices; without them, costs are unknown. `measured` is what `measure` returned for an earlier run of the same
@@ -206,7 +212,7 @@ def _count_lines(path: Path) -> int:
 
 
 def _average(runs: Sequence[RunInfo], count: int, role: Role) -> Load:
-    """Return what `runs` took for each of `count` pieces of work."""
+    """Return the mean load of one of the `count` pieces of work that `runs` did."""
     costs = [run.cost_usd for run in runs]
     # The time of the user's session is within that of the agent's.
     seconds = 0.0 if role == "user" else sum(run.updated_at - run.created_at for run in runs)
@@ -240,7 +246,7 @@ def _estimate_role(
 
 
 def is_free(model: Model) -> bool:
-    """Return whether a model works in this process and costs nothing."""
+    """Return whether a model runs in this process and costs nothing."""
     return part_of(model).name.partition(":")[0] in ("mock", "oracle")
 
 
@@ -252,7 +258,8 @@ def _price(model: Model, usage: Usage) -> float | None:
 
 
 def _wall_seconds(config: Config, roles: list[RoleEstimate], samples: int) -> float:
-    """Return how long the work takes with the windows of the configuration."""
+    """Return how long the whole work takes, with as many topics and samples at the same time as the configuration
+    allows."""
     total = 0.0
     topics = next((item for item in roles if item.role == "topics"), None)
     if topics is not None and topics.calls:

@@ -45,8 +45,10 @@ def explain_faults(error: ValidationError, value: Json) -> list[Problem]:
 
 
 def _path_in(value: Any, location: Sequence[str | int]) -> tuple[KeyPath, bool]:
-    """Return where the fault is in the file, and whether the value there can have several forms, which are named in
-    `location` too."""
+    """Return the path of the fault in the file, and whether the value at this path can have several forms.
+
+    If it can, `location` also contains the name of a form.
+    """
     path: list[str | int] = []
     has_forms = False
     for position, part in enumerate(location):

@@ -1,4 +1,7 @@
-"""What of a configuration decides about rows: a dataset is continued only if that is unchanged."""
+"""The fingerprint of a configuration: the values that have an influence on the rows.
+
+A dataset is continued only if they have not changed.
+"""
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -50,11 +53,11 @@ _MESSAGES = ("output.system_message", "output.include_system_message")
 
 
 class Change(Struct, frozen=True):
-    """A key whose value is not the one that a dataset was begun with."""
+    """A key whose value has changed since the dataset was begun."""
 
     key: str
     before: Json
-    """`None` if there was none."""
+    """The earlier value; `None` if the key had no value."""
     after: Json
 
     def __str__(self) -> str:
@@ -62,11 +65,7 @@ class Change(Struct, frozen=True):
 
 
 def fingerprint(config: Config) -> dict[str, Json]:
-    """Return what decides about the rows: values by key, with dots between sections. Long texts and the contents of
-    files are hashes. The result is JSON, for keeping it with the dataset.
-
-    Raises: `ConfigError` if a file cannot be read.
-    """
+    """Return the values that have an influence on the rows, by key with dots between sections."""
     value = config.model_dump(mode="json")
     value["models"] = _models_of(config)
     _hash_files(config, value)
@@ -92,13 +91,16 @@ def explain_changes(changes: list[Change], remedy: str) -> str:
     """Return the text of the error for a changed configuration; `remedy` says how to continue anyway."""
     listed = "\n".join(f"  {change}" for change in changes)
     return (
-        f"the dataset was begun with another configuration, and its rows would not be of one kind:\n{listed}\n"
+        f"the dataset was begun with another configuration, and new rows would differ from its rows:\n{listed}\n"
         f"Undo the changes, write to another folder with output.path, or {remedy}"
     )
 
 
 def _models_of(config: Config) -> dict[str, Json]:
-    """Return the settings of the model of each role that decide about answers, also of names in treadle.toml."""
+    """Return the settings of each role's model that have an influence on its answers.
+
+    Names in treadle.toml are resolved.
+    """
     file = load_models()
     models: dict[str, Json] = {}
     for role in used_roles(config):
@@ -119,7 +121,7 @@ def _flatten(prefix: str, value: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _hash_files(config: Config, value: dict[str, Json]) -> None:
-    """Replace the paths of files in the JSON of a configuration by hashes of what they hold."""
+    """Replace the paths of files in the JSON of a configuration by hashes of the files' contents."""
     topics, tools, quality = config.topics, config.tools, config.quality
     sections: Any = value
     if topics.load is not None:

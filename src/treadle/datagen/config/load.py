@@ -44,8 +44,8 @@ def load_config(path: str | Path, changes: Mapping[str, Json] | None = None) -> 
     """Return the configuration in a YAML or JSON file. A file of DeepFabric 4 is accepted too.
 
     `changes` override the file, by key such as `generation.num_samples`; paths in them are relative to the current
-    folder. Only the file is looked at: neither models nor the output are needed; see `check_plan`.
-    Raises: `ConfigError` that lists all mistakes, each with `file:line`, the key and the nearest known key.
+    folder. Only the file itself is checked. `check_plan` checks the models, tools and output that it names. Raises:
+    `ConfigError` that lists all mistakes, each with `file:line`, the key and the nearest known key.
     """
     file = Path(path).expanduser()
     document, notes = _read(file)
@@ -92,12 +92,10 @@ def _apply(value: dict[str, Json], changes: Mapping[str, Json]) -> dict[str, Jso
 
 
 def check_plan(config: Config | Loaded, leaves: int | None = None) -> None:
-    """Check what the file alone does not show: models with their keys and prices, files, tools, the output, and
-    limits that the estimate exceeds. No request is sent, and no server is started.
-
-    `leaves` is the number of leaf topics, if they are there. For a `Loaded`, mistakes have their lines.
-    Raises: `ConfigError` that lists all mistakes.
-    """
+    """Check what a configuration names: models with their keys and prices, files, tools, the output, and limits
+    that the estimate exceeds. No request is sent, and no server is started. `leaves` is the number of leaf topics,
+    if it is known. For a `Loaded`, the message has the line of each mistake. Raises: `ConfigError` that lists all
+    mistakes."""
     problems = find_obstacles(config.config if isinstance(config, Loaded) else config, leaves)
     if problems and isinstance(config, Loaded):
         raise config.error(problems)
@@ -150,7 +148,8 @@ def _resolve_paths(value: dict[str, Json], folder: Path) -> dict[str, Json]:
 
 
 def _resolve_tool(item: Json, folder: Path) -> Json:
-    """Return the name of a toolset, in which a Python file or another file has its path relative to `folder`."""
+    """Return the name of a toolset. If the name contains the path of a file, the path is made relative to
+    `folder`."""
     if isinstance(item, dict) and "name" in item:
         return item | {"name": _resolve_tool(item["name"], folder)}
     if not isinstance(item, str):

@@ -73,7 +73,7 @@ class Conversation(Section):
     """The form of the reasoning in rows: `freetext` is one text, `agent` the thought of each step. `cot` needs one;
     agents have `agent`."""
     min_turns: Count = 1
-    """The least number of turns that the simulated user plans for."""
+    """The smallest number of turns that the simulated user plans for."""
     max_turns: Count = 1
     """The largest number of turns: user messages that are answered."""
     output_schema: dict[str, Json] | None = None
@@ -84,9 +84,9 @@ class Personas(Section):
     """The population of simulated users."""
 
     roles: list[str] = []
-    """Occupations to draw from; without any, the built-in ones."""
+    """Occupations to draw from; by default, the built-in ones."""
     styles: list[str] = []
-    """Ways of writing to draw from; without any, the built-in ones."""
+    """Ways of writing to draw from; by default, the built-in ones."""
 
 
 class Generation(Section):
@@ -101,17 +101,17 @@ class Generation(Section):
     conversation: Conversation = Conversation()
     """The form of the conversations."""
     kinds: dict[Kind, Weight] = {}
-    """The weights of the kinds of tool use; without any, a built-in mix of the kinds that are possible."""
+    """The weights of the kinds of tool use; by default, a built-in mix of the kinds that are possible."""
     difficulties: dict[Difficulty, Weight] = {}
-    """The weights of the difficulties; without any, all are equally frequent."""
+    """The weights of the difficulties; by default, all are equally frequent."""
     personas: Personas = Personas()
     """The simulated users."""
     window: Count = 32
     """How many samples are made at the same time."""
     max_attempts: Count = 3
-    """How many samples are tried for each row that is asked for, on average, before the generation stops."""
+    """How many samples are planned for each wanted row, on average, before the generation stops."""
     sample_attempts: Count = 2
-    """How often a planned sample is made, the first time included. A sample that was rejected is made again with
+    """How often a planned sample is attempted, including the first attempt. A rejected sample is made again with
     the reasons as feedback."""
 
 
@@ -156,7 +156,7 @@ class Judge(Section):
     rubric: str
     """What a good sample is, in words."""
     min_score: Share = 0.6
-    """The least score of a good row."""
+    """The lowest score of a kept row."""
 
 
 class Quality(Section):
@@ -225,21 +225,21 @@ class Publish(Section):
 
 
 class Limits(Section):
-    """Hard limits of the whole generation."""
+    """The limits of the whole generation. At a limit, the generation stops."""
 
     max_cost_usd: Annotated[float, Field(ge=0)] | None = None
     """The most that all requests together may cost. Each model then needs a price."""
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     """The most tokens of all requests together, input and output."""
     max_seconds: Annotated[float, Field(gt=0)] | None = None
-    """The longest time of work on the dataset, in all processes together."""
+    """The longest time of work on the dataset, the sum over all processes."""
 
 
 class Config(Section):
     """The configuration of one dataset."""
 
     name: str = "dataset"
-    """The name of the dataset, which its runs and its card have."""
+    """The name of the dataset, which is also in its runs and its card."""
     seed: int = 0
     """The seed of the plan, of the personas and of the models' sampling."""
     models: Models = Models()
@@ -253,7 +253,7 @@ class Config(Section):
     quality: Quality = Quality()
     """The filters."""
     limits: Limits = Limits()
-    """Hard limits."""
+    """The limits of the whole generation."""
     output: Output = Output()
     """The dataset."""
     publish: Publish = Publish()

@@ -1,4 +1,4 @@
-"""The models of a configuration, made as those of treadle.toml are."""
+"""The models of a configuration, which are built in the same way as the models of treadle.toml."""
 
 from typing import Any, get_args
 
@@ -18,7 +18,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Plan(Struct, frozen=True):
-    """What the model of a role is made from."""
+    """The settings from which the model of a role is built."""
 
     path: tuple[str, ...]
     """The key that names it."""
@@ -70,7 +70,7 @@ def try_models(config: Config, *, needs_keys: bool = True) -> tuple[dict[Role, M
 
 
 def plan_model(config: Config, role: Role, file: ModelFile) -> Plan:
-    """Return what the model of `role` is made from: its own, the default one, or that of treadle.toml.
+    """Return the settings of the model of `role`: its own, those of the default model, or those of treadle.toml.
 
     Raises: `ConfigError` if there is none.
     """

@@ -20,7 +20,10 @@ from treadle.tools.schema.definitions import parse_definitions
 
 
 def find_obstacles(config: Config, leaves: int | None = None) -> list[Problem]:
-    """Return what would stop or spoil a generation. `leaves` is the number of leaf topics, if they are there."""
+    """Return the problems that would stop a generation or make its rows useless.
+
+    `leaves` is the number of leaf topics, if it is known.
+    """
     models, problems = try_models(config)
     problems += _check_files(config)
     problems += _check_tools(config)
@@ -52,7 +55,7 @@ def _check_files(config: Config) -> Iterator[Problem]:
 
 
 def _check_tools(config: Config) -> Iterator[Problem]:
-    """Yield the toolsets that cannot be made. Servers are not started."""
+    """Yield a problem for each toolset that cannot be built. No server is started."""
     names: dict[str, int] = {}
     for number, part in enumerate(config.tools.parts()):
         if is_server(part.name):
@@ -66,7 +69,9 @@ def _check_tools(config: Config) -> Iterator[Problem]:
         for name in found:
             if name in names:
                 other = config.tools.parts()[names[name]].name
-                yield Problem(path, f"it has a tool {name!r}, as {other!r} has; use one of them")
+                yield Problem(
+                    path, f"it has a tool {name!r}, and {other!r} has one too; use only one of them"
+                )
             names.setdefault(name, number)
     if config.tools.definitions:
         try:
@@ -136,7 +141,10 @@ def _check_windows(config: Config, models: Mapping[Role, Model]) -> Iterator[Pro
         window = context_tokens(models[role]) if role in models else None
         if window is None or prompts[role] <= window:
             continue
-        text = f"a prompt of about {prompts[role]:,} tokens is expected, and {models[role].name!r} takes {window:,}"
+        name = models[role].name
+        text = (
+            f"a prompt of about {prompts[role]:,} tokens is expected, and {name!r} takes at most {window:,}"
+        )
         key = ("tools", "files") if role == "scenarios" and config.tools.files else ("models",)
         yield Problem(
             key, f"{text}; name another model for {role!r}, or give shorter texts, fewer tools or turns"
@@ -155,7 +163,7 @@ def context_tokens(model: Model) -> int | None:
 
 
 def _check_limits(config: Config, plan: Estimate) -> Iterator[Problem]:
-    """Yield the limits that even the lowest expectation exceeds."""
+    """Yield a problem for each limit that even the lowest estimate exceeds."""
     tokens = plan.input_tokens + plan.output_tokens
     limits = config.limits
     checks: tuple[tuple[str, float | None, float | None, Callable[[float], str]], ...] = (

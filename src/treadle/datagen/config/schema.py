@@ -43,7 +43,7 @@ def schema() -> dict[str, Json]:
 
 
 def known_keys(path: KeyPath) -> tuple[str, ...]:
-    """Return the keys that the section at `path` can have; none if it can have any."""
+    """Return the keys that the section at `path` can have; empty if it can have any key."""
     return tuple(dict.fromkeys(key for node in _nodes_at(path) for key in node.get("properties", ())))
 
 
@@ -84,7 +84,7 @@ def _nodes_at(path: KeyPath) -> list[dict[str, Any]]:
 
 
 def _objects(node: Any) -> Iterator[dict[str, Any]]:
-    """Yield `node` without references and alternatives."""
+    """Yield the schemas that `node` stands for, after following references and alternatives."""
     if not isinstance(node, dict):
         return
     if "$ref" in node:
@@ -96,7 +96,10 @@ def _objects(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _as_properties(node: dict[str, Any], enum: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object whose keys are names of `enum`. Editors complete properties, but not names."""
+    """Return the schema of an object whose keys are names of `enum`.
+
+    The names are properties, because editors do not complete `propertyNames`.
+    """
     del node["propertyNames"]
     value = node["additionalProperties"]
     return {
@@ -119,7 +122,8 @@ def _filters(definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names_of(registry: Registry[Any], pattern: str) -> dict[str, Any]:
-    """Return the schema of a name from `registry`, or of another one that a package may add."""
+    """Return the schema of a name in `registry`, or of another name that fits `pattern`, because packages can add
+    names."""
     return {"anyOf": [{"enum": registry.names()}, {"type": "string", "pattern": pattern}]}
 
 

@@ -1,4 +1,4 @@
-"""What one piece of work takes of a model, as long as nothing has been measured."""
+"""The assumed load of one piece of work, which is used until runs of the dataset have been measured."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +43,7 @@ _WORKS_ON_SERVERS = ("mcp:", "openapi:", "spin:", "spin", "mcp", "openapi")
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """What one piece of work takes: the expansion of a topic, a scenario, a conversation."""
+    """The calls, tokens and time of one piece of work: the expansion of a topic, a scenario, or a conversation."""
 
     calls: float
     input_tokens: float
@@ -52,11 +52,11 @@ class Load(Struct, frozen=True, kw_only=True):
     seconds: float
     """The time of all calls, one after another."""
     cost_usd: float | None = None
-    """`None`: computed from the tokens."""
+    """The cost; `None` to compute it from the tokens."""
 
 
 def assume_loads(config: Config) -> tuple[dict[Role, Load], dict[Role, str]]:
-    """Return what each role takes for one piece of work, and the assumptions in words."""
+    """Return the load of one piece of work by role, and the assumptions in words."""
     conversation, topics = config.generation.conversation, config.topics
     tools, files = tool_tokens(config), file_tokens(config)
     turns = (conversation.min_turns + conversation.max_turns) / 2
@@ -91,7 +91,10 @@ def assume_loads(config: Config) -> tuple[dict[Role, Load], dict[Role, str]]:
 
 
 def tool_tokens(config: Config) -> int:
-    """Return the length of the definitions of the tools. Those of servers are guessed: none is started or asked."""
+    """Return the number of tokens of the tools' definitions.
+
+    For tools of servers it is a guess, because no server is started or asked.
+    """
     total = _count(msgspec.json.encode(config.tools.definitions).decode()) if config.tools.definitions else 0
     for part in toolsets_of(config):
         if is_server(part.name):
@@ -106,7 +109,7 @@ def tool_tokens(config: Config) -> int:
 
 
 def toolsets_of(config: Config) -> tuple[PartSpec, ...]:
-    """Return the toolsets of the agent: without any, those of the task set."""
+    """Return the toolsets of the agent: the configured ones, or else those of the task set."""
     tools = config.tools
     if (
         tools.use
@@ -128,7 +131,7 @@ def is_server(name: str) -> bool:
 
 
 def largest_prompts(config: Config) -> dict[Role, int]:
-    """Return the length of the longest prompt that each role is expected to get."""
+    """Return the number of tokens of the longest prompt that each role is expected to get."""
     loads, _ = assume_loads(config)
     found: dict[Role, int] = {
         role: round(load.input_tokens / max(1.0, load.calls)) for role, load in loads.items()
@@ -140,7 +143,7 @@ def largest_prompts(config: Config) -> dict[Role, int]:
 
 
 def file_tokens(config: Config) -> int:
-    """Return the length of what a scenario writer is told about the files."""
+    """Return the number of tokens of the description of the files in a scenario writer's prompt."""
     files = config.tools.files
     if files is None:
         return 0
@@ -170,7 +173,7 @@ def _steps(config: Config) -> float:
 
 
 def _conversation(turns: float, steps: float, base: float, answer: float) -> Load:
-    """Return what the agent takes for a conversation. Each call has everything before it in its prompt."""
+    """Return the agent's load for a conversation. The prompt of each call contains everything before it."""
     calls = turns * (steps + 1)
     turn_tokens = 60 + steps * (CALL_TOKENS + RESULT_TOKENS) + answer
     before = turn_tokens * (turns - 1) / 2

@@ -1,8 +1,8 @@
 """A dialogue: one session of the agent and, if there are several turns, one of the simulated user.
 
 The two journals say how far a dialogue has come. The n-th message of the simulated user answers the n-th answer of
-the agent, and the agent's turn n + 1 begins with it. An interrupted dialogue therefore goes on without asking for
-anything again.
+the agent, and the agent's turn n + 1 begins with it. An interrupted dialogue therefore continues without asking a
+model for an answer that is already there.
 """
 
 from contextlib import AsyncExitStack
@@ -22,7 +22,7 @@ from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
 
 
 class Dialogue(Struct, frozen=True):
-    """What a dialogue is held about, and by whom."""
+    """The sample that a dialogue is about, with the settings of its runs."""
 
     spec: SampleSpec
     scenario: Scenario
@@ -36,7 +36,8 @@ class Dialogue(Struct, frozen=True):
 
 
 async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Failed | None:
-    """Hold a dialogue to its end, or go on with it. Return why it failed; `None` if it did not."""
+    """Hold a dialogue until it ends, or continue one that was interrupted. Return why it failed; `None` if it did
+    not fail."""
     spec = dialogue.spec
     async with AsyncExitStack() as stack:
         agent = studio.agent(dialogue.instructions)

@@ -54,7 +54,7 @@ class Made(Struct, frozen=True, kw_only=True):
 async def make_sample(
     studio: Studio, spec: SampleSpec, attempt: int = 1, feedback: Sequence[str] = ()
 ) -> Made:
-    """Make a sample, or go on with one that was interrupted.
+    """Make a sample, or continue one that was interrupted.
 
     `feedback` has the reasons for which earlier attempts were rejected. A cancelled sample can be continued by the
     same call. Raises: `JournalError` if the store fails, and `LeaseHeldError` if the sample is made elsewhere.
@@ -106,7 +106,10 @@ async def _write_scenario(
     feedback: Sequence[str],
     bill: Bill,
 ) -> Scenario | Failed:
-    """Return the scenario of a sample. A writer whose answer has faults is told them, and asked again."""
+    """Return the scenario of a sample.
+
+    If the writer's answer has faults, the writer is told about them and asked again.
+    """
     generation = studio.config.generation
     facts = scenario_facts(
         spec,

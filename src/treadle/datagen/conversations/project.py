@@ -44,7 +44,7 @@ def make_row(studio: Studio, dialogue: Dialogue, shown: str, bill: Bill) -> Row 
 
 
 def project(journal: Journal, run_id: str, conversation: Conversation) -> Row:
-    """Return what a conversation's run says as a row, with the system message that the agent had.
+    """Return a conversation's run as a row, with the system message that the agent had.
 
     Raises: as `load_row` does.
     """
@@ -53,7 +53,8 @@ def project(journal: Journal, run_id: str, conversation: Conversation) -> Row:
 
 
 def find_missing_thought(messages: Sequence[Message]) -> str | None:
-    """Return which step has calls and no thought before them; `None` if every one has a text or reasoning."""
+    """Return a sentence about the first step that has calls and no thought before them; `None` if there is no such
+    step. A thought is a text or reasoning."""
     steps = [message for message in messages if message.role is Role.ASSISTANT]
     for number, message in enumerate(steps, 1):
         if message.tool_calls and not (message.content.strip() or (message.reasoning or "").strip()):
@@ -113,7 +114,7 @@ def _add_earlier(studio: Studio, dialogue: Dialogue, bill: Bill) -> Bill:
 
 
 def _show_answers(journal: Journal, row: Row, conversation: Conversation) -> Row:
-    """Return a row whose answers are what the configuration asks for.
+    """Return a row with its answers in the form that the configuration asks for.
 
     Answers that did not fit the schema are left out together with the messages that said so. An answer that was
     given through a tool becomes a message, and the tool is left out.
@@ -149,7 +150,7 @@ def _show_answers(journal: Journal, row: Row, conversation: Conversation) -> Row
 
 
 def _ends_turn(following: Sequence[Message], told: Sequence[Message], tool: str | None) -> bool:
-    """Return whether an answer is the accepted one of its turn, from the messages after it."""
+    """Return whether an answer is the final answer of its turn, which the messages after it show."""
     rest = [message for message in following if not (message.role is Role.TOOL and message.name == tool)]
     return not rest or (rest[0].role is Role.USER and rest[0] not in told)
 

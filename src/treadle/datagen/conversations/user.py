@@ -60,7 +60,8 @@ _MAX_OTHER_WORDS = 1
 
 
 def is_farewell(text: str) -> bool:
-    """Return whether a message only thanks or says goodbye. It recognises English; otherwise `is_done` counts."""
+    """Return whether a message only thanks or says goodbye. Only English texts are recognised; for others,
+    `is_done` decides."""
     words = re.findall(r"[\w'\u2019]+", text.casefold().replace("\u2019", "'"))
     others = [word for word in words if word not in _COURTESY.split()]
     return "?" not in text and _THANKS.search(text) is not None and len(others) <= _MAX_OTHER_WORDS

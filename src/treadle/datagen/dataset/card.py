@@ -31,8 +31,8 @@ _SETTINGS = ("temperature", "top_p", "max_output_tokens", "seed", "output_mode",
 def write_card(folder: Path, config: Config, stats: Stats | None = None) -> Path:
     """Write the card of a dataset's folder, after its splits, and return its path.
 
-    `stats` are the statistics of the dataset, if they are there already.
-    Raises: as `read_entries` does; `ConfigError` if no file can be made.
+    `stats` are the statistics of the dataset, if they have already been collected. Raises: as `read_entries` does;
+    `ConfigError` if no file can be made.
     """
     text = make_card(folder, config, collect(folder) if stats is None else stats)
     write_whole(text.rstrip("\n").encode().split(b"\n"), Folder(folder).card)
@@ -173,8 +173,8 @@ def _making(config: Config, stats: Stats) -> str:
         f"rejected samples took {stats.rejected_input_tokens:,} and {stats.rejected_output_tokens:,} more."
     )
     return (
-        "## How it was made\n\nFor each topic, a writer invents scenarios against the tools and files that are "
-        "there; a simulated user and an agent with tools talk; filters decide which conversations are kept.\n\n"
+        "## How it was made\n\nFor each topic, a writer invents scenarios that fit the tools and files; "
+        "a simulated user and an agent with tools talk; filters decide which conversations are kept.\n\n"
         + _table(("role", "model", "settings", "prices", "rows"), models)
         + "\n\n"
         + _table(("setting", "value"), [(name, value) for name, value in listed.items() if value])
@@ -216,7 +216,7 @@ def _quality(folder: Path, config: Config, stats: Stats) -> str:
 def _kinds(stats: Stats) -> str:
     kinds = [
         (kind, f"{count:,}", f"{stats.kinds_met[kind]:,}", f"{stats.kinds_shown[kind]:,}")
-        for kind, count in stats.kinds_wanted.most_common()
+        for kind, count in stats.kinds_planned.most_common()
     ]
     if not kinds:
         return ""
@@ -250,7 +250,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text in one line that Markdown does not change the meaning of."""
+    """Return a text as one line, with the characters that have a meaning in Markdown escaped."""
     line = " ".join(text.split()).replace("\\", "\\\\")
     for mark in "|<>[]*_" if "`" not in line else "|<>":
         line = line.replace(mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark])

@@ -27,7 +27,7 @@ class Folder(Struct, frozen=True):
 
     @property
     def rows(self) -> Path:
-        """The good rows in the format `treadle`, in the order in which they were counted."""
+        """The kept rows in the format `treadle`, in the order in which they were counted."""
         return self.path / "rows.jsonl"
 
     @property

@@ -44,7 +44,7 @@ class Merged(Struct, frozen=True):
 
 
 class _Known(Struct):
-    """What is known of the rows that were kept."""
+    """What the merge remembers of the rows that were kept."""
 
     samples: set[bytes] = field(default_factory=set)
     contents: set[bytes] = field(default_factory=set)
@@ -88,7 +88,7 @@ def merge(paths: Sequence[Path], out: Path, *, is_forced: bool = False) -> Merge
 
 
 def _take(entry: Entry, source: Source, known: _Known) -> Row | None:
-    """Count a row, and return it with an id of its own; `None` if it is there already."""
+    """Count a row, and return it with an id that no earlier row has; `None` if it is a duplicate."""
     row, sample = entry.row, entry.row.lineage.sample
     source.rows += 1
     origin = _hash_origin(row, sample)
@@ -128,7 +128,8 @@ def _hash_origin(row: Row, sample: SampleInfo | None) -> bytes:
 
 
 def _find_free(sample: SampleInfo, ids: set[str]) -> str:
-    """Return the id of a sample, or one that is made of it and of the name of its dataset if that is taken."""
+    """Return the id of a sample. If an earlier row has it, return an id made from it and the name of its
+    dataset."""
     base = row_id = sample.sample_id
     number = 1
     while row_id in ids:

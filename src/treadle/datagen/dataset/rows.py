@@ -27,7 +27,7 @@ class Entry(Struct, frozen=True):
     """The number of the row in the file, from 1."""
     row: Row
     verdicts: tuple[Verdict, ...] = ()
-    """The verdicts about a rejected sample; empty for a good row."""
+    """The verdicts about a rejected sample; empty for a kept row."""
 
     @property
     def row_id(self) -> str:
@@ -72,9 +72,9 @@ def find_rows(path: Path) -> Path:
 def read_entries(path: Path, *, is_rejected: bool = False) -> Iterator[Entry]:
     """Yield the rows of a dataset or of a file, in their order, or the rejected samples of a dataset.
 
-    `path` is the folder of a dataset or a file of rows. A file, or a dataset without the file of rejected samples,
-    has none.
-    Raises: `ConfigError` if there is no such file; `ExportError` that names the line if a line is not a row.
+    `path` is the folder of a dataset or a file of rows. A file of rows, or a dataset without a file of rejected
+    samples, has no rejected samples. Raises: `ConfigError` if there is no such file; `ExportError` that names the
+    line if a line is not a row.
     """
     file_of_rows = find_rows(path)
     if not is_rejected:
@@ -84,7 +84,7 @@ def read_entries(path: Path, *, is_rejected: bool = False) -> Iterator[Entry]:
 
 
 def _is_native(path: Path) -> bool:
-    """Return whether a file has rows of the format `treadle`, or none."""
+    """Return whether a file is empty or has rows of the format `treadle`."""
     if path.suffix == PARQUET:
         return False
     with path.open("rb") as file:

@@ -26,7 +26,7 @@ class Unions:
         self._parents[two] = one
 
     def find(self, key: str) -> str:
-        """Return the key that stands for the group of `key`."""
+        """Return the key that represents the group of `key`."""
         root = key
         while (parent := self._parents.get(root, root)) != root:
             root = parent
@@ -89,7 +89,8 @@ def assign(
 
 
 class _Exchange(Struct, frozen=True, order=True):
-    """A move of a group to another split, and possibly of a smaller one in return. The least is the best."""
+    """A move of a group to another split, and possibly of a smaller group in return. The best exchange
+    sorts first."""
 
     gain: int
     """How much nearer to the shares the sizes come, as a negative number."""

@@ -86,7 +86,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def find(cls, path: Path) -> "Plan":
-        """Return the plan of a dataset's folder: that of its configuration, else the one of the last splits.
+        """Return the plan of a dataset's folder: the plan of its configuration, or else that of the last splits.
 
         A dataset with neither has one split. Raises: `ConfigError` if the configuration cannot be read.
         """
@@ -109,7 +109,7 @@ class File(Struct, frozen=True):
 
 
 class _Record(Struct):
-    """The file `splits.json`: the splits as they were written the last time."""
+    """The file `splits.json`: the splits as they were written last."""
 
     seed: int
     shares: dict[str, float]
@@ -121,7 +121,7 @@ class _Record(Struct):
 
 
 class Written(Struct, frozen=True):
-    """What was written the last time."""
+    """The splits as they were written last."""
 
     rows: dict[str, int]
     """The number of rows of each split."""
@@ -140,7 +140,7 @@ class Written(Struct, frozen=True):
 
 
 def read_written(folder: Path) -> Written:
-    """Return what the splits of a dataset's folder are; nothing if they were not written yet."""
+    """Return the splits of a dataset's folder; empty if they have not been written yet."""
     if (record := _load_record(folder)) is None:
         return Written({}, {}, ())
     counts = Counter(record.topics.values())
@@ -264,7 +264,7 @@ def _assign(sizes: Counter[str], unions: Unions, plan: Plan, old: Mapping[str, s
 def _write_files(
     path: Path, out: Path, plan: Plan, found: Mapping[str, str]
 ) -> tuple[list[File], dict[str, str]]:
-    """Write the rows, and return the files and what they lack."""
+    """Write the rows, and return the files and the rows that each file lacks."""
     places = {(split, name): find_place(out, split, name) for split in plan.shares for name in plan.formats}
     places = {key: place for key, place in places.items() if key[0] in set(found.values())}
     refused: dict[str, list[str]] = defaultdict(list)
@@ -311,13 +311,14 @@ def _load_record(folder: Path) -> _Record | None:
 
 
 def _read_record(out: Path, plan: Plan) -> _Record | None:
-    """Return the splits as `out` has them from before; `None` if there are none with this seed and shares."""
+    """Return the record of earlier splits in `out`; `None` if there is no record with this seed and these
+    shares."""
     record = _load_record(out)
     return record if record is not None and (record.seed, record.shares) == (plan.seed, plan.shares) else None
 
 
 def _replace_record(out: Path, record: _Record) -> None:
-    """Write the record of the splits, and remove the files that were written before and are not any more."""
+    """Write the record of the splits, and remove files of earlier splits that were not written again."""
     before = _load_record(out)
     write_whole([msgspec.json.encode(record)], Folder(out).splits)
     old = set() if before is None else {file.name for file in before.files}

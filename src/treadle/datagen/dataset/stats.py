@@ -66,7 +66,7 @@ class Summary(Struct, frozen=True):
     least: int
     median: int
     p95: int
-    """95 % of the rows do not exceed it."""
+    """The 95th percentile."""
     most: int
 
     @classmethod
@@ -77,13 +77,13 @@ class Summary(Struct, frozen=True):
 
 
 class Stats(Struct, kw_only=True):
-    """What there is in a dataset."""
+    """The statistics of a dataset."""
 
     rows: int = 0
     rejected: int = 0
     turns: Spread = field(default_factory=Spread)
     steps: Spread = field(default_factory=Spread)
-    """The answers of the model, with calls or without."""
+    """The number of assistant messages, with or without calls, of a row."""
     calls: Spread = field(default_factory=Spread)
     messages: Spread = field(default_factory=Spread)
     chars: Spread = field(default_factory=Spread)
@@ -98,7 +98,7 @@ class Stats(Struct, kw_only=True):
     """The number of turns by the order of their tool calls, in which a repeated tool counts once."""
     offered: Counter[str] = field(default_factory=Counter)
     """The number of rows that offer a tool to the model, by tool."""
-    kinds_wanted: Counter[str] = field(default_factory=Counter)
+    kinds_planned: Counter[str] = field(default_factory=Counter)
     kinds_shown: Counter[str] = field(default_factory=Counter)
     """The number of rows that show a kind of tool use. A row can show several kinds."""
     kinds_met: Counter[str] = field(default_factory=Counter)
@@ -151,7 +151,7 @@ class Stats(Struct, kw_only=True):
         return self.verified / self.with_calls if self.with_calls else None
 
     def add(self, entry: Entry) -> None:
-        """Count a good row."""
+        """Count a kept row."""
         row = entry.row
         self.rows += 1
         self.duplicates += _is_known(self._contents, digest_of(row.messages))
@@ -221,7 +221,7 @@ class Stats(Struct, kw_only=True):
         self.conversations[sample.conversation] += 1
         self.kinds_shown.update(sample.kinds)
         if sample.kind is not None:
-            self.kinds_wanted[sample.kind] += 1
+            self.kinds_planned[sample.kind] += 1
             self.kinds_met[sample.kind] += sample.kind in sample.kinds
         for found, values in ((self.models, sample.models), (self.prices, sample.prices)):
             for role, name in values.items():
@@ -266,7 +266,7 @@ def count_chars(messages: Sequence[Message]) -> int:
 
 
 def count_turns(messages: Sequence[Message]) -> int:
-    """Return the number of turns. A remark of the loop to the model, after a result, does not begin one."""
+    """Return the number of turns. A user message that the loop adds after a tool result does not begin a turn."""
     return sum(
         message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
         for index, message in enumerate(messages)

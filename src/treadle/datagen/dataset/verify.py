@@ -52,7 +52,7 @@ class Totals(Struct):
     claimed: int = 0
     """How many rows say that they are verified."""
     confirmed: int = 0
-    """How many of these are."""
+    """How many of these rows are confirmed."""
     faulty: int = 0
     """How many rows have a problem."""
     calls: int = 0
@@ -102,7 +102,7 @@ async def verify_rows(
 
 
 def _find_conversation(sample: SampleInfo | None) -> Conversation:
-    """Return the form of a conversation, as far as its row says it."""
+    """Return the form of a conversation, as far as its row shows it."""
     facts = {} if sample is None else {"type": sample.conversation, "reasoning": sample.reasoning}
     return Conversation.model_validate(facts)
 
@@ -138,10 +138,7 @@ async def _check(entry: Entry, journal: Journal, config: Config | None, *, trust
 
 
 def compare(row: Row, projected: Row, output: Output | None = None) -> list[str]:
-    """Return how a row differs from what its run says, one clause each. What only rows have is not compared.
-
-    `output` says which system message the rows have; `None` if it is not known.
-    """
+    """Return how a row differs from what its run says, one clause each."""
     found = []
     system, said = _split_system(row.messages)
     true_system, true_said = _split_system(projected.messages)
@@ -160,7 +157,7 @@ def compare(row: Row, projected: Row, output: Output | None = None) -> list[str]
 
 
 def _fits(system: str | None, of_run: str | None, sample: SampleInfo | None, output: Output | None) -> bool:
-    """Return whether the system message of a row can be what it is, given that of its run."""
+    """Return whether the system message of a row agrees with the system message of its run."""
     if sample is None or sample.instructions is None:
         return system == of_run
     if sample.instructions != of_run:
@@ -188,7 +185,7 @@ def check_ledger(path: Path) -> Iterator[str]:
     ids: set[str] = set()
     for entry in read_entries(path):
         if entry.row_id in ids:
-            yield f"the id {entry.row_id!r} is there twice"
+            yield f"the id {entry.row_id!r} occurs twice"
         ids.add(entry.row_id)
     if not path.is_dir() or not Folder(path).ledger.exists():
         return

@@ -90,7 +90,8 @@ def make_metadata(upload: Upload) -> dict[str, Json]:
 
 
 def _check(upload: Upload) -> None:
-    """Check what Kaggle's client would refuse only after it has asked for a token. Raises: `ConfigError`."""
+    """Check the name, which Kaggle's client would refuse only after it has asked for a token. Raises:
+    `ConfigError`."""
     if not _LEAST_CHARS <= len(upload.target.name) <= _MOST_CHARS:
         raise ConfigError(
             f"the name {upload.target.name!r} must have {_LEAST_CHARS} to {_MOST_CHARS} characters for Kaggle"
@@ -114,7 +115,7 @@ def _open(upload: Upload) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what Kaggle's client prints away from the command's output."""
+    """Suppress the output of Kaggle's client."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield
 

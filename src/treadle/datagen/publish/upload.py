@@ -1,4 +1,4 @@
-"""What is uploaded of a dataset, and where to. Nothing here uses the network."""
+"""The files of an upload, and the places to upload to. This module does not use the network."""
 
 import re
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Target(Struct, frozen=True):
         owner, _, name = path.partition("/")
         if service not in list(Service) or not _NAME.fullmatch(owner) or not _NAME.fullmatch(name):
             raise ConfigError(
-                f"{text!r} is no place to publish to; write huggingface:OWNER/NAME or kaggle:OWNER/NAME"
+                f"{text!r} is not a place to publish to; write huggingface:OWNER/NAME or kaggle:OWNER/NAME"
             )
         return cls(Service(service), owner, name)
 
@@ -72,7 +72,7 @@ class File(Struct, frozen=True):
 
     @property
     def content(self) -> str | bytes:
-        """What the clients of the services take: a path, or the content."""
+        """The form that the clients of the services accept: a path, or the content."""
         return self.text.encode() if self.source is None else str(self.source)
 
 
@@ -98,7 +98,7 @@ class Upload(Struct, frozen=True, kw_only=True):
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What the user says about a publication; what is `None` comes from the dataset's configuration."""
+    """The user's options of a publication. `None` means the value in the dataset's configuration."""
 
     license: str | None = None
     is_private: bool | None = None
@@ -122,7 +122,10 @@ def find_targets(config: Config) -> list[Target]:
 
 
 def read_or_default(folder: Path) -> Config:
-    """Return the configuration of a dataset, or one with its name alone if it has none, such as a merged one."""
+    """Return the configuration of a dataset.
+
+    If it has none, as a merged dataset, return one that has only its name.
+    """
     return read_config(folder) or Config.model_construct(name=folder.resolve().name, topics=Topics())
 
 
@@ -165,14 +168,16 @@ def prepare(folder: Path, target: Target, options: Options) -> Upload:
 
 
 def _check_card(path: Path, license: str) -> Path:
-    """Return the path of a card that says the same licence as the user. Raises: `ConfigError`."""
+    """Return the path of the card, which must name the licence that the user named. Raises: `ConfigError`."""
     if not path.is_file():
-        raise ConfigError(f"--keep-card: there is no {str(path)!r}")
+        raise ConfigError(f"--keep-card: there is no {str(path)!r}; leave the option out")
     found = re.match(r"---\n(.*?)\n---\n", path.read_text("utf-8"), re.DOTALL)
     meta = decode_document(found[1].encode(), str(path), is_yaml=True) if found else None
     said = (meta.get("license_name") or meta.get("license")) if isinstance(meta, dict) else None
     if said not in (license, hub_license(license)):
-        raise ConfigError(f"--keep-card: {str(path)!r} names the licence {said!r}, and not {license!r}")
+        raise ConfigError(
+            f"--keep-card: {str(path)!r} names the licence {said!r}, and not {license!r}; change one of them"
+        )
     return path
 
 

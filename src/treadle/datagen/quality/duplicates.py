@@ -1,8 +1,8 @@
 """The search for duplicates over a whole dataset, on a table in the ledger's database.
 
-Two rows are duplicates if the users say the same words, or if they ask for the same with other numbers and
-names, in other order or with a few words more, and the agents use the tools in a similar way. The same way of
-using the tools alone means nothing: different requests are often solved by the same calls.
+Two rows are duplicates if the users say the same words, or if both of these are true: the requests are nearly the
+same apart from numbers, names, the order of words and a few added words, and the agents use the tools in a similar
+way. Similar use of the tools alone is not enough, because different requests are often solved by the same calls.
 """
 
 from array import array
@@ -43,19 +43,19 @@ _SCHEMA = (
 
 
 class DuplicateSettings(Settings):
-    """When two rows count as duplicates."""
+    """The thresholds from which on two rows are duplicates."""
 
     similarity: Share = 0.8
-    """The least share of common words among the words of both requests. Numbers, names and words that say
-    nothing do not count."""
+    """The smallest share of common words among the words of both requests. Numbers, names and filler words do not
+    count."""
     containment: Share = 0.95
-    """The least share of the words of the shorter request that the longer one has. Requests in which one word is
-    replaced by another ask for different things."""
+    """The smallest share of the shorter request's words that the longer request also has. The default is high
+    because requests that differ in one replaced word usually ask for different things."""
     shape: Share = 0.5
     """How similar the calls (names of tools and of arguments, and which follows which) must be; 0 to compare
     only the words. Requests with exactly the same words are duplicates in any case."""
     min_words: Annotated[int, Field(ge=1)] = 3
-    """Requests with fewer words than this, without names and numbers, are only compared exactly."""
+    """Requests with fewer words than this are only compared exactly. Names and numbers do not count as words."""
 
 
 _Stored: TypeAlias = tuple[str, int, bytes, bytes]
@@ -63,7 +63,7 @@ _Stored: TypeAlias = tuple[str, int, bytes, bytes]
 
 
 class _Print(Struct, frozen=True):
-    """What is stored about a row."""
+    """The stored signature of a row and of its calls."""
 
     signature: Signature
     shape: frozenset[int] | None
@@ -71,7 +71,7 @@ class _Print(Struct, frozen=True):
 
 
 class DuplicateIndex:
-    """The rows so far, and the search for one that a new row repeats.
+    """An index of the rows so far, which finds a row that a new row repeats.
 
     The rows are in a table of the caller's database, who begins and ends the transactions. Only their keys are in
     memory, about 200 bytes for each row. A key whose row was rolled back or removed does no harm, because each row
@@ -97,7 +97,7 @@ class DuplicateIndex:
         if found is None:
             return Verdict("duplicates", True)
         row_id, similarity, is_exact = found
-        reason = f"the user asks for the same as in {row_id}, but for numbers, names and order"
+        reason = f"the user asks for the same as in {row_id}, apart from numbers, names and word order"
         if is_exact:
             reason = f"the user says the same as in {row_id}"
         details = {"of": row_id, "similarity": round(similarity, 3), "is_exact": is_exact}

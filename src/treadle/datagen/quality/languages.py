@@ -1,8 +1,8 @@
 """The detection of the language of a text, offline, by its script and its most frequent words.
 
-It tells scripts that one language uses, and among the languages with Latin and Cyrillic letters those in
-`WORDS`. It cannot tell short texts, code, tables and closely related languages (Norwegian is told from Danish
-only by a few words); it then returns `None` in place of a guess.
+It recognises scripts that only one language uses, and the languages with Latin and Cyrillic letters that are in
+`WORDS`. For short texts, code, tables and closely related languages, such as Norwegian and Danish, it often returns
+`None` instead of a guess.
 """
 
 import re
@@ -79,7 +79,7 @@ LANGUAGES = frozenset([*WORDS, *_SCRIPTS.values()])
 
 
 def detect_language(text: str) -> str | None:
-    """Return the ISO 639-1 code of the language of a text, or `None` if it cannot be told."""
+    """Return the ISO 639-1 code of the language of a text, or `None` if the language is not recognised."""
     if text.isascii():
         return _detect_by_words(text)
     letters: Counter[str] = Counter([_script(char) for char in text[:5000] if char.isalpha()])

@@ -1,9 +1,9 @@
 """Numbers in texts, and the numbers that simple arithmetic over them gives: counts, sums of columns, differences.
 
-A number counts as derived if it is an aggregate of a group of observed numbers that belong together: the numbers
-of one text, of one column, or with one label or unit, over all texts or those of one folder, also only in the
-lines with a certain word. Differences, products and shares are tried for observed numbers if they are few, and
-for totals.
+A number is derived if it is an aggregate of a group of observed numbers. A group has the numbers of one text, of
+one column, or with one label or unit. It is taken from all texts or from the texts of one folder, and from all
+lines or from the lines with a certain word. Differences, products and shares are also computed for the totals, and
+for the observed numbers if there are few.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""What a filter is: a question about one finished sample, answered with a reason."""
+"""The protocol of filters. A filter checks one finished sample and gives a verdict with a reason."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Generic, TypeVar
@@ -51,7 +51,7 @@ class Settings(BaseModel):
 
 
 class Resources(Struct, frozen=True, kw_only=True):
-    """What filters are made from, besides their settings."""
+    """The objects that filters can use, besides their settings."""
 
     config: Config
     tools: Sequence[ToolLike] | None = None
@@ -71,7 +71,7 @@ class Filter(Generic[S]):
 
     name: ClassVar[str]
     cost: ClassVar[int] = 0
-    """0 for a look at the row, 1 for tool calls and files, 2 for a model's judgement."""
+    """0 if the filter only reads the row, 1 if it makes tool calls or reads files, 2 if it asks a model."""
     settings_type: ClassVar[type[Settings]] = Settings
 
     def __init__(self, settings: S, resources: Resources) -> None:
@@ -84,7 +84,10 @@ class Filter(Generic[S]):
         return False
 
     async def check(self, candidate: Candidate) -> Verdict:
-        """Return the verdict about `candidate`. An error of a server raises; it is not the sample's fault."""
+        """Return the verdict about `candidate`.
+
+        An error of a server is raised, because it is not the sample's fault.
+        """
         raise NotImplementedError
 
     def accept(self, note: str = "", **details: Json) -> Verdict:

@@ -1,7 +1,7 @@
 """Signatures of requests: the words that say what is asked for, and their MinHash.
 
-Numbers and names (capitalised words, quoted texts, paths, addresses) are left out, and so are words that say
-nothing, so that the same request about other things has the same words. The order of words does not count.
+Numbers and names (capitalised words, quoted texts, paths, addresses) are left out, and so are filler words, so that
+the same request about other things has the same words. The order of words does not count.
 """
 
 import re

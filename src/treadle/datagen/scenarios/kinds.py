@@ -61,9 +61,9 @@ def plan_kind(
 ) -> Kind | None:
     """Return the kind that sample `number` aims at; `None` if no kind is possible.
 
-    `weights` has the possible kinds. The kinds of any number of first samples are close to the weights. With
-    `kept`, the numbers of good rows by kind, the kind is one that is missing, so that several samples that are made
-    at the same time share out what is missing.
+    `weights` has the possible kinds. For any n, the kinds of the first n samples are nearly in proportion to the
+    weights. If `kept`, the number of kept rows by kind, is given, the kind is one of those that are missing.
+    Samples that are made at the same time then get different missing kinds.
     """
     if not weights:
         return None
@@ -81,7 +81,7 @@ def plan_difficulty(number: int, weights: Mapping[Difficulty, float], *, seed: i
 
 
 def _spread(number: int, weights: Mapping[T, float], ratio: float, offset: float) -> T:
-    """Return the item at the place that `number` has in an evenly spread sequence."""
+    """Return item `number` of a sequence in which each item occurs as often as its weight says, evenly spread."""
     place = (offset + number * ratio) % 1.0 * sum(weights.values())
     for item, weight in weights.items():
         place -= weight

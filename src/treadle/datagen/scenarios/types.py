@@ -95,6 +95,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     success: tuple[str, ...] = ()
     """What must be true in the end."""
     is_task: bool = True
-    """False if the environment has a task and the message asks for something else. Its check then says nothing."""
+    """False if the environment has a task and the message asks for something else. The task's check is then not
+    used."""
     facts: Mapping[str, Json] = {}
     """Further facts that the writer gave."""

@@ -1,7 +1,6 @@
-"""The scenario writer: a model that writes a user's message for one sample, from what is there.
+"""The scenario writer: a model that writes the user's first message of a sample, given the tools and files.
 
-Its answer is checked. If something is wrong with it, the writer is told the reason and asked again, in the same
-session.
+Its answer is checked. If the answer has a fault, the writer is told the fault and asked again, in the same session.
 """
 
 import re

@@ -1,12 +1,12 @@
 """The construction of topics: one window over all topics to expand, without a barrier between levels.
 
-The same answers of the model give the same graph, whatever the order in which they come. For that, a request
-depends only on the topics above and beside its topic and, if it asks for subtopics in place of merged ones, on
-levels that are settled. Duplicates are settled in a fixed order: level by level, and within a level by the position
-of the parent and of the topic.
+The same answers of the model give the same graph, whatever the order in which they come. To make this possible, a
+request depends only on the topics above its topic and on its siblings. A request for subtopics in place of merged
+ones also depends on levels that are settled. Duplicates are settled in a fixed order: level by level, and within a
+level by the position of the parent and of the topic.
 
 A topic is expanded before its level is settled, so that it does not wait for other branches, unless it looks like a
-duplicate already. If it is merged later, what was made for it is left out.
+duplicate already. If it is merged later, its subtopics are left out.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ class _Builder:
                 self._take_result(node)
         if not self._is_over:
             raise BuildStoppedError(
-                f"stopped after {self._done} of about {self._expected} topics; the same command goes on"
+                f"stopped after {self._done} of about {self._expected} topics; the same command continues"
             )
 
     async def _work(self) -> AsyncIterator[_Node]:
@@ -209,8 +209,8 @@ class _Builder:
         if node.is_down and (node is self._root or self._failures >= max(MIN_FAILURES, self._config.window)):
             topics = "the root topic" if node is self._root else f"{self._failures} topics in a row"
             raise ProviderError(
-                f"the model {self._writer.model.name!r} failed for {topics}: {node.error}; the same command "
-                "goes on when it answers"
+                f"the model {self._writer.model.name!r} failed for {topics}: {node.error}; run the same "
+                "command again when it answers"
             )
 
     def _find_existing(self, node: _Node) -> list[_Node]:
@@ -255,7 +255,7 @@ class _Builder:
         return similarity(node.words, other.words) >= self._config.similarity
 
     def _take_result(self, node: _Node) -> None:
-        """Take over the result of an expansion: expand the new topics, and settle the level if it is complete."""
+        """Process the result of an expansion: expand the new topics, and settle the level if it is complete."""
         node.is_done = True
         self._done += 1
         if not any(item.is_merged for item in node.lineage()):
@@ -333,8 +333,8 @@ class _Builder:
         failed = next(graph.failed(), None)
         if next(graph.leaves(), None) is None:
             raise ProviderError(
-                f"no topic could be built: {failed.error if failed else 'there are no leaves'}; the same command "
-                "goes on"
+                f"no topic could be built: {failed.error if failed else 'there are no leaves'}; run the same "
+                "command again"
             )
         graph.origin = replace(
             origin,

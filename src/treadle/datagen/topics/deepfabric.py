@@ -58,7 +58,10 @@ class _Tree:
         self.topics = {self.root.topic_id: self.root}
 
     def add(self, path: tuple[str, ...]) -> Topic:
-        """Return the topic at `path`, which begins with the root; make it and those above it if needed."""
+        """Return the topic at `path`, which begins with the root.
+
+        Create the topic and those above it if they do not exist.
+        """
         found = self.topics.get(topic_id(path))
         if found is not None:
             return found
@@ -113,7 +116,7 @@ def parse_tree(data: bytes, origin: str) -> tuple[TopicGraph, tuple[str, ...]]:
     for topic in tree.topics.values():
         if topic.topic_id in leaves and topic.children:
             notes.add(
-                "paths of leaves that go on in other paths, so that their topics are no leaves",
+                "paths of leaves that other paths continue, so that their topics are not leaves",
                 f"{topic.text!r:.80}",
             )
     return TopicGraph(root_id=tree.root.topic_id, topics=tree.topics), notes.written()
@@ -132,7 +135,7 @@ def _decode_line(line: bytes, where: str) -> dict[str, Json]:
 def _read_path(
     entry: dict[str, Json], where: str, notes: Notes
 ) -> tuple[tuple[str, ...], dict[str, Json] | None]:
-    """Return the path of a line, and the failure that it tells of; `None` if it is that of a leaf."""
+    """Return the path in a line, and the failure that the line reports; `None` if the path is that of a leaf."""
     failed = entry.get("failed_generation")
     given = (
         entry.get("path") if failed is None else failed.get("node_path") if isinstance(failed, dict) else None
@@ -174,7 +177,7 @@ def _mark_failures(tree: _Tree, failures: Iterable[tuple[Topic, dict[str, Json]]
 
 
 def write_tree(graph: TopicGraph) -> tuple[bytes, tuple[str, ...]]:
-    """Return the lines of a tree, and what they have no place for."""
+    """Return the lines of a tree, and the data that this format cannot hold."""
     lines: list[dict[str, Json]] = []
     lost = missing = 0
     for topic in graph.walk():
@@ -284,7 +287,8 @@ class _Nodes:
         self.parents[key] = [str(item) for item in node.get("parents", [])]
 
     def _join(self, notes: Notes) -> None:
-        """Complete the edges, which each of the two nodes may list, and leave out those that lead nowhere."""
+        """Collect the edges, which either of their two nodes can list, and leave out edges to nodes that do not
+        exist."""
         edges = [(parent, key) for key, parents in self.parents.items() for parent in parents]
         edges += [(key, child) for key, children in self._children.items() for child in children]
         self.parents = {key: [] for key in self.texts}
@@ -297,7 +301,10 @@ class _Nodes:
                 self.parents[child].append(parent)
 
     def _attach(self) -> dict[str, list[str]]:
-        """Return the nodes below each node. A node is below one other: the first of its parents, if possible."""
+        """Return the children of each node.
+
+        A node is the child of one other node: of its first parent, if possible.
+        """
         below: dict[str, list[str]] = {key: [] for key in self.texts}
         firsts: dict[str, list[str]] = {key: [] for key in self.texts}
         others: dict[str, list[str]] = {key: [] for key in self.texts}
@@ -319,12 +326,12 @@ class _Nodes:
         return below
 
     def below(self, key: str) -> list[str]:
-        """Return the nodes whose topics were made for that of `key`."""
+        """Return the children of the node `key`."""
         return self._below[key]
 
 
 def write_graph(graph: TopicGraph) -> tuple[bytes, tuple[str, ...]]:
-    """Return the document of a graph, and what it has no place for."""
+    """Return the document of a graph, and the data that this format cannot hold."""
     numbers = {topic.topic_id: number for number, topic in enumerate(graph.walk())}
     linked: dict[str, list[str]] = {key: [] for key in numbers}
     for topic in graph.walk():

@@ -69,7 +69,7 @@ def draw_svg(graph: TopicGraph, counts: Mapping[str, int] | None = None) -> str:
 
 
 def _find_width(graph: TopicGraph, palette: Palette) -> int:
-    """Return the width of a column, in which nearly all labels have room."""
+    """Return a width of columns that is enough for nearly all labels."""
     numbers = 0.0 if palette.totals is None else 3.0
     rooms = sorted(
         len(topic.path) * _INDENT + (width(topic.text) * 1.08 + numbers + 2) * _FONT for topic in graph.walk()

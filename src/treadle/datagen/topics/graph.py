@@ -35,7 +35,7 @@ class Topic(Struct, kw_only=True, omit_defaults=True):
     children: list[str] = []
     """The ids of the topics that were made for this one. Cross-links are not among them."""
     error: str | None = None
-    """Why the topic could not be expanded; `None` if it was, or is a leaf."""
+    """Why the topic could not be expanded; `None` if it was expanded or is a leaf."""
     missing: int = 0
     """How many subtopics the model did not give, although it was asked for them several times."""
     metadata: dict[str, Json] = {}
@@ -57,15 +57,16 @@ class Origin(Struct, kw_only=True, frozen=True, omit_defaults=True):
     merged: int = 0
     """How many topics of the model's answers were near-duplicates of others and were merged with them."""
     cut: int = 0
-    """How many topics the model gave beyond those that it was asked for."""
+    """How many topics the model gave beyond the number that was asked for."""
     unusable: int = 0
     """How many texts of the model's answers were empty or too long for a topic."""
     dropped_links: int = 0
-    """How many cross-links were left out: to unknown ids, to the topic itself, or such as would close a cycle."""
+    """How many cross-links were left out, because they lead to unknown ids or to the topic itself, or would close a
+    cycle."""
 
 
 class TopicGraph(Struct, kw_only=True, omit_defaults=True):
-    """Topics by id. A cross-link adds a parent to a topic, and never makes another topic a branch."""
+    """Topics by id. A cross-link adds a parent to a topic; that parent stays a leaf if it has no children."""
 
     root_id: str
     topics: dict[str, Topic]

@@ -93,7 +93,8 @@ def xml(text: str) -> str:
 
 
 def width(text: str) -> float:
-    """Return about how wide a text is, in units of the font's size; rather too much than too little."""
+    """Return an estimate of the width of a text in units of the font size. It is rather too large than too
+    small."""
     return sum(_char_width(char) for char in text)
 
 

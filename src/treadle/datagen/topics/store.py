@@ -65,7 +65,7 @@ def parse_topics(data: bytes, origin: str) -> TopicFile:
         return TopicFile(graph, TopicFormat.DEEPFABRIC_GRAPH, notes)
     if not isinstance(document, dict) or "treadle_topics" not in document:
         raise ConfigError(
-            f"{origin} is no file of topics: it is {msgspec.json.encode(document).decode():.80}, and neither has "
+            f"{origin} is not a file of topics: it is {msgspec.json.encode(document).decode():.80}, and has neither "
             "'treadle_topics' nor 'nodes', nor lines with 'path'"
         )
     return TopicFile(_read_own(document, data, origin), TopicFormat.TREADLE)
@@ -108,7 +108,7 @@ def _read_own(document: dict[str, Json], data: bytes, origin: str) -> TopicGraph
 
 
 def _find_faults(graph: TopicGraph) -> Iterator[tuple[str, str]]:
-    """Yield what contradicts itself in a graph, as the id of a topic and the rest of a sentence."""
+    """Yield the contradictions in a graph, each as the id of a topic and the rest of a sentence."""
     if graph.root_id not in graph.topics:
         yield graph.root_id, "is the root, and is missing"
         return
@@ -154,7 +154,7 @@ def load_topics(path: Path | str) -> TopicGraph:
 def encode_topics(
     graph: TopicGraph, format: TopicFormat = TopicFormat.TREADLE
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the content of a file, and what the format has no place for, in words."""
+    """Return the content of a file, and the data that the format cannot hold, in words."""
     if format is TopicFormat.DEEPFABRIC_TREE:
         return deepfabric.write_tree(graph)
     if format is TopicFormat.DEEPFABRIC_GRAPH:
@@ -166,7 +166,8 @@ def encode_topics(
 def save_topics(
     graph: TopicGraph, path: Path | str, format: TopicFormat = TopicFormat.TREADLE
 ) -> tuple[str, ...]:
-    """Write a file, which is replaced only when the new one is complete. Return what the format has no place for.
+    """Write a file, which is replaced only when the new one is complete. Return the data that the format cannot
+    hold.
 
     Raises: `ConfigError` or `ExportError` if the file cannot be written.
     """

@@ -71,7 +71,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     """What a model answered."""
 
     subtopics: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The texts, which may be empty or too long, each with the ids of other parents."""
+    """The subtopics: each text, which may be empty or too long, with the ids of its other parents."""
     error: str | None = None
     """Why there is no answer; `None` if there is one."""
     is_down: bool = False
@@ -156,7 +156,7 @@ class TopicWriter:
         if changes:
             raise ConfigError(
                 f"the journal has the topics of {request.topic.path[0]!r:.80} with other settings: "
-                f"{'; '.join(changes)}. Go on with those, or use another journal"
+                f"{'; '.join(changes)}. Use those settings, or another journal"
             )
 
     def _write(self, request: Request) -> str:

@@ -158,7 +158,7 @@ def _write_message(message: Message) -> dict[str, Json]:
 
 
 def _compact(call: ToolCall) -> str:
-    """Return arguments without white space; as they are, if they are not JSON."""
+    """Return arguments without white space; unchanged if they are not JSON."""
     try:
         return msgspec.json.format(call.arguments.encode(), indent=-1).decode()
     except (msgspec.DecodeError, UnicodeError):
@@ -225,7 +225,7 @@ def _plain(arguments: Json) -> Json:
 
 
 def _take_texts(messages: Sequence[Message], executions: Sequence[dict[str, Json]]) -> list[Message]:
-    """Return the messages with the arguments of the executions, which are the text that the model wrote."""
+    """Return the messages with the arguments of the executions, which have the exact text that the model wrote."""
     texts = iter([item["arguments"] for item in executions if isinstance(item["arguments"], str)])
     return [
         replace(
@@ -239,7 +239,7 @@ def _take_texts(messages: Sequence[Message], executions: Sequence[dict[str, Json
 
 
 def _compare_steps(messages: Sequence[Message], steps: Sequence[dict[str, Json]]) -> list[str]:
-    """Return where the calls that the reasoning names are not those of the messages."""
+    """Return the steps of the reasoning whose calls differ from those of the messages, one sentence each."""
     made = [
         [(call.name, _plain(call.arguments)) for call in item.tool_calls]
         for item in messages
@@ -266,7 +266,7 @@ def _is_action(step: dict[str, Json]) -> bool:
 
 
 def _read_action(action: str) -> list[tuple[str, Json]] | None:
-    """Return the calls in an action; `None` if it is a text of another form."""
+    """Return the calls in an action; `None` if the text has another form."""
     import json
 
     decoder, calls, position = json.JSONDecoder(), [], 0
@@ -286,7 +286,10 @@ def _read_action(action: str) -> list[tuple[str, Json]] | None:
 
 
 def _take_thoughts(messages: Sequence[Message], steps: Sequence[dict[str, Json]]) -> list[Message]:
-    """Return the messages with the thoughts of the steps, each in the next message of its kind."""
+    """Return the messages with the thoughts of the steps.
+
+    Each thought is put in the next message with calls, or without calls, like its step.
+    """
     waiting = list(steps)
     taken = []
     for message in messages:

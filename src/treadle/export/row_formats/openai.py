@@ -80,14 +80,14 @@ def write_call(call: ToolCall, arguments: Json) -> dict[str, Json]:
 
 
 def read_call(raw: dict[str, Json]) -> ToolCall:
-    """Return a call in OpenAI's form. Arguments that are no text become compact JSON."""
+    """Return the call in an object of OpenAI's form. Arguments that are not text become compact JSON."""
     arguments = raw["function"].get("arguments")
     text = arguments if isinstance(arguments, str) else write_compact(arguments or {})
     return ToolCall(raw["id"], raw["function"]["name"], text)
 
 
 def read_content(content: Json) -> str:
-    """Return the text of a message's content, which is a text or a list of parts with texts.
+    """Return the text of a message's content, which is a text or a list of text parts.
 
     Raises: `ValueError` if there is a part without a text.
     """

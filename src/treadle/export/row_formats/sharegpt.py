@@ -198,7 +198,8 @@ def _is_result(items: Sequence[dict[str, Json]]) -> bool:
 
 
 def _split_results(text: str, count: int, *, is_last: bool) -> list[str]:
-    """Return the results of `count` calls in one value; a single one if the value is not a list of so many."""
+    """Return the results of `count` calls from one value; the whole value as one result if it does not have `count`
+    parts."""
     if count < 2:
         return [text]
     try:

@@ -1,4 +1,4 @@
-"""The teacher as an agent: finds in the transcript what it is asked for, and makes the next step of that."""
+"""The teacher as an agent: finds the request in the transcript, and makes the next step of its work."""
 
 import re
 from collections.abc import Sequence

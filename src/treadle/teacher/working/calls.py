@@ -2,8 +2,8 @@
 
     Please run get_weather with city = "Oslo" and days = 3.
 
-Two tools can be named, to be called at once or one after the other. Names may be misspelt: the agent first does
-what it is told, and then what must be meant.
+Two tools can be named, to be called at once or one after the other. Names may be misspelt: the agent first makes
+the call as it is written, and then the corrected call.
 """
 
 import difflib
@@ -56,7 +56,7 @@ class Wishes(Struct, frozen=True):
     """True if the second call has to wait for the result of the first."""
 
     def complete(self, more: Mapping[str, Json]) -> "Wishes":
-        """Return the same with more arguments for the first tool."""
+        """Return these wishes with more arguments for the first tool."""
         first = Wish(self.wishes[0].tool, {**self.wishes[0].arguments, **more})
         return Wishes((first, *self.wishes[1:]), self.is_chained)
 

@@ -26,7 +26,7 @@ RESTATE = (
 
 
 class Request(Struct, frozen=True):
-    """What a message asks for. One of the fields is set."""
+    """The request in a message. Exactly one of the fields is set."""
 
     task: str | None = None
     """The input of a task of the set `files`."""
@@ -34,7 +34,7 @@ class Request(Struct, frozen=True):
     talk: tuple[Talk, Mapping[str, str]] | None = None
     wishes: Wishes | None = None
     is_restatement: bool = False
-    """True if the last answer is to be said again."""
+    """True if the user asks for the last answer again, in other words."""
 
 
 @lru_cache(maxsize=4096)

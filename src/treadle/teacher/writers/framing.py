@@ -1,5 +1,5 @@
-"""The words around a request: who asks, on what occasion, what for, and in which style. They never change "
-"the request."""
+"""The words around a request: who asks, on what occasion, what for, and in which style. They never change
+the request."""
 
 from treadle.core.types import Json
 from treadle.tasks.draw import Draw

@@ -1,5 +1,5 @@
-"""Requests that name tools, for tools that the teacher knows nothing else about: arguments are drawn from "
-"schemas."""
+"""Requests that name tools, for tools that the teacher knows nothing else about: arguments are drawn from
+schemas."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The keys of DeepFabric's configuration files: what they are called here, and what takes the place of others.
+"""The keys of DeepFabric's configuration files: their names in Treadle, and what to use in place of other keys.
 
 Source: DeepFabric 4.0 to 4.13, `DeepFabricConfig`; before 4.0, `topic_tree`, `data_engine` and `dataset`.
 """
@@ -21,7 +21,7 @@ RENAMED = {
     ),
     "output.batch_size": (
         "generation.window",
-        "samples are not made in batches: so many are always in flight",
+        "samples are not made in batches; this many samples are always in flight",
     ),
     "huggingface.repository": ("publish.huggingface.repository", ""),
     "huggingface.tags": ("publish.huggingface.tags", ""),
@@ -38,14 +38,14 @@ LEFT_OUT = {
     "call is made",
     "generation.tools.min_tool_calls": "say with generation.kinds how often each kind of tool use is wanted",
     "generation.conversation.min_tool_calls": "say with generation.kinds how often each kind of tool use is wanted",
-    "generation.max_retries": "requests that fail are repeated as max_attempts of the model says, and missing rows "
-    "are made up for until generation.max_attempts",
+    "generation.max_retries": "failed requests are repeated up to max_attempts of the model, and further samples "
+    "replace rejected ones up to generation.max_attempts",
     "generation.save_as": "rows are written to the folder output.path as soon as they are counted",
-    "generation.rate_limit": "retries wait as the server says, or longer each time; limits of a server are in "
-    "treadle.toml, and models.default.limit names them",
+    "generation.rate_limit": "retries wait as long as the server says, or longer each time; limits of a server are "
+    "in treadle.toml, and models.default.limit names them",
     "output.checkpoint": "every row is stored when it is counted: the same command continues, and --retry-failed "
     "tries failed samples again",
-    "evaluation": "it has no meaning for a generation",
+    "evaluation": "it has no effect on a generation",
     "deepfabric_cloud": "datasets are published with `treadle publish`; name the place with publish.huggingface or "
     "publish.kaggle",
 }

@@ -57,9 +57,9 @@ def map_deepfabric(document: Document) -> Mapped:
 
 
 def dedent_sections(text: str, line: int) -> str | None:
-    """Return `text` without the indentation that the rest of the file has from a line on, counted from 1.
+    """Return `text` with all lines from number `line`, counted from 1, without their common indentation.
 
-    `None` if the rest is not indented. The README of DeepFabric 4.6 to 4.13 ends with such lines.
+    `None` if these lines have no common indentation. The README of DeepFabric 4.6 to 4.13 ends with such lines.
     """
     lines = text.splitlines()
     rest = lines[line - 1 :]
@@ -117,7 +117,7 @@ class _Mapper:
                 self._put(f"models.{role}.max_attempts", retries + 1, "generation.rate_limit")
 
     def _table_of(self, section: str) -> tuple[dict[str, Any], str]:
-        """Return the settings of the model of a section, and the key that names it."""
+        """Return the model settings of a section, and the key that names the model."""
         found: dict[str, Any] = {}
         for key, default in (*_DEFAULTS.items(), ("base_url", None)):
             own, shared = self._take(f"{section}.llm.{key}"), self._take(f"llm.{key}")
@@ -332,7 +332,10 @@ class _Mapper:
         self._put("output.formats", list(dict.fromkeys(formats)), "output.format" if form else "output")
 
     def map_rest(self) -> None:
-        """Report the keys that DeepFabric does not have: as mistakes if they are like one that it has."""
+        """Report the keys that DeepFabric does not have.
+
+        A key that is similar to one of its keys is a mistake, others are notes.
+        """
         for path in self._leaves((), self._source):
             name = ".".join(map(str, path))
             if any(name == done or name.startswith(f"{done}.") for done in self._done):
@@ -349,7 +352,7 @@ class _Mapper:
                 self._note(name, "left out; DeepFabric has no such key and ignores it")
 
     def _leaves(self, path: KeyPath, value: Json) -> list[KeyPath]:
-        """Return the paths of the keys below `path` that are no sections."""
+        """Return the paths of the keys below `path` that are not sections."""
         name = ".".join(map(str, path))
         is_section = not name or any(known.startswith(f"{name}.") for known in keys.KNOWN)
         if name in self._done or not (is_section and isinstance(value, dict)):
@@ -357,14 +360,15 @@ class _Mapper:
         return [leaf for key, item in value.items() for leaf in self._leaves((*path, key), item)]
 
     def _find(self, key: str) -> Json:
-        """Return the value of a key, with dots between sections; `None` if there is none."""
+        """Return the value of a key, which has dots between its sections; `None` if the file does not have
+        the key."""
         value: Json = self._source
         for part in _split(self._moved.get(key, key)):
             value = value.get(str(part)) if isinstance(value, dict) else None
         return value
 
     def _take(self, key: str) -> Json:
-        """Return the value of a key that is mapped or left out with a note."""
+        """Return the value of a key, and record that the key is mapped or left out with a note."""
         self._done.add(key)
         return self._find(key)
 

@@ -27,7 +27,7 @@ class Drawn(Struct):
     _heap: list[tuple[int, int, Entry]] = field(default_factory=list)
 
     def add(self, entry: Entry) -> None:
-        """Take a row into the sample, perhaps."""
+        """Consider a row, and add it to the sample if it is drawn."""
         self.seen += 1
         name = f"{entry.row_id}\x1f{entry.row.lineage.run_id}".encode()
         key = -int.from_bytes(blake2b(name, digest_size=8).digest())

@@ -176,8 +176,8 @@ def _kinds(stats: Stats) -> str:
         "For each kind of tool use: how many rows were planned for it, and how many of them show it.",
         columns(
             bars(
-                "Kinds: shown, of wanted",
-                stats.kinds_wanted,
+                "Kinds: shown, of planned",
+                stats.kinds_planned,
                 marked=stats.kinds_met,
                 notes=notes,
                 kind="pale",

@@ -15,16 +15,18 @@ _OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)
 
 
 class CheckSettings(Settings):
-    """The grade that is wanted."""
+    """The lowest acceptable grade."""
 
     min_grade: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """The least grade of a good row."""
+    """The lowest grade of a kept row."""
 
 
 class CheckFilter(BuiltinFilter[CheckSettings]):
-    """The check of the environment's task gives the last answer and the final files the best grade.
-    Conversations of the kinds `no_tool` and `refusal`, in which the task is not done, and environments without a
-    task pass."""
+    """The check of the environment's task gives the last answer and the final files at least the grade `min_grade`.
+
+    Environments without a task pass, and so do conversations of the kinds `no_tool` and `refusal`, in which the
+    task is not done.
+    """
 
     name = "check"
     cost = 1

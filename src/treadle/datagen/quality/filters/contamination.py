@@ -26,7 +26,7 @@ _MIN_WORDS = 5
 
 
 class ContaminationSettings(Settings):
-    """What counts as overlap."""
+    """The thresholds of overlap."""
 
     ngram_words: Annotated[int, Field(ge=3)] = 13
     """A run of this many words that a request or an answer shares with a question of an evaluation set is

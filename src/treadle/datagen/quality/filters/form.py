@@ -51,19 +51,19 @@ class LengthSettings(Settings):
     """The bounds of the length."""
 
     min_words: Limit = 1
-    """The least number of words in each final answer."""
+    """The smallest number of words in each final answer."""
     max_words: Limit | None = 1000
-    """The greatest number of words in each final answer."""
+    """The largest number of words in each final answer."""
     min_user_words: Limit = 2
-    """The least number of words in the first user message."""
+    """The smallest number of words in the first user message."""
     max_user_words: Limit | None = 1000
-    """The greatest number of words in each user message."""
+    """The largest number of words in each user message."""
     max_turns: Limit | None = None
-    """The greatest number of turns."""
+    """The largest number of turns."""
     max_steps: Limit | None = None
-    """The greatest number of assistant messages."""
+    """The largest number of assistant messages."""
     max_tokens: Limit | None = None
-    """The greatest number of tokens in all messages, estimated as one for each 4 characters."""
+    """The largest number of tokens in all messages, estimated as one for each 4 characters."""
 
 
 class LengthFilter(BuiltinFilter[LengthSettings]):
@@ -94,16 +94,16 @@ class LengthFilter(BuiltinFilter[LengthSettings]):
         for what, count, least, most in bounds:
             if count < least or (most is not None and count > most):
                 limit = f"at least {least}" if count < least else f"at most {most}"
-                return self.reject(f"{what}: {count:,}, but {limit} is wanted", tokens=tokens)
+                return self.reject(f"{what}: {count:,}, but the limit is {limit}", tokens=tokens)
         return self.accept(tokens=tokens)
 
 
 class KindSettings(Settings):
-    """How the planned kind of tool use is enforced."""
+    """The treatment of conversations that do not show the planned kind of tool use."""
 
     reject: bool = False
     """True to reject a conversation that does not show the planned kind. By default it is kept and labelled with
-    the kinds that it shows, and the plan makes up for the missing kind."""
+    the kinds that it shows, and later samples are planned with the missing kind."""
 
 
 class KindFilter(BuiltinFilter[KindSettings]):

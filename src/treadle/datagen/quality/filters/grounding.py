@@ -41,11 +41,11 @@ _COMMON = WORDS["en"] | frozenset(_COMMON_WORDS.split())
 
 
 class GroundingSettings(Settings):
-    """What is looked for in the answers."""
+    """The kinds of statements that are checked."""
 
     numbers: bool = True
-    """True to check numbers. Counts, sums of columns, differences and shares of observed numbers are allowed,
-    and so is what an equation in the agent's text gives."""
+    """True to check numbers. Also allowed are counts, sums of columns, differences and shares of observed numbers,
+    and the results of equations in the agent's text."""
     paths: bool = True
     """True to check paths, addresses, identifiers, versions, dates, times and quoted texts."""
     names: bool = True
@@ -55,8 +55,8 @@ class GroundingSettings(Settings):
 class GroundingFilter(BuiltinFilter[GroundingSettings]):
     """Paths, numbers and names in the final answers come from what was seen before: the user's words, the
     instructions, tool results, and what the agent itself wrote in calls that succeeded. Answers before the first
-    tool call are not checked: they state what the model knows. A wrong value that the conversation also shows,
-    and a wrong small count, cannot be told."""
+    tool call are not checked: they state what the model knows. The filter does not find a wrong value that occurs
+    elsewhere in the conversation, or a wrong small count."""
 
     name = "grounding"
     settings_type = GroundingSettings
@@ -70,12 +70,12 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
                 checked += 1
                 if found := self._find(messages[:index], messages[index].content):
                     what, text = found
-                    reason = f"the answer in message {index} has the {what} {quote(text)}, not seen before"
+                    reason = f"the answer in message {index} has the {what} {quote(text)}, which does not occur before"
                     return self.reject(reason, found=text)
         return self.accept("" if checked else "no tool was called")
 
     def _find(self, before: Sequence[Message], answer: str) -> tuple[str, str] | None:
-        """Return the kind and the text of the first statement that nothing before the answer has."""
+        """Return the kind and the text of the first statement that nothing before the answer supports."""
         seen = _Seen(before)
         settings = self.settings
         for what, text in _statements(answer):

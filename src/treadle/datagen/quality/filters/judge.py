@@ -31,8 +31,11 @@ class Judgement(BaseModel):
 
 
 class JudgeFilter(Filter[Settings]):
-    """The judge model's score by `quality.judge.rubric` is at least `quality.judge.min_score`. It is used if
-    `quality.judge` is given. The judgement is a run of the dataset's journal, so it is not paid for twice."""
+    """The judge model's score by `quality.judge.rubric` is at least `quality.judge.min_score`.
+
+    It is used if `quality.judge` is given. The judgement is a run in the dataset's journal, so it is not paid for
+    twice.
+    """
 
     name = "judge"
     cost = 2

@@ -14,7 +14,9 @@ from treadle.datagen.quality.transcripts import answers
 def _check_code(code: str | None) -> str | None:
     if code is not None and code not in LANGUAGES:
         hint = did_you_mean(code, LANGUAGES, "give an ISO 639-1 code")
-        raise ValueError(f"the language {code!r} cannot be told{hint} Known: {', '.join(sorted(LANGUAGES))}")
+        raise ValueError(
+            f"the language {code!r} cannot be recognised{hint} Known: {', '.join(sorted(LANGUAGES))}"
+        )
     return code
 
 
@@ -22,14 +24,16 @@ class LanguageSettings(Settings):
     """The language of the rows."""
 
     language: Annotated[str | None, AfterValidator(_check_code)] = None
-    """The ISO 639-1 code of the language that every user message and every final answer has. By default, the
-    answers have the language of the user's first message."""
+    """The ISO 639-1 code of the language that every user message and every final answer must have. By default, the
+    answers must have the language of the user's first message."""
 
 
 class LanguageFilter(BuiltinFilter[LanguageSettings]):
-    """The user and the answers use the wanted language. The detector is small and offline: it tells about 30
-    languages by script and frequent words, and lets texts pass that it cannot tell, such as short ones, code and
-    tables."""
+    """The user and the answers use the wanted language.
+
+    The detector is small and offline: it recognises about 30 languages by script and frequent words. Texts whose
+    language it cannot recognise pass, such as short texts, code and tables.
+    """
 
     name = "language"
     settings_type = LanguageSettings
@@ -42,7 +46,7 @@ class LanguageFilter(BuiltinFilter[LanguageSettings]):
         if wanted is None:
             wanted = detect_language(messages[spoken[0]].content) if spoken else None
         if wanted is None:
-            return self.accept("the language cannot be told")
+            return self.accept("the language was not recognised")
         for index in sorted([*spoken, *answers(messages)]):
             found = detect_language(messages[index].content)
             if found not in (None, wanted):

@@ -1,4 +1,4 @@
-"""The filter of leaks: texts that belong to the machinery and not to the conversation."""
+"""The filter of leaks: texts from the prompts of the generation that do not belong in the conversation."""
 
 import re
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ _STAGE = re.compile(
 
 
 class LeakFilter(BuiltinFilter[Settings]):
-    """No message has a prompt's facts, marks of a chat template, or a persona's name that nobody told; no answer
-    speaks of itself as a language model or repeats the system message; and no user speaks of being simulated, or
-    tells at once what was to be withheld."""
+    """No message contains a prompt's facts, special tokens of a chat template, or the persona's name before the
+    user has given it; no answer says that it comes from a language model or repeats the system message; and no user
+    message says that the user is simulated, or contains the withheld fact before the agent has asked for it."""
 
     name = "leaks"
 
@@ -57,7 +57,7 @@ def _find(candidate: Candidate) -> Iterator[tuple[int, str, str]]:
                 yield index, found[0], "speaks of the simulation"
             withheld = candidate.scenario.withheld.strip()
             if not told and withheld and withheld.casefold() in text.casefold():
-                yield index, withheld, "tells what was to be withheld"
+                yield index, withheld, "tells the withheld fact"
         if message.role is not Role.SYSTEM:
             told += f"\n{text}"
 
@@ -69,7 +69,7 @@ def _find_in_answer(
     if (found := _MACHINE.search(text)) and found[0].casefold() not in told.casefold():
         yield index, found[0], "speaks of the model"
     if persona and not message.tool_calls and persona in text and persona.split()[0] not in told:
-        yield index, persona, "has the name of the persona, which nobody told"
+        yield index, persona, "has the persona's name, which the user has not given"
     shared = runs & _runs(text) if runs else runs
     if shared and (shared := shared - _runs(told)):
         yield index, " ".join(min(shared)), "repeats the system message"

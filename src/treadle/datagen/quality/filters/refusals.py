@@ -34,8 +34,10 @@ _GIVING_UP = re.compile(
 
 
 class RefusalFilter(BuiltinFilter[Settings]):
-    """No final answer refuses or gives up, unless the planned kind is `refusal`. It knows English
-    wordings."""
+    """No final answer refuses or gives up, unless the planned kind is `refusal`.
+
+    Only English wordings are recognised.
+    """
 
     name = "refusals"
 
@@ -50,5 +52,7 @@ class RefusalFilter(BuiltinFilter[Settings]):
                     return self.reject(f"the answer in message {index} {what}: {quote(found[0])}")
             has_tried = candidate.row.messages[index - 1].role is Role.TOOL
             if not has_tried and is_refusal(text) and not is_question(text, at_end=True):
-                return self.reject(f"the answer in message {index} refuses without a try: {quote(text)}")
+                return self.reject(
+                    f"the answer in message {index} refuses without a tool call: {quote(text)}"
+                )
         return self.accept()

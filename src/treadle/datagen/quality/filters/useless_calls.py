@@ -18,19 +18,20 @@ _TOKEN = re.compile(r"[\w./-]*\w")
 
 
 class UselessCallSettings(Settings):
-    """How many useless calls are tolerated."""
+    """The numbers of useless calls that are allowed."""
 
     max_repeats: Annotated[int, Field(ge=0)] = 0
     """How many repeated calls a conversation may have."""
     max_unused: Annotated[int, Field(ge=0)] | None = None
-    """How many results may stay unused. A result counts as unused if no word of it occurs later, in a call, an
-    answer or the reasoning, that did not occur before it. By default they are only counted, because a look that
-    finds nothing can be needed."""
+    """How many results may stay unused. A result is unused if it has new words and none of its words is among the
+    new words of later calls, answers and reasoning. By default unused results are only counted, because a call that
+    finds nothing can still be needed."""
 
 
 class UselessCallFilter(BuiltinFilter[UselessCallSettings]):
     """No call is made twice in a turn with the same arguments and the same result if nothing in between could have
-    changed it. Calls with the effect `once` are not repetitions, and a look after a change is legitimate."""
+    changed it. Calls with the effect `once` are not repetitions, and the same call is allowed again after a change.
+    """
 
     name = "useless_calls"
     settings_type = UselessCallSettings
@@ -80,7 +81,7 @@ def _normalize(arguments: str) -> bytes:
 
 
 def _find_unused(row: Row, items: Sequence[Exchange]) -> Iterator[str]:
-    """Yield the tool of each look that brought words, none of which occurs after it and not before it."""
+    """Yield the tool of each `pure` call whose result is unused; see `UselessCallSettings.max_unused`."""
     effects = {tool.name: tool.effect for tool in row.tools}
     written: list[set[str]] = [
         set() if item.call_id is not None else _tokens(_written(item)) for item in row.messages

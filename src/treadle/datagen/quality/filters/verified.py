@@ -9,16 +9,18 @@ from treadle.trajectory.verify import verify_run
 
 
 class VerifiedSettings(Settings):
-    """What becomes of conversations that cannot be verified."""
+    """The treatment of conversations that cannot be verified."""
 
     unverifiable: Literal["keep", "reject"] = "keep"
-    """What to do if a call cannot be made again, because its effect is `once`, it was simulated, or its tool is
-    not at hand: `keep` keeps the row without marking it as verified."""
+    """What to do if a call cannot be made again, because its effect is `once`, it was simulated, or its tool is not
+    available. `keep` keeps the row without marking it as verified; `reject` rejects the sample."""
 
 
 class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
-    """The calls, made again in a fresh sandbox, give the recorded results. The row is marked as verified if it has
-    calls and every one of them was made again."""
+    """The calls, made again in a fresh sandbox, give the recorded results.
+
+    The row is marked as verified if it has calls and all of them were made again.
+    """
 
     name = "verified"
     cost = 1

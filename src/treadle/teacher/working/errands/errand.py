@@ -72,7 +72,7 @@ class Found(Struct, frozen=True):
 
 
 def prompts(*texts: str) -> tuple[Prompt, ...]:
-    """Return wordings from their texts."""
+    """Return a wording for each text."""
     return tuple([Prompt(text) for text in texts])
 
 

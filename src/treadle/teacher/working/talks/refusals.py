@@ -1,4 +1,4 @@
-"""Requests that an agent with tools for files or data cannot fulfil, and how it says so."""
+"""Requests that an agent with tools for files or data cannot fulfil, with the agent's answers."""
 
 from collections.abc import Mapping, Sequence
 

@@ -26,4 +26,5 @@ class Talk(Struct, frozen=True, kw_only=True):
     reply: Callable[[Mapping[str, str], Sequence[str]], Reply]
     """A function of the values and the names of the tools that returns the answer."""
     banned: tuple[str, ...] = ()
-    """Parts of the names of tools that could fulfil the request; it is not made if one has such a name."""
+    """Parts of the names of tools that could fulfil the request. The request is not made if a tool has such
+    a name."""
