@@ -128,8 +128,7 @@ async def verify_events(
     *,
     files: SharedFiles | None = None,
 ) -> Verification:
-    """Make the calls of a run of this process again, as `verify_run` does. `events` are those of the whole run, which
-    is trusted."""
+    """Make the calls of a trusted run again, as `verify_run` does. `events` are those of the whole run."""
     return await _Verifier(journal, run_id, tools, files, is_trusted=True).verify(events)
 
 
