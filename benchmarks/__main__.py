@@ -7,6 +7,7 @@ from benchmarks import (
     calls,
     common,
     dialects,
+    duplicates,
     files,
     formats,
     generate,
@@ -45,6 +46,7 @@ BENCHMARKS = {
     "generate": generate.measure_window,
     "row": generate.measure_work,
     "rows": generate.measure_memory,
+    "duplicates": duplicates.measure,
 }
 
 

@@ -17,11 +17,13 @@ from treadle.cli.table import COMMANDS, Command, Group
 from treadle.core import events, types
 from treadle.core.events import Event
 from treadle.datagen.config.schema import schema
+from treadle.datagen.quality.duplicates import DuplicateSettings
+from treadle.datagen.quality.registry import DUPLICATES, FILTERS
 from treadle.export import FORMATS
 from treadle.export.losses import COMMON_LOSSES
 
 DOCS = Path(__file__).parent
-PAGES = (DOCS / "events.md", DOCS / "cli.md", DOCS / "generate-config.md", DOCS / "rows.md")
+PAGES = tuple([DOCS / f"{name}.md" for name in ("events", "cli", "generate-config", "rows", "quality")])
 _PLACE = re.compile(r"(<!-- table: (\S+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 
 
@@ -157,6 +159,32 @@ def _format_table(_: str) -> str:
     return f"{head}{chr(10).join(rows)}\n\nThe parts that most formats have no place for are: {common}."
 
 
+def _filter_tables(_: str) -> str:
+    """Return a table of the filters, and one of their settings."""
+    filters = {name: FILTERS.load(name) for name in FILTERS.table}
+    costs = ("the row", "the calls or files", "a model")
+    rows = [
+        f"| `{name}` | {costs[kind.cost]} | {_join(inspect.getdoc(kind) or '')} |"
+        for name, kind in filters.items()
+    ]
+    rows.append(
+        f"| `{DUPLICATES}` | the dataset | No row before it asks for the same; see [below](#duplicates). |"
+    )
+    settings = {**{name: kind.settings_type for name, kind in filters.items()}, DUPLICATES: DuplicateSettings}
+    lines = [
+        f"| `{name}.{key}` | `{json.dumps(field.get_default())}` | {_join(field.description or '')} |"
+        for name, kind in settings.items()
+        for key, field in kind.model_fields.items()
+    ]
+    parts = (
+        "| filter | looks at | a good row |\n| --- | --- | --- |",
+        *rows,
+        "\n### Settings\n\n| setting | default | meaning |\n| --- | --- | --- |",
+        *lines,
+    )
+    return "\n".join(parts)
+
+
 def _classes(module: ModuleType) -> dict[str, tuple[list[str], str, list[tuple[str, str, str | None, str]]]]:
     """Return the bases, the docstring and the fields of each class; a field is its name, type, default and text."""
     found = {}
@@ -199,6 +227,7 @@ _TABLES = {
     "commands": _command_tables,
     "config": _config_tables,
     "formats": _format_table,
+    "filters": _filter_tables,
 }
 
 if __name__ == "__main__":

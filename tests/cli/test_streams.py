@@ -14,6 +14,9 @@ import pytest
 from tests.cli.command import FORKS, Cli, RealCli, Started
 from tests.cli.scripted import Scripted, say
 from tests.cli.test_help import ALL
+from tests.datagen.dataset import made
+
+from treadle.datagen.dataset.splits import Plan, split_rows
 
 COMMANDS: dict[str, list[str]] = {
     "run": ["run", "hi", "MODEL"],
@@ -34,6 +37,14 @@ COMMANDS: dict[str, list[str]] = {
     "verify": ["verify", "t"],
     "export": ["export", "t"],
     "import": ["import", "t.jsonl", "-j", "memory:"],
+    "dataset show": ["dataset", "show", "data", "2"],
+    "dataset stats": ["dataset", "stats", "data"],
+    "dataset stats --json": ["dataset", "stats", "data", "--json"],
+    "dataset verify": ["dataset", "verify", "t.rows.jsonl", "-j", ".treadle/runs.db"],
+    "dataset split": ["dataset", "split", "data", "--splits", "one=1", "--out", "one"],
+    "dataset merge": ["dataset", "merge", "data", "--out", "merged", "--force"],
+    "dataset report": ["dataset", "report", "data"],
+    "publish": ["publish", "data", "--to", "kaggle:me/shop-tools", "--license", "MIT", "--dry-run"],
     "models list": ["models", "list"],
     "models schema": ["models", "schema"],
     "models check": ["models", "check", "m", "--base-url", "URL"],
@@ -46,6 +57,13 @@ COMMANDS: dict[str, list[str]] = {
     "demo": ["demo", "--rows", "1", "--kill-after", "0"],
     "mock": ["mock", "--port", "0"],
     "completion": ["completion", "bash"],
+    "generate": ["generate", "dataset.yaml", "--out", "made", "--num-samples", "1"],
+    "generate --dry-run": ["generate", "dataset.yaml", "--dry-run"],
+    "generate --schema json": ["generate", "--schema"],
+    "topics show": ["topics", "show", "made/topics.json"],
+    "dataset show": ["dataset", "show", "made", "1"],
+    "dataset stats": ["dataset", "stats", "made"],
+    "dataset verify": ["dataset", "verify", "made"],
     "dataset convert": ["dataset", "convert", "rows.jsonl", "--to", "openai"],
     "dataset pairs": ["dataset", "pairs", "forks.db"],
     "--help": ["--help"],
@@ -53,7 +71,14 @@ COMMANDS: dict[str, list[str]] = {
     "--version": ["--version"],
 }
 SERVERS = ("tools serve", "mock")
-SILENT = {("init",), ("backup",), ("models", "set-key")}
+SILENT = {
+    ("init",),
+    ("backup",),
+    ("models", "set-key"),
+    ("publish",),
+    *[("topics", name) for name in ("build", "prune", "import", "draw")],
+    *[("dataset", name) for name in ("split", "merge", "report")],
+}
 """The commands that print nothing on standard output."""
 
 LETTER = '''
@@ -78,8 +103,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     cli("run", "--task", "files:csv_sum-0001", "-m", "oracle", "--run-id", "t")
     cli("run", "hi", *model, "--run-id", "r")
     cli("run", "hi", *model, "--run-id", "w", "-t", "letter.py", "--approve", "ask")
+    cli.write("t.rows.jsonl", cli("export", "t", "--format", "treadle").out)
+    made.plain_folder(cli.folder / "data", 4)
+    split_rows(cli.folder / "data", cli.folder / "data", Plan(shares={"train": 1.0}))
     cli.write("t.jsonl", cli("export", "t", "--format", "journal").out)
     cli.write("rows.jsonl", cli("export", "t", "--format", "treadle").out)
+    cli.write("dataset.yaml", cli("generate", "--init").out)
+    cli("generate", "dataset.yaml", "--out", "made", "--num-samples", "1")
     forks = ["-j", "forks.db", "-q"]
     cli("run", "--task", "files:csv_sum-0001", "-m", "oracle", "--run-id", "good", *forks)
     cli("fork", "good", "--at", "8", "-m", "mock:echo", "--run-id", "bad", *forks)

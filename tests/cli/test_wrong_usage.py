@@ -108,7 +108,7 @@ run hi $M --attach folder                  | cannot attach 'folder': is a direct
 run hi $M --schema nothere.json            | cannot read the schema 'nothere.json'              | 2
 run hi $M --schema list.json               | is not a json schema: it must be an object         | 2
 run hi $M --schema {                       | --schema is not valid json                         | 2
-run hi -m mock:ech                         | did you mean 'mock:echo'?                          | 2
+run hi -m mock:ech                         | did you mean 'mock:echo'                           | 2
 files abc1 --out bad.json                  | 'bad.json' is a file; give a folder                | 2
 export abc1 --out folder                   | cannot write 'folder': is a directory              | 1
 export abc1 --out nothere/x                | cannot write 'nothere/x': no such file             | 2

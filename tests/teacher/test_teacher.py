@@ -14,6 +14,7 @@ from treadle.core.types import Json, Message, Role
 from treadle.datagen.config.model import Config, Personas
 from treadle.datagen.conversations.make import Made, make_sample
 from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.conversations.user import is_farewell
 from treadle.datagen.prompts import write_facts
 from treadle.datagen.quality.signatures import content_words
 from treadle.datagen.scenarios.environment import open_environments
@@ -27,6 +28,7 @@ from treadle.tasks.files.task_set import TASK_SET
 from treadle.teacher.teacher import TeacherModel
 from treadle.teacher.working.errands.catalogue import ERRANDS, find_errand
 from treadle.teacher.working.errands.errand import Shelf
+from treadle.teacher.writers.framing import ask_more
 from treadle.trajectory.verify import verify_run
 
 SAMPLES = 300 if os.environ.get("TREADLE_FULL") else 40
@@ -267,7 +269,8 @@ def test_each_wording_of_an_errand_is_understood():
             "a/data.csv": "name,price\nbook,12\ntable,90\n",
             "a/b/settings.json": '{\n  "colour": "green",\n  "size": 4,\n  "list": [1]\n}\n',
             "README.md": "Some words here, and more words.\nAnother line.\nThird.\nFourth.\n",
-        }
+        },
+        short=frozenset({"notes.txt", "a/data.csv", "README.md"}),
     )
     for errand in ERRANDS:
         for number in range(10):
@@ -295,6 +298,22 @@ async def test_a_text_format_that_cannot_be_told_is_an_error():
         TASK_SET.get("csv_sum-0001")
     )
     assert "cannot tell in which text format" in run.error
+
+
+def test_a_further_request_is_no_farewell():
+    """A message that only thanks would end the conversation."""
+    messages = {ask_more("Name it.", number) for number in range(100)}
+    assert len(messages) > 4
+    assert not any(is_farewell(message) for message in messages)
+
+
+async def test_a_text_about_errors_is_not_an_error(start):
+    """Over HTTP a result has no flag that says whether it is an error."""
+    remote = model("openai:teacher", base_url=(await start()).url, api_key="any")
+    run = await Agent(remote, tools=["files"], journal=MemoryJournal()).run(
+        "How many lines does a.txt have?", files={"a.txt": "Error codes\n\n404\n"}
+    )
+    assert run.output == "a.txt has 3 lines."
 
 
 async def test_a_request_that_it_does_not_know_gets_an_honest_answer():

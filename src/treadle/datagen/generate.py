@@ -35,7 +35,7 @@ from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.samples import REJECTED, ROWS, Judged, SampleWork
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import possible_kinds
-from treadle.datagen.topics.build import build_topics
+from treadle.datagen.topics.build import BuildStoppedError, build_topics
 from treadle.datagen.topics.graph import TopicGraph
 from treadle.datagen.topics.store import load_topics, save_topics
 from treadle.engines.engine import End, Engine, Settings
@@ -152,12 +152,13 @@ class _Generation:
         self.progress.kinds = dict(counts.labels)
 
     async def run(self) -> End:
-        topics = await self._find_topics()
+        try:
+            topics = await self._find_topics()
+        except BuildStoppedError:
+            return End("stopped")
         leaves = list(topics.leaves())
         failed = sum(topic.error is not None for topic in topics.topics.values())
         self._tell(TopicsReady(leaves=len(leaves), failed=failed))
-        if self._stop.is_set():
-            return End("stopped")
         environments = open_environments(self._config.tools, self._config.seed)
         studio = self._studio = Studio(
             self._config, self._models, self._journal, environments, self._tell_step
@@ -223,9 +224,8 @@ class _Generation:
                 on_notice=self._tell,
                 stop=self._stop,
             )
-        if not self._stop.is_set():
-            save_topics(graph, self._folder.topics)
-            self._ledger.set("topics", "done")
+        save_topics(graph, self._folder.topics)
+        self._ledger.set("topics", "done")
         return graph
 
     def _begin(self, item: Item, attempt: int) -> None:

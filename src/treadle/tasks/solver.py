@@ -17,8 +17,8 @@ MAX_STALLS = 6
 """The number of consecutive rounds without progress after which the solver gives up a step."""
 
 _FAILURE = re.compile(
-    r"\w*Error\b|not run\b|(there is )?no (such|file|tool|folder)\b|old_text (is|does|occurs) |\w+ did not finish "
-    r"within |the (outcome of this call is unknown|call was not run|arguments (are|were))\b",
+    r"\w*Error\b\s*[:(]|not run\b|(there is )?no (such|file|tool|folder)\b|old_text (is|does|occurs) "
+    r"|\w+ did not finish within |the (outcome of this call is unknown|call was not run|arguments (are|were))\b",
     re.IGNORECASE,
 )
 """How a failed result begins, for transcripts in wire formats that have no `is_error`."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Message, Request, Role, ToolCall, ToolSpec
 from treadle.models.protocol import Watch
@@ -111,9 +112,10 @@ def make_teacher(name: str) -> TeacherModel:
             return TeacherModel(mistake_rate=float(rate) if colon else 0.0)
     except ValueError:
         pass
+    hint = did_you_mean(f"mock:{stem}", ("mock:echo", f"mock:{TEACHER}")) or ";"
     raise ConfigError(
-        f"there is no built-in model {name!r}; there are 'echo', '{TEACHER}', and '{TEACHER}:RATE' with a rate of "
-        "mistakes from 0 to 1"
+        f"there is no model 'mock:{name}'{hint} there are 'mock:echo', 'mock:{TEACHER}', and 'mock:{TEACHER}:RATE' "
+        "with a rate of mistakes from 0 to 1"
     )
 
 

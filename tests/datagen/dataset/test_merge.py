@@ -50,6 +50,14 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     one = made.plain_folder(tmp_path / "one", 1)
     with pytest.raises(ConfigError, match="not empty"):
         merge([one], one)
+    with pytest.raises(ConfigError, match="not empty"):
+        merge([one], one, is_forced=True)
+    merge([one], tmp_path / "all")
+    with pytest.raises(ConfigError, match="--force replaces it"):
+        merge([one], tmp_path / "all")
+    assert merge([one], tmp_path / "all", is_forced=True).rows == 1
+    with pytest.raises(ConfigError, match="one of the datasets to merge"):
+        merge([tmp_path / "all"], tmp_path / "all", is_forced=True)
     with pytest.raises(ConfigError, match="there is no file"):
         merge([tmp_path / "absent"], tmp_path / "out")
     assert not (tmp_path / "out").exists()

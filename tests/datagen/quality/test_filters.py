@@ -221,6 +221,8 @@ async def test_the_language_is_the_wanted_one_or_the_users() -> None:
     assert (await verdict(plain, "language")).is_passed
     assert not (await verdict(plain, "language", {"language": "de"})).is_passed
     assert (await verdict(await play("x = 1; y = 2", german), "language")).is_passed
+    tools = "I'm sorry, but I can't print. What I have is read_file, write_file, list_files and edit_file."
+    assert (await verdict(await play(english, tools), "language")).is_passed
 
 
 async def test_the_grade_of_the_task_must_be_right() -> None:

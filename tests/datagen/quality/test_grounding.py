@@ -79,6 +79,8 @@ async def test_answers_of_the_oracle_are_grounded_and_changed_ones_are_not(rate:
         ("The lamp costs 9.75 more than the saw.", True),
         ("The paid items cost 16.25 in all.", False),
         ("Two saws and three lamps cost 81.75.", True),
+        ("The file has 4 lines and 64 characters.", True),
+        ("The file has 4 lines and 96 characters.", False),
         ("The saw is in the file a.csv.", True),
         ("The saw is in the file b.csv.", False),
         ("I asked Bernadette about the saw.", False),

@@ -76,7 +76,7 @@ def test_each_format_keeps_what_it_does_not_name_as_lost(graph: TopicGraph) -> N
     data, losses = encode_topics(graph, TopicFormat.DEEPFABRIC_TREE)
     read = parse_topics(data, "x")
     links = graph.count_links()
-    assert losses == ((f"{links:,} cross-links",) if links else ())
+    assert losses == ((f"cross-links ({links:,})",) if links else ())
     assert (read.notes, read.format) == ((), TopicFormat.DEEPFABRIC_TREE)
     assert [item.path for item in read.graph.leaves()] == [item.path for item in graph.leaves()]
     assert [(item.path, item.error) for item in read.graph.failed()] == [
@@ -89,9 +89,9 @@ def test_the_losses_are_named() -> None:
     graph.link(topic_id(("r", "a")), topic_id(("r", "b")))
     graph.root.missing, graph.root.metadata, graph.origin = 2, {"uuid": "u"}, ORIGIN
     assert encode_topics(graph, TopicFormat.DEEPFABRIC_TREE)[1] == (
-        "1 cross-links",
-        "1 entries of metadata",
-        "the number of missing subtopics of 1 topics",
+        "cross-links (1)",
+        "entries of metadata (1)",
+        "numbers of missing subtopics (1)",
         "how the topics were built",
     )
     assert encode_topics(graph, TopicFormat.DEEPFABRIC_GRAPH)[1] == ("how the topics were built",)
@@ -120,9 +120,9 @@ def test_a_tree_of_deepfabric(tmp_path: Path) -> None:
     }
     assert read.graph.root.missing == 1
     assert read.notes == (
-        f"1 paths have control characters or blanks, which were removed (first: {path}:3)",
-        f"1 paths occur again and are left out (first: {path}:5)",
-        f"4 paths with topics that DeepFabric made up when its model failed are left out (first: {path}:7)",
+        f"paths from which control characters or blanks were removed: 1, first at {path}:3",
+        f"left out, repeated paths: 1, first at {path}:5",
+        f"left out, paths with topics that DeepFabric made up when its model failed: 4, first at {path}:7",
     )
     data, _ = encode_topics(read.graph, TopicFormat.DEEPFABRIC_TREE)
     assert json.loads(data.splitlines()[-1]) == lines[-1]
@@ -157,11 +157,11 @@ def test_a_graph_of_deepfabric() -> None:
     assert graph.topics[topic_id(("root", "a"))].metadata == {"uuid": "u1", "topic_hash": "h"}
     assert graph.count_links() == 2
     assert read.notes == (
-        "1 edges lead from a node to itself and are left out",
-        "1 edges lead to nodes that do not exist and are left out",
-        "1 nodes have the same topic and parent as others and are merged with them",
-        "1 edges that close a cycle are left out",
-        "1 nodes that the root does not lead to are left out",
+        "left out, edges from a node to itself: 1",
+        "left out, edges to nodes that do not exist: 1",
+        "merged, nodes with the same topic and parent: 1",
+        "left out, edges that close a cycle: 1",
+        "left out, nodes that the root does not lead to: 1",
     )
     again, losses = encode_topics(graph, TopicFormat.DEEPFABRIC_GRAPH)
     assert losses == ()

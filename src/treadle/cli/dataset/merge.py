@@ -24,6 +24,9 @@ def merge_datasets(
         typer.Argument(metavar="FOLDER|FILE...", help="The datasets: folders, or files of rows."),
     ],
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="The new folder.")] = None,
+    is_forced: Annotated[
+        bool, typer.Option("--force", help="Replace a dataset that was merged in the folder before.")
+    ] = False,
     is_json: o.IsJson = False,
 ) -> int:
     """Merge datasets into one, without the rows that are there twice.
@@ -34,7 +37,7 @@ def merge_datasets(
     if out is None:
         raise ConfigError("--out: give the new folder for the merged dataset")
     with spinner("merging"):
-        merged = merge(paths, out)
+        merged = merge(paths, out, is_forced=is_forced)
     if is_json:
         print_json({"rows": merged.rows, "sources": merged.sources})
         return ExitCode.DONE

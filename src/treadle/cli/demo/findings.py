@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -98,10 +99,17 @@ def count_second_answers(journal: Journal) -> int:
 
 
 def _show_files(view: DemoView, folder: Folder) -> None:
-    splits = sorted([path.name for path in folder.path.glob("*.*.jsonl")])
-    view.result("files", f"{folder.rows} and {', '.join(splits)}")
-    view.result("card", str(folder.card))
-    view.result("report", f"{folder.report}, to be opened in a browser")
+    counts: Counter[str] = Counter()
+    for path in folder.path.glob("*.*.jsonl"):
+        _, name, _ = path.name.split(".")
+        counts[name] += path.read_bytes().count(b"\n")
+    shown = " · ".join([f"{name} {write_count(count, 'row')}" for name, count in sorted(counts.items())])
+    view.result("formats", f"{shown}; {folder.rows} has all of them")
+    if min(counts.values(), default=0) < max(counts.values(), default=0):
+        view.more(
+            "a format leaves out the rows that it cannot express, such as calls that are not JSON", "dim"
+        )
+    view.result("report", f"{folder.report}, for a browser; the dataset card is {folder.card}")
 
 
 def show_next(view: DemoView, config: Path, folder: Folder) -> None:

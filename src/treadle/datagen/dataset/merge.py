@@ -51,8 +51,10 @@ class _Known(Struct):
     ids: set[str] = field(default_factory=set)
 
 
-def merge(paths: Sequence[Path], out: Path) -> Merged:
+def merge(paths: Sequence[Path], out: Path, *, is_forced: bool = False) -> Merged:
     """Write the rows of several datasets, which are folders or files, to the new folder `out`.
+
+    If `is_forced`, a dataset that was merged in `out` before is replaced.
 
     The first of several equal rows is kept. A row keeps its origin: the name of its dataset, its run, its topic and
     all else but its id, which is changed if an earlier row has it.
@@ -61,8 +63,12 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
     """
     for path in paths:
         find_rows(path)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"the folder {str(out)!r} exists and is not empty; give a new folder")
+    was_merged = Folder(out).sources.exists() and not Folder(out).journal.exists()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (is_forced and was_merged):
+        advice = "; --force replaces it" if was_merged else ""
+        raise ConfigError(f"the folder {str(out)!r} exists and is not empty; give a new folder{advice}")
+    if any(path.resolve() in (out.resolve(), Folder(out).rows.resolve()) for path in paths):
+        raise ConfigError(f"{str(out)!r} is one of the datasets to merge; give another folder")
     out.mkdir(parents=True, exist_ok=True)
     sources = [Source(path.name or str(path)) for path in paths]
     known = _Known()

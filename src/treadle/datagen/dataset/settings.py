@@ -2,22 +2,20 @@
 
 from pathlib import Path
 
-import yaml
-
 from treadle.datagen.config.load import load_config
 from treadle.datagen.config.model import Config
+from treadle.datagen.config.starter import dump
 from treadle.datagen.dataset.folder import Folder
 from treadle.export.whole import write_whole
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write the configuration, with all of its settings. Keys of models are not part of a configuration.
+    """Write the configuration, without what is as it is by default: not every setting may be given with others.
+    Keys of models are not part of a configuration.
 
     Raises: `ConfigError` if no file can be made.
     """
-    raw = config.model_dump(mode="json", exclude_none=True)
-    text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
-    write_whole(text.rstrip("\n").encode().split(b"\n"), Folder(folder).config)
+    write_whole(dump(config).rstrip("\n").encode().split(b"\n"), Folder(folder).config)
 
 
 def read_config(folder: Path) -> Config | None:

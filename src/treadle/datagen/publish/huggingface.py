@@ -25,6 +25,8 @@ def publish(upload: Upload, *, is_update: bool = False) -> str:
     errors = require("huggingface_hub.errors", "hub")
     if hub.get_token() is None:
         raise ConfigError("there is no token for the Hugging Face Hub; set HF_TOKEN, or run: hf auth login")
+    # The caller shows that something happens; bars would be mixed up with that.
+    require("huggingface_hub.utils", "hub").disable_progress_bars()
     api = hub.HfApi(library_name="treadle")
     target = upload.target
     is_new = False

@@ -1,4 +1,4 @@
-"""The search for duplicates over a whole dataset, on tables in the ledger's database.
+"""The search for duplicates over a whole dataset, on a table in the ledger's database.
 
 Two rows are duplicates if the users say the same words, or if they ask for the same with other numbers and
 names, in other order or with a few words more, and the agents use the tools in a similar way. The same way of
@@ -9,15 +9,16 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 from msgspec import Struct
 from pydantic import Field
 
 from treadle.core.types import Message
+from treadle.datagen.quality.bands import KEY_BITS, BandTable, make_entry
 from treadle.datagen.quality.protocol import Settings, Verdict
-from treadle.datagen.quality.signatures import BANDS, MIN_BANDS, Signature, hash_text, make_signature
+from treadle.datagen.quality.signatures import MIN_BANDS, Signature, hash_text, make_signature
 from treadle.datagen.quality.transcripts import exchanges, user_words
 from treadle.export.rows import Row
 
@@ -33,18 +34,11 @@ _MAX_COMPARED = 96
 _BATCH = 16
 """How many rows are read at a time."""
 _HASH_BYTES = 4
-_CACHE_KIB = 32 * 1024
-"""How much of the tables SQLite keeps in memory. 100,000 rows have 45 MB, and are read and written all over."""
-_FIND = f"SELECT number FROM dup_keys WHERE key = ? LIMIT {_MAX_IN_BAND}"
-_FIND_BANDS = " UNION ALL ".join([f"SELECT * FROM ({_FIND})"] * BANDS)
-_READ_ONE = "SELECT row_id, words, shape FROM dup_rows WHERE number = ?"
-_READ = f"SELECT row_id, words, shape FROM dup_rows WHERE number IN ({', '.join('?' * _BATCH)})"
-
+_COLUMNS = "row_id, exact, words, shape"
+_READ = f"SELECT {_COLUMNS} FROM dup_rows WHERE number IN ({', '.join('?' * _BATCH)})"
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS dup_rows"
-    " (number INTEGER PRIMARY KEY, row_id TEXT NOT NULL UNIQUE, words BLOB NOT NULL, shape BLOB NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS dup_keys"
-    " (key INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (key, number)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS dup_rows (number INTEGER PRIMARY KEY, row_id TEXT NOT NULL UNIQUE,"
+    " exact INTEGER NOT NULL, words BLOB NOT NULL, shape BLOB NOT NULL, keys BLOB NOT NULL)"
 )
 
 
@@ -64,6 +58,10 @@ class DuplicateSettings(Settings):
     """Requests with fewer words than this, without names and numbers, are only compared exactly."""
 
 
+_Stored: TypeAlias = tuple[str, int, bytes, bytes]
+"""The id, the hash of the text, the words and the shape of a row."""
+
+
 class _Print(Struct, frozen=True):
     """What is stored about a row."""
 
@@ -75,7 +73,9 @@ class _Print(Struct, frozen=True):
 class DuplicateIndex:
     """The rows so far, and the search for one that a new row repeats.
 
-    The index is on disk, in tables whose names begin with `dup_`. The caller begins and ends the transactions.
+    The rows are in a table of the caller's database, who begins and ends the transactions. Only their keys are in
+    memory, about 200 bytes for each row. A key whose row was rolled back or removed does no harm, because each row
+    that a key leads to is read and compared. One database must have only one index at a time.
     """
 
     def __init__(self, connection: "sqlite3.Connection", settings: DuplicateSettings | None = None) -> None:
@@ -83,9 +83,9 @@ class DuplicateIndex:
         self._settings = settings or DuplicateSettings()
         self._last: tuple[tuple[Message, ...], _Print] | None = None
         """The messages of the row that was found last, which is usually added next."""
-        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        for statement in _SCHEMA:
-            connection.execute(statement)
+        self._table: BandTable | None = None
+        """The keys; `None` until they are needed."""
+        connection.execute(_SCHEMA)
 
     def count(self) -> int:
         """Return the number of rows in the index."""
@@ -119,9 +119,10 @@ class DuplicateIndex:
     def _find(self, mine: _Print) -> tuple[str, float, bool] | None:
         """Return the id of a row that is the same or nearly the same, the similarity, and whether it is the
         same."""
-        for number in self._numbers(_FIND, [mine.signature.exact])[:1]:
-            return next(self._read([number]))[0], 1.0, True
-        for row_id, words, shape in self._candidates(mine.signature):
+        for row_id, exact, _, _ in self._read(self._bands.find(_shorten(mine.signature.exact), _MAX_IN_BAND)):
+            if exact == mine.signature.exact:
+                return row_id, 1.0, True
+        for row_id, _, words, shape in self._candidates(mine.signature):
             similarity = self._compare(mine, words, shape)
             if similarity is not None:
                 return row_id, similarity, False
@@ -129,22 +130,33 @@ class DuplicateIndex:
 
     def _add(self, row_id: str, mine: _Print) -> None:
         self.remove(row_id)
-        made = self._connection.execute(
-            "INSERT INTO dup_rows (row_id, words, shape) VALUES (?, ?, ?)",
-            (row_id, _pack(mine.signature.words), _pack(mine.shape or ())),
-        )
-        keys = dict.fromkeys((mine.signature.exact, *mine.signature.keys))
-        self._connection.executemany(
-            "INSERT INTO dup_keys (key, number) VALUES (?, ?)", [(key, made.lastrowid) for key in keys]
+        (number,) = self._connection.execute("SELECT coalesce(max(number), 0) + 1 FROM dup_rows").fetchone()
+        signature = mine.signature
+        keys = dict.fromkeys(map(_shorten, (signature.exact, *signature.keys)))
+        entries = array("Q", [make_entry(key, number) for key in keys])
+        self._bands.add(entries)
+        self._connection.execute(
+            "INSERT INTO dup_rows (number, row_id, exact, words, shape, keys) VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                number,
+                row_id,
+                signature.exact,
+                _pack(signature.words),
+                _pack(mine.shape or ()),
+                entries.tobytes(),
+            ),
         )
 
     def remove(self, row_id: str) -> None:
         """Remove a row, if the index has it."""
-        found = self._connection.execute("SELECT number FROM dup_rows WHERE row_id = ?", (row_id,)).fetchone()
-        if found is not None:
-            # Rows are rarely removed, so the keys need no index by number.
-            self._connection.execute("DELETE FROM dup_keys WHERE number = ?", found)
-            self._connection.execute("DELETE FROM dup_rows WHERE number = ?", found)
+        self._connection.execute("DELETE FROM dup_rows WHERE row_id = ?", (row_id,))
+
+    @property
+    def _bands(self) -> BandTable:
+        if self._table is None:
+            stored = self._connection.execute("SELECT keys FROM dup_rows")
+            self._table = BandTable(entry for (keys,) in stored for entry in array("Q", keys))
+        return self._table
 
     def _print(self, row: Row) -> _Print:
         if self._last is None or self._last[0] is not row.messages:
@@ -152,29 +164,26 @@ class DuplicateIndex:
             self._last = row.messages, _Print(signature, tool_shape(row))
         return self._last[1]
 
-    def _candidates(self, signature: Signature) -> Iterator[tuple[str, bytes, bytes]]:
+    def _candidates(self, signature: Signature) -> Iterator[_Stored]:
         """Yield what is stored about the rows that share enough bands, those that share the most first."""
         if not signature.keys:
             return
-        same = self._numbers(_FIND, signature.keys[:1])
+        find = self._bands.find
+        same = find(_shorten(signature.keys[0]), _MAX_IN_BAND)
         yield from self._read(same)
         if len(same) == _MAX_IN_BAND:
             return
-        counts = Counter(self._numbers(_FIND_BANDS, signature.keys[1:]))
+        counts: Counter[int] = Counter()
+        for key in signature.keys[1:]:
+            counts.update(find(_shorten(key), _MAX_IN_BAND))
         for number in same:
             del counts[number]
-        ranked = [number for number, bands in counts.most_common(_MAX_COMPARED) if bands >= MIN_BANDS]
-        for start in range(0, len(ranked), _BATCH):
-            yield from self._read(ranked[start : start + _BATCH])
+        yield from self._read([it for it, bands in counts.most_common(_MAX_COMPARED) if bands >= MIN_BANDS])
 
-    def _numbers(self, query: str, keys: Sequence[int]) -> list[int]:
-        return [number for (number,) in self._connection.execute(query, keys)]
-
-    def _read(self, numbers: Sequence[int]) -> Iterator[tuple[str, bytes, bytes]]:
+    def _read(self, numbers: Sequence[int]) -> Iterator[_Stored]:
         for start in range(0, len(numbers), _BATCH):
             batch = numbers[start : start + _BATCH]
-            padded = [*batch, *[-1] * (_BATCH - len(batch))] if len(batch) > 1 else batch
-            yield from self._connection.execute(_READ if len(padded) > 1 else _READ_ONE, padded)
+            yield from self._connection.execute(_READ, [*batch, *[-1] * (_BATCH - len(batch))])
 
     def _compare(self, mine: _Print, words: bytes, shape: bytes) -> float | None:
         """Return how similar the words are, or `None` if the rows are not duplicates."""
@@ -205,6 +214,10 @@ def tool_shape(row: Row) -> frozenset[int]:
         calls.append(f"{item.call.name}({keys}){'!' if item.result.is_error else ''}")
     pairs = [f"{one}>{two}" for one, two in pairwise(calls) if one != two]
     return frozenset([hash_text(item) & 0xFFFFFFFF for item in (*calls, *pairs)])
+
+
+def _shorten(key: int) -> int:
+    return key & ((1 << KEY_BITS) - 1)
 
 
 def _overlap(one: frozenset[int], other: frozenset[int]) -> float:

@@ -5,28 +5,29 @@ It tells scripts that one language uses, and among the languages with Latin and 
 only by a few words); it then returns `None` in place of a guess.
 """
 
+import re
 import unicodedata
 from collections import Counter
 from functools import lru_cache
 
-from treadle.datagen.quality.transcripts import WORD
-
+_SPOKEN = re.compile(r"(?<![\w./\\-])[^\W\d_]+(?:['’][^\W\d_]+)*(?![\w/\\]|[.-]\w)")
+"""A word that is not a part of a path or an identifier."""
 _MIN_WORDS = 3
-"""How many frequent words of a language a text must have."""
+"""How many different frequent words of a language a text must have."""
 _MIN_LEAD = 1.4
-"""How many times more frequent words of the best language than of the second a text must have."""
+"""How many times more of the frequent words of the best language than of the second a text must have."""
 
 _WORDS = {
-    "en": "the and of to is in that it for with are was this on be as by from you not have or at which an will has "
-    "please what how my all can need there when into do we they your",
-    "de": "der die das und ist nicht mit den von zu ein eine für auf dem im sich auch es wird sind als wie bei "
+    "en": "i a the and of to is in that it for with are was this on be as by from you not have or at which an will "
+    "has please what how my all can need there when into do we they your",
+    "de": "in der die das und ist nicht mit den von zu ein eine für auf dem im sich auch es wird sind als wie bei "
     "oder aus nach alle bitte ich sie haben kann einen dass wurde",
     "fr": "le la les des et est une un dans pour que qui sur pas avec du au ce sont par plus vous nous je mais ou "
     "cette aux être fichier tous s'il il elle ont été",
     "es": "el la los las de y es en que un una para con por no del se al lo su más como está este pero son todos "
     "archivo hay fue muy también favor",
     "it": "il la di e che è un una per non con del della i le gli sono da nel alla si più come anche questo dei ma "
-    "tutti nella ha file favore",
+    "tutti nella ha favore",
     "pt": "o a os as de e que é um uma para com não em do da no na por se mais como dos das ao foi são está todos "
     "você também arquivo favor",
     "nl": "de het een en van is dat niet in op te voor met zijn die er aan ook als bij naar om alle dit wordt maar "
@@ -70,12 +71,17 @@ _SCRIPTS = {
 _MIN_SHARE = 0.3
 """The share of a script among the letters from which on it decides. Names in Latin letters are common."""
 
+GERMAN = WORDS["de"] - WORDS["en"]
+"""Frequent words of German, in which all nouns are capitalised. A text with two of them is German."""
+
 LANGUAGES = frozenset([*WORDS, *_SCRIPTS.values()])
 """The codes of the languages that can be told."""
 
 
 def detect_language(text: str) -> str | None:
     """Return the ISO 639-1 code of the language of a text, or `None` if it cannot be told."""
+    if text.isascii():
+        return _detect_by_words(text)
     letters: Counter[str] = Counter([_script(char) for char in text[:5000] if char.isalpha()])
     total = sum(letters.values())
     found: Counter[str] = Counter()
@@ -90,10 +96,8 @@ def detect_language(text: str) -> str | None:
 
 
 def _detect_by_words(text: str) -> str | None:
-    words = [item.casefold() for item in WORD.findall(text)]
-    counts = sorted(
-        ((sum([word in known for word in words]), name) for name, known in WORDS.items()), reverse=True
-    )
+    words = {word.casefold() for word in _SPOKEN.findall(text)}
+    counts = sorted([(len(words & known), name) for name, known in WORDS.items()], reverse=True)
     (best, name), (second, _) = counts[0], counts[1]
     return name if best >= _MIN_WORDS and best >= second * _MIN_LEAD else None
 

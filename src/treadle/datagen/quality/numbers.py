@@ -11,6 +11,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 
 import msgspec
 from msgspec import Struct
@@ -33,7 +34,8 @@ _MAX_PAIRED = 10
 _UNITS = (1000.0, 0.001, 100.0, 0.01, 60.0, 1 / 60)
 """The factors between units that people convert: milliseconds, metres, cents, per cent, minutes."""
 _MAX_COUNT = 50
-"""Whole numbers up to this one can be counts of what was seen, whatever was counted."""
+"""Whole numbers up to this one can be counts of what was seen, whatever was counted. Lines, words and characters
+are counted."""
 
 Groups = dict[tuple[str, ...], list[float]]
 
@@ -99,13 +101,18 @@ class Derived:
 
     def _derive(self) -> set[float]:
         groups: Groups = defaultdict(list)
+        sizes: list[tuple[int, ...]] = []
         for number, source in enumerate(self._sources):
             lines = [line for line in _lay_out(source.text).splitlines() if line.strip()]
             self._line_count += len(lines)
-            self._counts.update((len(lines), len(lines) - 1))
+            sizes.append((len(lines), len(lines) - 1, len(source.text.split()), len(source.text)))
             if self._line_count > _MAX_LINES:
                 return set()
             _group(lines, str(number), source.folder, groups)
+        for counts in zip(*sizes, strict=True):
+            self._counts.update((*counts, sum(counts)))
+        if len(sizes) <= _MAX_TOTALS:
+            self._counts.update([one[0] + two[0] for one, two in combinations(sizes, 2)])
         times = {seconds for source in self._sources for seconds in _find_times(source.text)}
         return _aggregate(groups) | set(_solve_equations(self._work)) | set(_spans(times))
 

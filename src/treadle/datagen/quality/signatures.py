@@ -12,7 +12,7 @@ from hashlib import blake2b, shake_128
 
 from msgspec import Struct
 
-from treadle.datagen.quality.languages import WORDS
+from treadle.datagen.quality.languages import GERMAN
 
 BANDS = 20
 ROWS = 7
@@ -34,8 +34,6 @@ _NO_SPACES = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]
 _MAX_NAME_SHARE = 0.6
 """If more of at least `_MIN_TITLE` words are capitalised, as in titles, capitals do not mark names."""
 _MIN_TITLE = 6
-_GERMAN = WORDS["de"] - WORDS["en"]
-"""Frequent words of German, in which all nouns are capitalised."""
 
 _SILENT_WORDS = (
     "a an the this that these those it its i me my we us our you your he she they them their his her one ones "
@@ -56,7 +54,7 @@ _VERB_WORDS = (
     "summarise summarize take tell total translate transfer update upload use verify write in on for from with"
 )
 _VERBS = frozenset(_VERB_WORDS.split())
-"""Words that begin requests before a name. Other words before a name at the beginning count as a first name."""
+"""Words that begin requests before a name. Others before a name at the beginning are taken for a first name."""
 
 
 class Signature(Struct, frozen=True):
@@ -84,7 +82,7 @@ def content_words(text: str) -> frozenset[str]:
     words = [token for kind, token in tokens if kind == "word"]
     share = sum([word[0].isupper() for word in words]) / (len(words) or 1)
     is_title = len(words) >= _MIN_TITLE and share > _MAX_NAME_SHARE
-    has_names = not is_title and len(_GERMAN.intersection(words)) < 2
+    has_names = not is_title and len(GERMAN.intersection(words)) < 2
     found: set[str] = set()
     is_start = True
     for position, (kind, token) in enumerate(tokens):

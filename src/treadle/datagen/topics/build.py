@@ -1,10 +1,12 @@
 """The construction of topics: one window over all topics to expand, without a barrier between levels.
 
-The same answers of the model give the same graph, whatever the order in which they come. A request depends only on
-the topics above and beside its topic and, if it asks for what is missing after merging, on what has been settled.
-What is merged with what is decided in a fixed order: level by level and, within one, by the position of the parent
-and of the topic. A topic is expanded before that is decided, unless it already looks like a duplicate, so that
-no topic waits for another branch. If it is merged later, what was made for it is left out.
+The same answers of the model give the same graph, whatever the order in which they come. For that, a request
+depends only on the topics above and beside its topic and, if it asks for subtopics in place of merged ones, on
+levels that are settled. Duplicates are settled in a fixed order: level by level, and within a level by the position
+of the parent and of the topic.
+
+A topic is expanded before its level is settled, so that it does not wait for other branches, unless it looks like a
+duplicate already. If it is merged later, what was made for it is left out.
 """
 
 import asyncio

@@ -26,14 +26,14 @@ class Notes:
         self._counts: dict[str, tuple[int, str]] = {}
 
     def add(self, text: str, where: str = "") -> None:
-        """Count a case of `text`, which follows the number."""
+        """Count a case of `text`."""
         count, first = self._counts.get(text, (0, where))
         self._counts[text] = (count + 1, first)
 
     def written(self) -> tuple[str, ...]:
         """Return the remarks as sentences."""
         return tuple(
-            f"{count:,} {text}{f' (first: {first})' if first else ''}"
+            f"{text}: {count:,}{f', first at {first}' if first else ''}"
             for text, (count, first) in self._counts.items()
         )
 
@@ -98,13 +98,13 @@ def parse_tree(data: bytes, origin: str) -> tuple[TopicGraph, tuple[str, ...]]:
             parent, key = tree.add(path[:place]), topic_id(path[: place + 1])
             parent.missing += key not in made_up
             made_up.add(key)
-            notes.add("paths with topics that DeepFabric made up when its model failed are left out", where)
+            notes.add("left out, paths with topics that DeepFabric made up when its model failed", where)
             continue
         topic = tree.add(path)
         if failed is not None:
             failures.append((topic, failed))
         elif topic.topic_id in leaves:
-            notes.add("paths occur again and are left out", where)
+            notes.add("left out, repeated paths", where)
         else:
             leaves.add(topic.topic_id)
     if tree is None:
@@ -112,7 +112,10 @@ def parse_tree(data: bytes, origin: str) -> tuple[TopicGraph, tuple[str, ...]]:
     _mark_failures(tree, failures)
     for topic in tree.topics.values():
         if topic.topic_id in leaves and topic.children:
-            notes.add("paths go on in longer ones, so that their topics are no leaves", repr(topic.text)[:80])
+            notes.add(
+                "paths of leaves that go on in other paths, so that their topics are no leaves",
+                f"{topic.text!r:.80}",
+            )
     return TopicGraph(root_id=tree.root.topic_id, topics=tree.topics), notes.written()
 
 
@@ -141,10 +144,10 @@ def _read_path(
     if not all(path):
         raise ConfigError(f"{where}: the path {given!r:.80} has an empty topic")
     if list(path) != given:
-        notes.add("paths have control characters or blanks, which were removed", where)
+        notes.add("paths from which control characters or blanks were removed", where)
     known = {"path"} if failed is None else {"failed_generation"}
     for key in entry.keys() - known:
-        notes.add(f"lines have the key {key!r:.40}, which is left out", where)
+        notes.add(f"left out, the key {key!r:.40} of lines", where)
     return path, failed
 
 
@@ -185,9 +188,9 @@ def write_tree(graph: TopicGraph) -> tuple[bytes, tuple[str, ...]]:
             lines.append({"path": topic.path})
     links = graph.count_links()
     losses = [
-        *([f"{links:,} cross-links"] if links else []),
-        *([f"{lost:,} entries of metadata"] if lost else []),
-        *([f"the number of missing subtopics of {missing:,} topics"] if missing else []),
+        *([f"cross-links ({links:,})"] if links else []),
+        *([f"entries of metadata ({lost:,})"] if lost else []),
+        *([f"numbers of missing subtopics ({missing:,})"] if missing else []),
         *(["how the topics were built"] if graph.origin is not None else []),
     ]
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), tuple(losses)
@@ -211,7 +214,7 @@ def parse_graph(document: dict[str, Json], data: bytes, origin: str) -> tuple[To
         for child in nodes.below(key):
             path = (*kept[key].path, nodes.texts[child])
             if topic_id(path) in tree.topics:
-                notes.add("nodes have the same topic and parent as others and are merged with them")
+                notes.add("merged, nodes with the same topic and parent")
             kept[child] = tree.add(path)
         stack.extend(reversed(nodes.below(key)))
     for key, topic in kept.items():
@@ -227,9 +230,9 @@ def parse_graph(document: dict[str, Json], data: bytes, origin: str) -> tuple[To
                 continue
             parent_id = kept[parent].topic_id
             if parent_id not in topic.parents and not graph.link(parent_id, topic.topic_id):
-                notes.add("edges that close a cycle are left out")
+                notes.add("left out, edges that close a cycle")
     for _ in range(len(nodes.texts) - len(kept)):
-        notes.add("nodes that the root does not lead to are left out")
+        notes.add("left out, nodes that the root does not lead to")
     return graph, notes.written()
 
 
@@ -242,7 +245,7 @@ class _Nodes:
         self.parents: dict[str, list[str]] = {}
         self._children: dict[str, list[str]] = {}
         for key in document.keys() - {"nodes", "root_id"}:
-            notes.add(f"documents have the key {key!r:.40}, which is left out")
+            notes.add(f"left out, the key {key!r:.40} of the document")
         raw = document["nodes"]
         if not isinstance(raw, dict) or not raw:
             raise ConfigError(f"{origin}: 'nodes' is {raw!r:.80}; it must be an object of nodes by id")
@@ -272,9 +275,9 @@ class _Nodes:
                 f"{where}: 'metadata' of node {key!r:.40} is {metadata!r:.80}; it must be an object"
             )
         if clean_topic(text) != text:
-            notes.add("topics have control characters or blanks, which were removed", where)
+            notes.add("topics from which control characters or blanks were removed", where)
         for name in node.keys() - {"id", "topic", "children", "parents", "metadata"}:
-            notes.add(f"nodes have the key {name!r:.40}, which is left out", where)
+            notes.add(f"left out, the key {name!r:.40} of nodes", where)
         self.texts[key] = clean_topic(text)
         self.metadata[key] = metadata
         self._children[key] = [str(item) for item in node.get("children", [])]
@@ -287,9 +290,9 @@ class _Nodes:
         self.parents = {key: [] for key in self.texts}
         for parent, child in dict.fromkeys(edges):
             if parent not in self.texts or child not in self.texts:
-                notes.add("edges lead to nodes that do not exist and are left out")
+                notes.add("left out, edges to nodes that do not exist")
             elif parent == child:
-                notes.add("edges lead from a node to itself and are left out")
+                notes.add("left out, edges from a node to itself")
             else:
                 self.parents[child].append(parent)
 

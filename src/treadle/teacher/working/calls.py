@@ -9,7 +9,7 @@ what it is told, and then what must be meant.
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -38,6 +38,7 @@ THEN = (
 )
 _NAME = re.compile(r"(?<![\w$.\"-])([A-Za-z_$][\w$.-]*) = ")
 _MAX_SHOWN_CHARS = 300
+_MAX_SHOWN_VALUES = 12
 
 
 class Wish(Struct, frozen=True):
@@ -127,10 +128,33 @@ def work_on(wishes: Wishes, tools: Sequence[ToolSpec]) -> Work:
 
 def _report(call: Call, result: str) -> str:
     text = result.strip()
-    shown = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+    shown = _summarize(text) or (text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…")
     if isinstance(result, Failure):
         return f"{call.name} failed: {shown}"
-    return f"{call.name} returned: {shown or '(nothing)'}"
+    return f"{call.name} says: {shown or '(nothing)'}"
+
+
+def _summarize(text: str) -> str:
+    """Return the names and values of a JSON object in one line; empty for any other text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return ""
+    if not isinstance(value, dict):
+        return ""
+    parts = [f"{name} {shown}".strip() for name, shown in _leaves("", value)]
+    return "; ".join(parts[:_MAX_SHOWN_VALUES]) + ("; and more" if len(parts) > _MAX_SHOWN_VALUES else "")
+
+
+def _leaves(name: str, value: Json) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(f"{name} {key}".strip(), item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(name, item)
+    else:
+        yield name, value if isinstance(value, str) else json.dumps(value)
 
 
 def _correct(wish: Wish, tools: Sequence[ToolSpec]) -> Wish:

@@ -28,6 +28,8 @@ from treadle.teacher.writers.wishes import draw_wishes
 
 MAX_FILE_BYTES = 50_000
 """The size up to which files are read; a tool cuts the results of larger ones."""
+MAX_SHORT_BYTES = 1_500
+"""The size up to which lines are counted."""
 _TASK_TOOLS = {"read_file", "write_file", "list_files", "delete_file", "edit_file", "search_files"}
 _TASK_CALLS = 20
 """How many calls a task may need."""
@@ -106,20 +108,22 @@ def _read(facts: Facts, tries: int) -> _Scene:
     kind = text_of(facts, "kind")
     key = [str(number_of(facts, "seed", 0)), str(tries), kind, *topic, *texts_of(facts, "feedback")]
     heads: dict[str, str] = {}
-    others: set[str] = set()
+    others, short = set[str](), set[str]()
     for item in objects_of(facts, "files"):
         path, head = text_of(item, "path"), text_of(item, "head")
-        is_read = head.strip() and number_of(item, "size_bytes", 0) <= MAX_FILE_BYTES
-        if is_read:
-            heads[path] = head
-        else:
+        size_bytes = number_of(item, "size_bytes", 0)
+        if not head.strip() or size_bytes > MAX_FILE_BYTES:
             others.add(path)
+            continue
+        heads[path] = head
+        if size_bytes <= MAX_SHORT_BYTES:
+            short.add(path)
     tools = [
         ToolSpec(text_of(item, "name"), text_of(item, "description"), object_of(item, "parameters"))
         for item in objects_of(facts, "tools")
     ]
     task = text_of(object_of(facts, "task"), "input")
-    shelf = Shelf(heads, frozenset(others))
+    shelf = Shelf(heads, frozenset(others), frozenset(short))
     draw = Draw(f"scenario/{'/'.join(key)}")
     return _Scene(kind, tuple(topic), tuple(tools), shelf, task, object_of(facts, "limits"), draw)
 
@@ -218,7 +222,7 @@ def _follow_ups(scene: _Scene, draft: Draft, count: int) -> list[str]:
         for path in scene.shelf.heads
         if path not in draft.used and path not in scene.task and "/" not in path
     ]
-    shelf = Shelf({path: scene.shelf.heads[path] for path in readable})
+    shelf = Shelf({path: scene.shelf.heads[path] for path in readable}, short=scene.shelf.short)
     errands = [errand for errand in ERRANDS if errand.needs == ("read",) and "single" in errand.kinds]
     for _ in range(20 * max(0, count)):
         if scene.kind not in _QUIET and readable and Kit(scene.tools).can("read") and scene.draw.chance(0.7):

@@ -16,6 +16,8 @@ from treadle.tools.schema.validation import ArgumentChecker
 
 _MAX_TRIES = 8
 _WORDS: Mapping[str, Sequence[str]] = {
+    "time_?zone|^tz$": ("Europe/Oslo", "Asia/Tokyo", "America/New_York", "Africa/Cairo", "Australia/Sydney"),
+    "^time$|_time$": ("08:15", "09:30", "12:00", "14:45", "18:20"),
     "city|town|place|location|destination|origin": CITIES,
     "company|customer|supplier|vendor|organi[sz]ation": COMPANIES,
     "product|item|article|sku": PRODUCTS,

@@ -39,8 +39,7 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
             return self.accept(f"the planned kind is {candidate.spec.kind.value!r}")
         task, messages = load_task(reference), candidate.row.messages
         ends = answers(messages)
-        run = await asyncio.to_thread(Run.load, candidate.run_id, candidate.journal)
-        files = await asyncio.to_thread(lambda: run.files)
+        files = await asyncio.to_thread(lambda: Run.load(candidate.run_id, candidate.journal).files)
         grade = task.check(messages[ends[-1]].content if ends else "", files)
         if grade.reward < self.settings.min_grade:
             return self.reject(

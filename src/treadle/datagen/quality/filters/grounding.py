@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from treadle.core.types import Json, Message, Role
-from treadle.datagen.quality.languages import WORDS, detect_language
+from treadle.datagen.quality.languages import GERMAN, WORDS
 from treadle.datagen.quality.numbers import NUMBER, Derived, Source, find_numbers, read_number
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
 from treadle.datagen.quality.transcripts import answers, quote
@@ -105,7 +105,8 @@ def _names(text: str) -> Iterator[str]:
         yield from (word for word in _WORD.findall(line) if word.casefold() not in _COMMON)
     words = list(_WORD.finditer(text))
     capitals = [item[0] for item in words if item[0][0].isupper()]
-    if len(capitals) > _MAX_CAPITALS * len(words) + 4 or detect_language(text) == "de":
+    is_german = len(GERMAN.intersection([item[0] for item in words])) >= 2
+    if len(capitals) > _MAX_CAPITALS * len(words) + 4 or is_german:
         return  # titles, or a language in which all nouns have capitals
     for item in words:
         word = item[0]

@@ -1,13 +1,14 @@
 """The filter of useless calls: repetitions, and calls whose results nothing depends on."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Annotated
 
 import msgspec
 from pydantic import Field
 
-from treadle.core.types import Effect
+from treadle.core.types import Effect, Message
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
 from treadle.datagen.quality.transcripts import Exchange, exchanges
 from treadle.export.rows import Row
@@ -45,7 +46,7 @@ class UselessCallFilter(BuiltinFilter[UselessCallSettings]):
                 "could have changed it",
                 repeats=len(repeats),
             )
-        unused = [item.call.name for item in items if _is_unused(candidate.row, item)]
+        unused = list(_find_unused(candidate.row, items))
         if settings.max_unused is not None and len(unused) > settings.max_unused:
             return self.reject(f"the results of {len(unused)} calls are not used: {', '.join(unused[:3])}")
         return self.accept(unused=len(unused))
@@ -77,29 +78,24 @@ def _normalize(arguments: str) -> bytes:
         return arguments.encode()
 
 
-def _is_unused(row: Row, item: Exchange) -> bool:
-    """Return whether a look brought words that occur neither before nor after it."""
+def _find_unused(row: Row, items: Sequence[Exchange]) -> Iterator[str]:
+    """Yield the tool of each look that brought words, none of which occurs after it and not before it."""
     effects = {tool.name: tool.effect for tool in row.tools}
-    if item.result.is_error or effects.get(item.call.name) is not Effect.PURE:
-        return False
-    before = set().union(*[_tokens(text) for text in _texts(row, 0, item.result_index)])
-    brought = _tokens(item.result.content) - before
-    later = set().union(*[_tokens(text) for text in _texts(row, item.result_index + 1, len(row.messages))])
-    return bool(brought) and not brought & later
+    written = [set[str]() if item.call_id is not None else _tokens(_written(item)) for item in row.messages]
+    before = [set[str](), *accumulate(written, set.union)]
+    after = [*accumulate(reversed(written), set.union)][::-1]
+    for item in items:
+        if item.result.is_error or effects.get(item.call.name) is not Effect.PURE:
+            continue
+        later = after[item.result_index] - before[item.result_index]
+        brought = _tokens(item.result.content)
+        if brought - before[item.result_index] and not brought & later:
+            yield item.call.name
 
 
-def _texts(row: Row, start: int, end: int) -> list[str]:
-    """Return the texts of messages, without tool results."""
-    return [
-        text
-        for message in row.messages[start:end]
-        if message.call_id is None
-        for text in (
-            message.content,
-            message.reasoning or "",
-            *[call.arguments for call in message.tool_calls],
-        )
-    ]
+def _written(message: Message) -> str:
+    calls = [call.arguments for call in message.tool_calls]
+    return "\n".join([message.content, message.reasoning or "", *calls])
 
 
 def _tokens(text: str) -> set[str]:

@@ -63,7 +63,7 @@ def _copy(values: Mapping[str, str], kit: Kit) -> Work:
     if path is None:
         return text
     yield Step([kit.write(values["copy"], text)], f"Now the same text goes to {values['copy']}.")
-    return f"{values['copy']} is now a copy of {path}."
+    return f"I copied {path} to {values['copy']}."
 
 
 def _rename(values: Mapping[str, str], kit: Kit) -> Work:
@@ -141,7 +141,7 @@ def _draw_copy(shelf: Shelf, draw: Draw) -> dict[str, str] | None:
 
 
 def _draw_note(shelf: Shelf, draw: Draw) -> dict[str, str] | None:
-    found = pick_path(shelf.paths(), draw)
+    found = pick_path(shelf.paths(is_short=True), draw)
     return found and {**found, "copy": free_path(shelf, draw, ".txt")}
 
 

@@ -23,10 +23,13 @@ class Shelf(Struct, frozen=True):
     """The beginnings of the text files: path to text."""
     others: frozenset[str] = frozenset()
     """The paths of all other files."""
+    short: frozenset[str] = frozenset()
+    """The paths of the text files whose lines can be counted by looking at them."""
 
-    def paths(self, *endings: str) -> list[str]:
+    def paths(self, *endings: str, is_short: bool = False) -> list[str]:
         """Return the paths of text files with one of these endings; all of them without any."""
-        return [path for path in self.heads if not endings or path.endswith(endings)]
+        found = [path for path in self.heads if not endings or path.endswith(endings)]
+        return [path for path in found if path in self.short] if is_short else found
 
     def is_free(self, path: str) -> bool:
         """Return whether there is no file at `path`."""

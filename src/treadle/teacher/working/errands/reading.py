@@ -41,6 +41,7 @@ def _errand(
     gapped: Sequence[str] = (),
     draw: Callable[[Shelf, Draw], dict[str, str] | None] | None = None,
     endings: tuple[str, ...] = (),
+    is_short: bool = False,
 ) -> Errand:
     return Errand(
         name=name,
@@ -48,7 +49,7 @@ def _errand(
         needs=("read",),
         prompts=prompts(*wordings),
         gapped=prompts(*gapped),
-        draw=draw or (lambda shelf, draw: pick_path(shelf.paths(*endings), draw)),
+        draw=draw or (lambda shelf, draw: pick_path(shelf.paths(*endings, is_short=is_short), draw)),
         work=_reading(answer),
     )
 
@@ -93,7 +94,7 @@ def _containing(values: Mapping[str, str], path: str, text: str) -> str:
 
 
 def _draw_word(shelf: Shelf, draw: Draw) -> dict[str, str] | None:
-    paths = [path for path in shelf.paths() if words_in(shelf.heads[path])]
+    paths = [path for path in shelf.paths(is_short=True) if words_in(shelf.heads[path])]
     if not paths:
         return None
     path = draw.pick(paths)
@@ -158,6 +159,7 @@ READING: tuple[Errand, ...] = (
             "Please count the lines of the file for me.",
             "I would like to know the number of lines in the file we talked about.",
         ),
+        is_short=True,
     ),
     _errand(
         "first_line",
@@ -234,6 +236,7 @@ READING: tuple[Errand, ...] = (
         ),
         _rows,
         endings=(".csv",),
+        is_short=True,
         gapped=("How many rows does the table have, not counting the header?",),
     ),
     _errand(

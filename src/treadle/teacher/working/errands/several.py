@@ -109,9 +109,9 @@ def _reading_one(
     return work
 
 
-def _draw_files(count: int) -> Callable[[Shelf, Draw], dict[str, str] | None]:
+def _draw_files(count: int, *, is_short: bool = False) -> Callable[[Shelf, Draw], dict[str, str] | None]:
     def draw_files(shelf: Shelf, draw: Draw) -> dict[str, str] | None:
-        paths = draw.sample(shelf.paths(), count)
+        paths = draw.sample(shelf.paths(is_short=is_short), count)
         return dict(zip(_PARTS, paths, strict=False)) if len(paths) == count else None
 
     return draw_files
@@ -148,10 +148,6 @@ def _draw_absent(shelf: Shelf, draw: Draw) -> dict[str, str] | None:
     return {"path": free_path(shelf, draw, ".txt"), "line": draw.pick(LINES)}
 
 
-def _count_first(path: str, text: str) -> str:
-    return f"It is {path}, and it has {count_of(len(text.splitlines()), 'line')}."
-
-
 def _quote_first(path: str, text: str) -> str:
     return f"It is {path}, and it begins with: {one_line((text.splitlines() or [''])[0])}"
 
@@ -166,7 +162,7 @@ SEVERAL: tuple[Errand, ...] = (
             "Compare {path} with {second}: which is longer, counted in lines?",
             "Tell me whether {path} or {second} has the greater number of lines.",
         ),
-        draw=_draw_files(2),
+        draw=_draw_files(2, is_short=True),
         work=_reading_all(_compare),
     ),
     Errand(
@@ -190,7 +186,7 @@ SEVERAL: tuple[Errand, ...] = (
             "Add up the lines of {path} and {second} for me.",
             "If I print {path} and {second}, how many lines is that in total?",
         ),
-        draw=_draw_files(2),
+        draw=_draw_files(2, is_short=True),
         work=_reading_all(_total),
     ),
     Errand(
@@ -281,24 +277,21 @@ SEVERAL: tuple[Errand, ...] = (
         kinds=("chained",),
         needs=("list", "read"),
         prompts=prompts(
-            "Which file comes last in alphabetical order, and how many lines does it have?",
-            "Order the paths of all files from A to Z, take the last one, and count its lines.",
+            "Which file comes last in alphabetical order, and what is its first line?",
+            "Order the paths of all files from A to Z, take the last one, and quote how it begins.",
         ),
         draw=_draw_nothing,
-        work=_reading_one(max, _count_first),
+        work=_reading_one(max, _quote_first),
     ),
     Errand(
         name="longest_path",
         kinds=("chained",),
         needs=("list", "read"),
         prompts=prompts(
-            "Look for the file with the longest path, and tell me how many lines it has.",
+            "Look for the file with the longest path, and tell me which line it begins with.",
             "One of the paths is longer than all others. What does that file begin with, and which one is it?",
         ),
         draw=_draw_nothing,
-        work=_reading_one(
-            lambda paths: max(paths, key=lambda path: (len(path), path)),
-            lambda path, text: f"{_count_first(path, text)} {_quote_first(path, text)}",
-        ),
+        work=_reading_one(lambda paths: max(paths, key=lambda path: (len(path), path)), _quote_first),
     ),
 )
