@@ -46,6 +46,7 @@ BENCHMARKS = {
     "generate": generate.measure_window,
     "row": generate.measure_work,
     "rows": generate.measure_memory,
+    "continue": generate.measure_resume,
     "duplicates": duplicates.measure,
 }
 
