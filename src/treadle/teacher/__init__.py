@@ -1,4 +1,5 @@
-"""The oracle, a model that solves the built-in tasks by acting on what it observes, and its server."""
+"""The built-in models: the oracle, which solves the built-in tasks, the teacher, which plays all roles in the
+generation of a dataset, and their server."""
 
 from treadle.teacher.oracle import OracleModel, oracle_for
 

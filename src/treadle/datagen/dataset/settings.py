@@ -10,8 +10,7 @@ from treadle.export.whole import write_whole
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write the configuration, without what is as it is by default: not every setting may be given with others.
-    Keys of models are not part of a configuration.
+    """Write the configuration, without defaults. Keys of models are not part of a configuration.
 
     Raises: `ConfigError` if no file can be made.
     """

@@ -129,6 +129,7 @@ class Stats(Struct, kw_only=True):
     with_calls: int = 0
     """The number of rows with tool calls. Only these can be verified."""
     verified: int = 0
+    """The number of rows with tool calls that are marked as verified."""
     from_teacher: int = 0
     simulated: int = 0
     """The number of rows with a simulated result."""
@@ -233,7 +234,7 @@ class Stats(Struct, kw_only=True):
         self.output_tokens += sample.output_tokens
         self.cost_usd += sample.cost_usd or 0.0
         self.rows_without_cost += sample.cost_usd is None
-        self.verified += sample.is_verified
+        self.verified += sample.is_verified and any(message.tool_calls for message in row.messages)
         self.from_teacher += sample.is_from_teacher
 
 

@@ -1,7 +1,7 @@
 """The tools of a request, by what they do with files: those of `files`, of DeepFabric, and of MCP servers."""
 
 import difflib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -19,8 +19,8 @@ _NAMES = {
 _PATHS = ("file_path", "path", "filename", "file")
 _CONTENTS = ("content", "contents", "text")
 
-Reading = Generator[Step, list[str], str | None]
-"""The steps that read a file. They return its text, or `None` if there is no such file."""
+Finding = Generator[Step, list[str], tuple[str | None, str]]
+"""The steps that find and read a file. They return its path and text, or `None` and why there is none."""
 
 
 class Kit:
@@ -65,7 +65,7 @@ class Kit:
             raise LookupError(f"no tool can {operation} files")
         return found
 
-    def find_text(self, path: str) -> "Finding":
+    def find_text(self, path: str) -> Finding:
         """Read the file at `path`. If it is missing, look for one with a similar path, and read that.
 
         Returns the path that was read and its text, or `None` and the reason.
@@ -85,9 +85,6 @@ class Kit:
             return None, f"There is no file {path}.{known} Which one do you mean?"
         (text,) = yield Step([self.read(near)], f"{path} is not there, but {near} is; that must be meant.")
         return near, text
-
-
-Finding = Generator[Step, list[str], tuple[str | None, str]]
 
 
 def _find(tools: Sequence[ToolSpec], names: Sequence[str]) -> tuple[str, str, Mapping[str, Json]] | None:
@@ -144,6 +141,3 @@ def _is_text(expected: str, text: str) -> bool:
 
 def _is_absent(path: str, listing: str) -> bool:
     return path not in paths_in(listing)
-
-
-Solve = Callable[[Mapping[str, str], Kit], Generator[Step, list[str], str]]

@@ -140,9 +140,7 @@ def _context(about: str, role: str, style: str, draw: Draw) -> str:
     intent = draw.pick(
         (
             f"I need what follows {purpose}",
-            f"what I ask for is {purpose.removeprefix('so that ').removeprefix('so ')}"
-            if purpose.startswith("for ")
-            else f"I am asking {purpose}",
+            f"it is {purpose}" if purpose.startswith("for ") else f"I am asking {purpose}",
             f"please help me with it {purpose}",
             f"the answer is wanted {purpose}",
         )

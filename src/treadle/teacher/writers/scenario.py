@@ -39,6 +39,8 @@ _FEW_STEPS = 9
 _LONG_TASKS = {"pointer_chase": 14}
 _UNSURE_TASKS = {"pointer_chase", "todo_count"}
 """Families whose tasks may be solved without calls in parallel."""
+_EASY_ERRANDS = 0.6
+"""The share of easy scenarios that ask for something smaller than the task."""
 _QUIET = ("single", "no_tool", "refusal", "")
 """Kinds whose conversations must not have further calls."""
 
@@ -61,6 +63,7 @@ class _Scene(Struct, frozen=True):
     """The facts of a scenario in the forms that drafts are drawn from."""
 
     kind: str
+    difficulty: str
     topic: tuple[str, ...]
     tools: tuple[ToolSpec, ...]
     shelf: Shelf
@@ -125,7 +128,8 @@ def _read(facts: Facts, tries: int) -> _Scene:
     task = text_of(object_of(facts, "task"), "input")
     shelf = Shelf(heads, frozenset(others), frozenset(short))
     draw = Draw(f"scenario/{'/'.join(key)}")
-    return _Scene(kind, tuple(topic), tuple(tools), shelf, task, object_of(facts, "limits"), draw)
+    difficulty = text_of(facts, "difficulty")
+    return _Scene(kind, difficulty, tuple(topic), tuple(tools), shelf, task, object_of(facts, "limits"), draw)
 
 
 def _draft(scene: _Scene, conversation: str) -> Draft:
@@ -165,6 +169,8 @@ def _draft_task(scene: _Scene) -> Draft | None:
         and (number_of(scene.limits, "max_calls", _TASK_CALLS) or _TASK_CALLS) >= _TASK_CALLS
     )
     if not is_possible:
+        return None
+    if scene.difficulty == "easy" and scene.draw.chance(_EASY_ERRANDS):
         return None
     if scene.kind == "parallel" and (habit.batch == 1 or family.name in _UNSURE_TASKS):
         return None

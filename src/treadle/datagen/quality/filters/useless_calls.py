@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import or_
 from typing import Annotated
 
 import msgspec
@@ -81,9 +82,11 @@ def _normalize(arguments: str) -> bytes:
 def _find_unused(row: Row, items: Sequence[Exchange]) -> Iterator[str]:
     """Yield the tool of each look that brought words, none of which occurs after it and not before it."""
     effects = {tool.name: tool.effect for tool in row.tools}
-    written = [set[str]() if item.call_id is not None else _tokens(_written(item)) for item in row.messages]
-    before = [set[str](), *accumulate(written, set.union)]
-    after = [*accumulate(reversed(written), set.union)][::-1]
+    written: list[set[str]] = [
+        set() if item.call_id is not None else _tokens(_written(item)) for item in row.messages
+    ]
+    before = [set[str](), *accumulate(written, or_)]
+    after = [*accumulate(reversed(written), or_)][::-1]
     for item in items:
         if item.result.is_error or effects.get(item.call.name) is not Effect.PURE:
             continue
