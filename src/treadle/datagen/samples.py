@@ -55,6 +55,7 @@ class SampleWork:
         candidate = Candidate(
             row=made.row,
             run_id=made.run_id,
+            events=made.events,
             spec=spec,
             scenario=made.scenario,
             environment=made.environment,

@@ -12,6 +12,7 @@ from treadle.core.errors import ExportError
 from treadle.core.events import (
     VERSION,
     DurableBody,
+    Event,
     InferenceCompleted,
     InferenceStarted,
     RunResumed,
@@ -110,15 +111,15 @@ class Row(Struct, frozen=True):
     lineage: Lineage
 
 
-def load_row(journal: Journal, run_id: str) -> Row:
-    """Return the row of a run.
+def load_row(journal: Journal, run_id: str, events: Sequence[Event] | None = None) -> Row:
+    """Return the row of a run. `events` are all of its events, if they have been read already.
 
     Raises: `RunNotFoundError`; `ExportError` if the run is not finished, failed through no fault of its model, or
     has a transcript that breaks an invariant.
     """
     import treadle
 
-    bodies = [event.body for event in journal.read(run_id)]
+    bodies = [event.body for event in (journal.read(run_id) if events is None else events)]
     state = fold(bodies)
     started = state.started
     if started is None or state.stop_reason is None or state.is_turn_open:

@@ -100,6 +100,7 @@ async def verify_run(
     *,
     trust: bool = False,
     files: SharedFiles | None = None,
+    events: Sequence[e.Event] | None = None,
 ) -> Verification:
     """Make a run's `pure` and `idempotent` calls again, in order, and compare results and files.
 
@@ -107,16 +108,18 @@ async def verify_run(
     calls of other tools are skipped. `ToolSpec.may_differ` says which differences are allowed.
     Calls with simulated results are skipped too. `trust` records that a run which comes from elsewhere is trusted;
     without it, such a run is verified only if its tools work in memory. If the run began with exactly `files`, they
-    are not read from the journal.
+    are not read from the journal. `events` are all events of a run that the caller has driven, and whose trust is
+    not in question; without them, the run is read.
 
     Raises: `RunNotFoundError`; `UntrustedError` that names what the tools of a run from elsewhere would do.
     """
-    is_trusted = await asyncio.to_thread(settle_trust, journal, run_id, trust=trust)
+    is_trusted = events is not None or await asyncio.to_thread(settle_trust, journal, run_id, trust=trust)
     if not is_trusted:
         if demands := await asyncio.to_thread(_demands_of, journal, run_id, tools):
             raise UntrustedError(f"run {run_id!r}", demands)
         tools = ["files"]
-    return await _Verifier(journal, run_id, tools, files, is_trusted=is_trusted).verify()
+    verifier = _Verifier(journal, run_id, tools, files, is_trusted=is_trusted)
+    return await verifier.verify(journal.read(run_id) if events is None else events)
 
 
 def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> tuple[str, ...]:
@@ -218,8 +221,8 @@ class _Verifier:
         self._skips: list[str] = []
         self._differences: list[Difference] = []
 
-    async def verify(self) -> Verification:
-        for event in self._journal.read(self._run_id):
+    async def verify(self, events: Iterable[e.Event]) -> Verification:
+        for event in events:
             if isinstance(event.body, e.SnapshotTaken):
                 self._identify(event.body)
             advance(self._state, event.body)

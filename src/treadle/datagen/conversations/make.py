@@ -1,11 +1,11 @@
 """The making of one sample: a scenario, a conversation, and the row that shows it."""
 
-import asyncio
 from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.events import Event
 from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import Dialogue, hold_dialogue
 from treadle.datagen.conversations.parts import Bill, Failed, failure_of, labels
@@ -35,6 +35,8 @@ class Made(Struct, frozen=True, kw_only=True):
     """`None` if no scenario could be written."""
     row: Row | None = None
     """The row, without the filters that it passed; `None` if there is an error."""
+    events: Sequence[Event] = ()
+    """All events of the run, if there is a row."""
     usage: Usage = Usage()
     """The tokens of all runs of the attempt."""
     cost_usd: float | None = 0.0
@@ -65,6 +67,7 @@ async def make_sample(
     environment = studio.environments.draw(spec) if studio.has_tools else Environment()
     bill = Bill()
     scenario = await _write_scenario(studio, spec, attempt, environment, feedback, bill)
+    events: Sequence[Event] = ()
     row, failed = None, scenario if isinstance(scenario, Failed) else None
     if isinstance(scenario, Scenario):
         if not scenario.is_task:
@@ -84,13 +87,16 @@ async def make_sample(
         )
         failed = await hold_dialogue(studio, dialogue, bill)
         if failed is None:
-            made = await asyncio.to_thread(make_row, studio, dialogue, shown, bill)
+            # What the filters need is read once. It is too little to be worth a thread.
+            events = studio.journal.read(run_id)
+            made = make_row(studio, dialogue, shown, bill, events)
             row, failed = (None, made) if isinstance(made, Failed) else (made, None)
     return Made(
         run_id=run_id,
         environment=environment,
         scenario=scenario if isinstance(scenario, Scenario) else None,
         row=row,
+        events=events,
         usage=bill.usage,
         cost_usd=bill.cost_usd,
         error=None if failed is None else failed.error,

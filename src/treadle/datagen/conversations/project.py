@@ -21,12 +21,14 @@ TEACHERS = ("teacher", "oracle")
 """The names of the models that Treadle brings along, without their provider and their rate of mistakes."""
 
 
-def make_row(studio: Studio, dialogue: Dialogue, shown: str, bill: Bill) -> Row | Failed:
+def make_row(
+    studio: Studio, dialogue: Dialogue, shown: str, bill: Bill, events: Sequence[e.Event]
+) -> Row | Failed:
     """Return the row of a finished dialogue, or what is wrong with it. `shown` is the system message of the row,
-    unless the configuration has another one."""
+    unless the configuration has another one. `events` are those of the run."""
     conversation = studio.config.generation.conversation
     try:
-        row = project(studio.journal, dialogue.run_id, conversation)
+        row = project(studio.journal, dialogue.run_id, conversation, events)
     except ExportError as error:
         return Failed(str(error))
     ran_with = row.messages[0].content if row.messages[0].role is Role.SYSTEM else None
@@ -43,13 +45,17 @@ def make_row(studio: Studio, dialogue: Dialogue, shown: str, bill: Bill) -> Row 
     return Row(messages, row.tools, replace(row.lineage, sample=info))
 
 
-def project(journal: Journal, run_id: str, conversation: Conversation) -> Row:
+def project(
+    journal: Journal, run_id: str, conversation: Conversation, events: Sequence[e.Event] | None = None
+) -> Row:
     """Return what a conversation's run says as a row, with the system message that the agent had.
 
-    Raises: as `load_row` does.
+    `events` are all of the run's events, if they have been read already. Raises: as `load_row` does.
     """
-    row = load_row(journal, run_id)
-    return row if answer_schema(conversation) is None else _show_answers(journal, row, conversation)
+    if events is None:
+        events = journal.read(run_id)
+    row = load_row(journal, run_id, events)
+    return row if answer_schema(conversation) is None else _show_answers(events, row, conversation)
 
 
 def find_missing_thought(messages: Sequence[Message]) -> str | None:
@@ -112,13 +118,13 @@ def _add_earlier(studio: Studio, dialogue: Dialogue, bill: Bill) -> Bill:
     return total
 
 
-def _show_answers(journal: Journal, row: Row, conversation: Conversation) -> Row:
+def _show_answers(events: Sequence[e.Event], row: Row, conversation: Conversation) -> Row:
     """Return a row whose answers are what the configuration asks for.
 
     Answers that did not fit the schema are left out together with the messages that said so. An answer that was
     given through a tool becomes a message, and the tool is left out.
     """
-    bodies = [event.body for event in journal.read(row.lineage.run_id)]
+    bodies = [event.body for event in events]
     tool = next((body.output.tool for body in bodies if isinstance(body, e.RunStarted) and body.output), None)
     told = [
         body.message

@@ -6,6 +6,7 @@ from typing import ClassVar, Generic, TypeVar
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
+from treadle.core.events import Event
 from treadle.core.types import Json
 from treadle.datagen.config.model import Config
 from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
@@ -33,6 +34,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     row: Row
     run_id: str
     """The run of the agent's conversation."""
+    events: Sequence[Event] | None = None
+    """All events of the run; `None` if they have not been read."""
     spec: SampleSpec
     scenario: Scenario
     environment: Environment

@@ -32,6 +32,7 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
             candidate.run_id,
             self.resources.tools,
             files=files if isinstance(files, SharedFiles) else None,
+            events=candidate.events,
         )
         counts: dict[str, Json] = {"calls": found.calls, "matched": found.matched}
         if found.differences:
