@@ -37,9 +37,6 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
             return self.accept("the environment has no task")
         if candidate.spec.kind in _OFF_TASK:
             return self.accept(f"the planned kind is {candidate.spec.kind.value!r}")
-        reward = candidate.row.lineage.reward
-        if reward is not None and reward >= self.settings.min_grade:
-            return self.accept(grade=reward)
         task, messages = load_task(reference), candidate.row.messages
         ends = answers(messages)
         files = await asyncio.to_thread(lambda: Run.load(candidate.run_id, candidate.journal).files)
