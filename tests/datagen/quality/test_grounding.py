@@ -106,6 +106,14 @@ async def test_an_answer_without_tools_is_not_checked_and_parts_can_be_switched_
     assert (await verdict(found, "grounding", {"numbers": False})).is_passed
 
 
+@pytest.mark.parametrize(("answer", "is_grounded"), [("It took 5.803s.", True), ("It took 5.804s.", False)])
+async def test_a_number_with_a_unit_is_one_number(answer: str, is_grounded: bool) -> None:
+    found = await play(
+        "How long did it take?", [READ], answer, files={"a.csv": "10:06:11 GET /a 5.803s r5bc\n"}
+    )
+    assert (await verdict(found, "grounding")).is_passed is is_grounded
+
+
 def test_equations_are_calculated() -> None:
     assert evaluate("2*3+4-1") == 9
     assert evaluate("$1,200.50 + 10%") == 1200.6

@@ -105,7 +105,9 @@ class Derived:
         for number, source in enumerate(self._sources):
             lines = [line for line in _lay_out(source.text).splitlines() if line.strip()]
             self._line_count += len(lines)
-            sizes.append((len(lines), len(lines) - 1, len(source.text.split()), len(source.text)))
+            text = source.text
+            every = len(text.splitlines())
+            sizes.append((every, every - 1, len(lines), len(lines) - 1, len(text.split()), len(text)))
             if self._line_count > _MAX_LINES:
                 return set()
             _group(lines, str(number), source.folder, groups)

@@ -18,14 +18,17 @@ _SYMBOL = re.compile(
     r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # an address
     r"|\bhttps?://\S*[\w/]"
     r"|\b\d+(?:[.:-]\d+){2,}\b|\b\d{1,2}:\d\d\b"  # a version, a date, a time
-    r"|\b(?=\w*\d)(?=\w*[^\W\d_])\w+(?:-\w+)*\b"  # letters and digits
+    r"|(?<![\w.])\d+\.\d+[^\W\d_]+\b"  # a number with a unit
+    r"|(?<![\w.])(?=\w*\d)(?=\w*[^\W\d_])\w+(?:-\w+)*\b"  # letters and digits
     r"|\b[^\W\d]\w*_\w+\b"  # snake_case
     r"|\b[a-z]+[A-Z]\w*\b"  # camelCase
 )
 _QUOTED = re.compile(r"`([^`\n]{1,60})`|\"([^\"\n]{1,60})\"|“([^”\n]{1,60})”")
 _ANSWER = re.compile(r"^[\s>*_#-]*(?:final )?answer[\s*_]*[:=][\s*_`]*(.+)$", re.IGNORECASE | re.MULTILINE)
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-_UNIT = re.compile(r"(\d+)(?:st|nd|rd|th|ms|km|kg|kb|mb|gb|min|px|[smhdkxMGT]|°[CF])", re.IGNORECASE)
+_UNIT = re.compile(
+    r"(\d+(?:\.\d+)?)(?:st|nd|rd|th|ms|km|kg|kb|mb|gb|min|px|[smhdkxMGT]|°[CF])", re.IGNORECASE
+)
 _START = re.compile(r"(?:^|[.!?:;\n|>*#(\[\"“]|^\s*[-+]|\d[.)])\s*$")
 _MAX_CAPITALS = 0.35
 _COMMON_WORDS = (
