@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ProviderError
 from treadle.core.types import Fault
 from treadle.datagen.conversations.make import Made, make_sample
+from treadle.datagen.conversations.parts import Bill
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
@@ -58,6 +59,7 @@ class SampleWork:
             spec=spec,
             scenario=made.scenario,
             environment=made.environment,
+            events=made.events,
             journal=self._studio.journal,
         )
         try:
@@ -70,11 +72,14 @@ class SampleWork:
     def settle(self, item: Item, attempt: int, result: Judged, connection: sqlite3.Connection) -> Outcome:
         """Return the outcome of an attempt, after searching for duplicates among the counted rows."""
         made, verdicts = result.made, list(result.verdicts)
+        bill = Bill(made.usage, made.cost_usd)
+        for verdict in verdicts:
+            bill.add(verdict.usage, verdict.cost_usd)
         outcome = Outcome(
             status=Status.REJECTED,
-            input_tokens=made.usage.input_tokens,
-            output_tokens=made.usage.output_tokens,
-            cost_usd=made.cost_usd,
+            input_tokens=bill.usage.input_tokens,
+            output_tokens=bill.usage.output_tokens,
+            cost_usd=bill.cost_usd,
             is_final=attempt >= self._attempts,
             details={"run_id": made.run_id},
         )

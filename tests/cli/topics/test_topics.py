@@ -229,7 +229,7 @@ def test_a_failed_topic_is_tried_again_by_the_same_command(cli: Cli, script: Scr
         (("build",), "give the root topic with --prompt"),
         (("build", "--prompt", " ", "--model", "mock:teacher"), "give the root topic"),
         (("build", "--prompt", "x", "--base-url", "http://x"), "--base-url goes with --model"),
-        (("build", "--prompt", "x", "--model", "mock:teecher"), "there is no model 'mock:teecher'"),
+        (("build", "--prompt", "x", "--model", "mock:teecher"), "no model 'mock:teecher'"),
         (("build", "--prompt", "x", "--model", "mock:teacher", "-o", "t.json"), "'t.json' exists; --force"),
         (("build", "absent.yaml"), "absent.yaml"),
         (("show", "absent.json"), "cannot read the topics of 'absent.json'"),

@@ -168,7 +168,9 @@ class Board:
         if progress.wanted or progress.kept:
             lines += self._write_counts(progress, width, is_over=is_over)
         if not is_over:
-            last = Text(_HINT, style="dim")
+            # Before the first notice, the signals are not handled yet.
+            is_begun = self._ready is not None or self._expanded is not None
+            last = Text(_HINT if is_begun else " ", style="dim")
             if self._is_stopping:
                 last = Text(write_stopping(progress), style="bold yellow")
             # On a small terminal the counts make room for what Ctrl-C does.

@@ -5,7 +5,9 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
+from treadle.core.types import Usage
 from treadle.datagen.config.model import Config
+from treadle.datagen.conversations.parts import Bill
 from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS, read_settings
 from treadle.export.rows import Row
@@ -54,11 +56,24 @@ def is_good(verdicts: Sequence[Verdict]) -> bool:
 
 
 def mark_row(row: Row, verdicts: Sequence[Verdict]) -> Row:
-    """Return the row with the filters that it passed, with their notes, and whether its calls were verified."""
+    """Return a row that says which filters it passed, with their notes, and whether its calls were verified.
+
+    The tokens and the cost of filters that asked a model are added to those of the sample.
+    """
     sample = row.lineage.sample
     if sample is None:
         return row
     passed = {verdict.filter: verdict.reason for verdict in verdicts if verdict.is_passed}
     is_verified = any([verdict.details.get("is_verified") is True for verdict in verdicts])
-    marked = replace(sample, filters={**sample.filters, **passed}, is_verified=is_verified)
+    bill = Bill(Usage(sample.input_tokens, sample.output_tokens), sample.cost_usd)
+    for verdict in verdicts:
+        bill.add(verdict.usage, verdict.cost_usd)
+    marked = replace(
+        sample,
+        filters={**sample.filters, **passed},
+        is_verified=is_verified,
+        input_tokens=bill.usage.input_tokens,
+        output_tokens=bill.usage.output_tokens,
+        cost_usd=bill.cost_usd,
+    )
     return replace(row, lineage=replace(row.lineage, sample=marked))

@@ -6,7 +6,8 @@ from typing import ClassVar, Generic, TypeVar
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
-from treadle.core.types import Json
+from treadle.core.events import Event
+from treadle.core.types import Json, Usage
 from treadle.datagen.config.model import Config
 from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
 from treadle.export.rows import Row
@@ -25,6 +26,10 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     """Why the sample was rejected, in one sentence; for a sample that passed, a note or nothing."""
     details: dict[str, Json] = {}
     """Facts for programs, such as a score."""
+    usage: Usage = Usage()
+    """The tokens of the filter's own model."""
+    cost_usd: float | None = 0.0
+    """The cost of them; `None` if a price is unknown."""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -36,6 +41,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     spec: SampleSpec
     scenario: Scenario
     environment: Environment
+    events: Sequence[Event]
+    """The events of the run."""
     journal: Journal
     """The journal that has the run."""
 

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
 from treadle.agent.agent import Agent
@@ -77,8 +78,10 @@ class JudgeFilter(Filter[Settings]):
         found: Judgement = run.value
         if found.score < self._section.min_score:
             reason = f"the score is {found.score:g}, below {self._section.min_score:g}: {found.reason}"
-            return self.reject(reason, score=found.score)
-        return self.accept(found.reason, score=found.score)
+            verdict = self.reject(reason, score=found.score)
+        else:
+            verdict = self.accept(found.reason, score=found.score)
+        return replace(verdict, usage=run.usage, cost_usd=run.cost_usd)
 
 
 def _write_request(candidate: Candidate, rubric: str) -> str:

@@ -1,0 +1,216 @@
+"""The generation of a dataset as a whole, over a real server that plays all models."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.core.errors import ConfigError, ProviderError
+from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.generate import Options, Result, generate
+from treadle.datagen.progress import Notice, Progress, SampleEnded
+from treadle.engines.ledger import Ledger, Status
+from treadle.journal.registry import open_journal
+from treadle.teacher.server import OracleServer, ServerSettings, serve
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[OracleServer]:
+    made = await serve("127.0.0.1", 0, ServerSettings(failure_rate=0.1))
+    yield made
+    await made.close()
+
+
+def config(server: OracleServer | None, **sections: Any) -> Config:
+    models: dict[str, Any] = {"default": "mock:teacher"}
+    if server is not None:
+        models = {"default": {"model": "openai:teacher", "base_url": f"{server.url}", "price": PRICE}}
+    return Config.model_validate(
+        {
+            "seed": 7,
+            "models": models,
+            "topics": {"prompt": "work in a shop", "degree": 3, "depth": 2},
+            "tools": {"use": ["files"], "files": "tasks:files"},
+            **sections,
+        }
+    )
+
+
+PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 2.0}
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def make(made: Config, path: Path, **more: Any) -> Result:
+    return await generate(made, Folder(path), **more)
+
+
+async def test_the_asked_number_of_rows_with_all_that_they_say_about_themselves(
+    server: OracleServer, tmp_path: Path
+) -> None:
+    made = config(server, generation={"num_samples": 30, "conversation": {"max_turns": 2}})
+    result = await make(made, tmp_path)
+    assert (result.end.reason, result.progress.kept) == ("done", 30)
+    rows = read(tmp_path / "rows.jsonl")
+    samples = [row["lineage"]["sample"] for row in rows]
+    assert len({sample["sample_id"] for sample in samples}) == len(rows) == 30
+    for row, sample in zip(rows, samples, strict=True):
+        assert sample["topic"][0] == "work in a shop"
+        assert sample["models"]["agent"] == "openai:teacher"
+        assert sample["is_from_teacher"]
+        assert sample["cost_usd"] > 0
+        assert sample["seed"]
+        assert sample["tool_hashes"].keys() == {tool["name"] for tool in row["tools"]}
+        assert {"transcript", "schema", "verified", "duplicates"} <= sample["filters"].keys()
+        assert row["lineage"]["run_id"].startswith(sample["sample_id"])
+    assert sum(sample.get("is_verified", False) for sample in samples) > 10
+    for name in ("topics.json", "config.yaml", "README.md", "report.html", "train.trl.jsonl"):
+        assert (tmp_path / name).stat().st_size > 0
+
+
+async def test_the_same_seed_makes_the_same_plan(tmp_path: Path) -> None:
+    """Personas, topics, kinds, difficulties and seeds depend only on the configuration."""
+    plans = []
+    for name, window in (("a", 1), ("b", 16), ("c", 16)):
+        seed = 7 if name != "c" else 8
+        made = config(None, generation={"num_samples": 20, "window": window}).model_copy(
+            update={"seed": seed}
+        )
+        await make(made, tmp_path / name)
+        with Ledger(tmp_path / name / "ledger.db", is_readonly=True) as ledger:
+            plans.append(
+                [entry.spec for entry in ledger.entries() if entry.number <= 20 and entry.attempt == 1]
+            )
+    assert plans[0] == plans[1]
+    assert len(plans[0]) == 20
+    assert plans[0] != plans[2]
+
+
+async def test_every_leaf_has_a_row_and_a_larger_number_continues(tmp_path: Path) -> None:
+    made = config(None)
+    assert (await make(made, tmp_path)).progress.kept == 9
+    first = (tmp_path / "rows.jsonl").read_bytes()
+    topics = {tuple(row["lineage"]["sample"]["topic"]) for row in read(tmp_path / "rows.jsonl")}
+    assert len(topics) == 9
+    more = config(None, generation={"num_samples": 12})
+    assert (await make(more, tmp_path)).progress.kept == 12
+    assert (tmp_path / "rows.jsonl").read_bytes().startswith(first)
+
+
+async def test_a_changed_configuration_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
+    await make(config(None, generation={"num_samples": 3}), tmp_path)
+    other = config(None, generation={"num_samples": 5, "instructions": "Be brief."})
+    with pytest.raises(ConfigError, match=r'generation.instructions was not set and is "Be brief\."'):
+        await make(other, tmp_path)
+    result = await make(other, tmp_path, options=Options(accept_changes=True))
+    assert result.progress.kept == 5
+
+
+async def test_rejected_samples_are_kept_with_their_reasons_and_tried_again(tmp_path: Path) -> None:
+    quality = {"filters": {"length": {"max_words": 1}}}
+    made = config(
+        None, generation={"num_samples": 4, "max_attempts": 1, "sample_attempts": 1}, quality=quality
+    )
+    result = await make(made, tmp_path)
+    assert (result.end.reason, result.progress.kept) == ("max_items", 0)
+    rejected = read(tmp_path / "rejected.jsonl")
+    assert len(rejected) == 4
+    for row in rejected:
+        failed = [item for item in row["verdicts"] if not item["is_passed"]]
+        assert "length" in {item["filter"] for item in failed}
+        assert all(item["reason"] for item in failed)
+    relaxed = config(None, generation={"num_samples": 4, "max_attempts": 1, "sample_attempts": 1})
+    options = Options(retry_failed=True, accept_changes=True)
+    assert (await make(relaxed, tmp_path, options=options)).progress.kept == 4
+    with Ledger(tmp_path / "ledger.db", is_readonly=True) as ledger:
+        assert {entry.attempt for entry in ledger.entries(Status.KEPT)} == {2}
+    with open_journal(tmp_path / "journal.db") as journal:
+        asked = journal.read("s000001-2-scenario")
+    assert any("length" in str(event.body) for event in asked), "the reasons are feedback"
+
+
+@pytest.mark.parametrize("limit", [{"max_tokens": 60_000}, {"max_cost_usd": 0.05}])
+async def test_a_limit_is_not_exceeded_and_the_same_command_continues(
+    server: OracleServer, tmp_path: Path, limit: dict[str, float]
+) -> None:
+    asked = {"num_samples": 40, "window": 4}
+    made = config(server, generation=asked, limits=limit)
+    result = await make(made, tmp_path)
+    assert result.end.reason == next(iter(limit))
+    progress = result.progress
+    assert 0 < progress.kept < 40
+    used = {"max_tokens": progress.input_tokens + progress.output_tokens, "max_cost_usd": progress.cost_usd}
+    assert used[result.end.reason] <= next(iter(limit.values()))
+    with open_journal(tmp_path / "journal.db") as journal:
+        runs = journal.runs()
+    in_journal = {
+        "max_tokens": sum(run.input_tokens + run.output_tokens for run in runs),
+        "max_cost_usd": sum(run.cost_usd or 0 for run in runs),
+    }
+    assert in_journal[result.end.reason] <= next(iter(limit.values()))
+    assert (await make(config(server, generation=asked), tmp_path)).progress.kept == 40
+
+
+async def test_a_wrong_key_ends_the_generation_at_once(tmp_path: Path) -> None:
+    """A fault of the user is not repeated for each sample."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        while (head := await reader.readuntil(b"\r\n\r\n")) and not reader.at_eof():
+            asked += 1
+            size = next(
+                int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
+            )
+            await reader.readexactly(size)
+            body = b'{"error": {"message": "Incorrect API key", "type": "invalid_request_error"}}'
+            writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    asked = 0
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    model = {"model": "openai:gpt", "base_url": f"http://127.0.0.1:{port}/v1", "api_key_env": ""}
+    made = config(None).model_copy(update={"models": config(None).models.model_copy(update={"agent": None})})
+    made = Config.model_validate({**made.model_dump(), "models": {"default": "mock:teacher", "agent": model}})
+    with pytest.raises(ProviderError, match="Incorrect API key"):
+        await make(made, tmp_path)
+    server.close()
+    assert asked <= 32
+
+
+async def test_a_stop_finishes_what_is_in_flight(server: OracleServer, tmp_path: Path) -> None:
+    stop = asyncio.Event()
+
+    def listen(notice: Notice, progress: Progress) -> None:
+        if isinstance(notice, SampleEnded) and progress.kept == 3:
+            stop.set()
+
+    made = config(server, generation={"num_samples": 40, "window": 8})
+    result = await make(made, tmp_path, listener=listen, stop=stop)
+    assert result.end.reason == "stopped"
+    assert 3 <= result.progress.kept <= 3 + 8
+    with Ledger(tmp_path / "ledger.db", is_readonly=True) as ledger:
+        assert ledger.open_items() == []
+    assert (await make(made, tmp_path)).progress.kept == 40
+
+
+async def test_the_judge_is_counted(tmp_path: Path) -> None:
+    judge = {"rubric": "Is the answer right?", "min_score": 0.0}
+    plain = await make(config(None, generation={"num_samples": 5}), tmp_path / "plain")
+    judged = await make(
+        config(None, generation={"num_samples": 5}, quality={"judge": judge}), tmp_path / "judged"
+    )
+    assert judged.progress.kept == 5
+    assert judged.progress.input_tokens > plain.progress.input_tokens
+    with Ledger(tmp_path / "judged" / "ledger.db", is_readonly=True) as ledger:
+        counts = ledger.counts()
+    with open_journal(tmp_path / "judged" / "journal.db") as journal:
+        used = sum(run.input_tokens for run in journal.runs() if run.labels["part"] != "topic")
+    assert counts.input_tokens == used
+    samples = [row["lineage"]["sample"] for row in read(tmp_path / "judged" / "rows.jsonl")]
+    assert all("judge" in sample["filters"] for sample in samples)
