@@ -49,7 +49,7 @@ def plan(number: int, counts: Counts) -> Item:
 
 def engine(path: Path, trial: Trial, *, meter: Meter | None = None, **settings: int) -> Engine[Status]:
     ledger = Ledger(path / "ledger.db", {"rows": path / "rows.jsonl"})
-    chosen = {"wanted": 50, "window": 8, "max_items": 200, "item_attempts": 2, **settings}
+    chosen = {"wanted": 50, "window": 8, "max_items": 200, **settings}
     return Engine(ledger, trial, plan, Settings(**chosen), meter or Meter(Limits()))
 
 

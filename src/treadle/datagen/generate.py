@@ -35,6 +35,7 @@ from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.samples import REJECTED, ROWS, Judged, SampleWork
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import possible_kinds
+from treadle.datagen.scenarios.types import sample_id_of
 from treadle.datagen.topics.build import BuildStoppedError, build_topics
 from treadle.datagen.topics.graph import TopicGraph
 from treadle.datagen.topics.store import load_topics, save_topics
@@ -204,7 +205,6 @@ class _Generation:
             wanted=plan.wanted,
             window=generation.window,
             max_items=plan.wanted * generation.max_attempts,
-            item_attempts=generation.sample_attempts,
             max_failures=2 * generation.window + 20,
         )
 
@@ -233,7 +233,9 @@ class _Generation:
         spec = item.spec
         self.progress.in_flight += 1
         self._tell(
-            SampleBegun(sample_id=f"s{item.number:06d}", topic=tuple(spec["topic"]), kind=spec.get("kind"))
+            SampleBegun(
+                sample_id=sample_id_of(item.number), topic=tuple(spec["topic"]), kind=spec.get("kind")
+            )
         )
 
     def _count(self, plan: Plan, engine: Engine[Judged], item: Item, outcome: Outcome) -> None:
@@ -244,7 +246,9 @@ class _Generation:
         if outcome.status is Status.REJECTED and outcome.is_final:
             plan.give_back(item.share, counts)
         self._tell(
-            SampleEnded(sample_id=f"s{item.number:06d}", status=outcome.status.value, reasons=outcome.reasons)
+            SampleEnded(
+                sample_id=sample_id_of(item.number), status=outcome.status.value, reasons=outcome.reasons
+            )
         )
 
     def _tell_step(self, sample_id: str, text: str) -> None:

@@ -41,8 +41,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How many items are worked on at the same time."""
     max_items: int
     """How many items the plan may have."""
-    item_attempts: int = 1
-    """How often an item that was rejected is attempted."""
     max_failures: int = 20
     """The work ends when this many attempts in a row have failed because of the infrastructure."""
 

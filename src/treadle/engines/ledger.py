@@ -19,23 +19,10 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.types import Json
+from treadle.engines.layout import connect, lock
 
 if TYPE_CHECKING:
     import sqlite3
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS items (
-    number INTEGER PRIMARY KEY, status TEXT NOT NULL, label TEXT NOT NULL, share TEXT NOT NULL,
-    spec BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS open_items ON items (number) WHERE status = 'open';
-CREATE TABLE IF NOT EXISTS attempts (
-    number INTEGER NOT NULL, attempt INTEGER NOT NULL, status TEXT NOT NULL, label TEXT NOT NULL,
-    reason TEXT NOT NULL, input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, cost_usd REAL,
-    file TEXT, end INTEGER, at REAL NOT NULL, outcome BLOB NOT NULL,
-    PRIMARY KEY (number, attempt)) WITHOUT ROWID;
-"""
-_VERSION = "1"
 
 
 class Status(StrEnum):
@@ -144,9 +131,9 @@ class Ledger:
         if is_readonly and not path.exists():
             raise ConfigError(f"there is no ledger {str(path)!r}; generate the dataset first")
         if not is_readonly:
-            self._lock = _lock(path)
+            self._lock = lock(path)
         try:
-            self.connection = _connect(path, is_readonly=is_readonly)
+            self.connection = connect(path, is_readonly=is_readonly)
             for name, place in (files or {}).items():
                 self._files[name] = self._open_file(name, place)
         except BaseException:
@@ -381,43 +368,3 @@ class Ledger:
         for name, file in self._files.items():
             with contextlib.suppress(OSError):
                 os.ftruncate(file, self._ends[name])
-
-
-def _lock(path: Path) -> "sqlite3.Connection":
-    """Return a connection that holds the right to write the ledger; it ends with the process."""
-    import sqlite3
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = sqlite3.connect(path.with_suffix(".lock"), timeout=0, isolation_level=None)
-        lock.execute("BEGIN EXCLUSIVE")
-    except OSError as error:
-        raise ConfigError(f"cannot make the folder {str(path.parent)!r}: {error.strerror}") from error
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error):
-            raise ConfigError(
-                f"another process works on {str(path.parent)!r}; wait until it has ended, or use another folder"
-            ) from error
-        raise JournalError(f"cannot write in {str(path.parent)!r}: {error}") from error
-    return lock
-
-
-def _connect(path: Path, *, is_readonly: bool) -> "sqlite3.Connection":
-    import sqlite3
-
-    try:
-        if is_readonly:
-            return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
-        connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(_SCHEMA)
-        connection.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (_VERSION,))
-        found = connection.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()[0]
-    except sqlite3.Error as error:
-        raise JournalError(f"cannot open the ledger {str(path)!r}: {error}") from error
-    if found != _VERSION:
-        raise JournalError(
-            f"the ledger {str(path)!r} has the layout {found!r}; use the Treadle that wrote it"
-        )
-    return connection

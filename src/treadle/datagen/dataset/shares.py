@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
+from itertools import product
 
 from msgspec import Struct
 
@@ -103,16 +104,15 @@ class _Exchange(Struct, frozen=True, order=True):
 
 def _exchanges(free: Mapping[str, Mapping[int, list[str]]], over: Mapping[str, int]) -> Iterator[_Exchange]:
     """Yield the exchanges that bring the sizes of two splits nearer to their shares."""
-    for source, more in over.items():
-        for target, less in over.items():
-            if more <= 0 or less >= 0:
-                continue
-            for out, leaving in free[source].items():
-                for back, returning in (*free[target].items(), (0, ["nothing"])):
-                    change = out - back
-                    gain = abs(more - change) + abs(less + change) - abs(more) - abs(less)
-                    if leaving and returning and gain < 0:
-                        yield _Exchange(gain, back, out, source, target)
+    pairs = [(source, target) for source in over for target in over if over[source] > 0 > over[target]]
+    for source, target in pairs:
+        more, less = over[source], over[target]
+        sizes = (*free[target].items(), (0, ["nothing"]))
+        for (out, leaving), (back, returning) in product(free[source].items(), sizes):
+            change = out - back
+            gain = abs(more - change) + abs(less + change) - abs(more) - abs(less)
+            if leaving and returning and gain < 0:
+                yield _Exchange(gain, back, out, source, target)
 
 
 def _position(seed: int, key: str) -> float:

@@ -16,6 +16,7 @@ from treadle.datagen.conversations.project import project
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.rows import Entry, read_entries
 from treadle.datagen.dataset.settings import read_config
+from treadle.datagen.scenarios.types import sample_id_of
 from treadle.engines.ledger import Ledger, Status
 from treadle.export.rows import Row, SampleInfo
 from treadle.journal.protocol import Journal
@@ -191,7 +192,7 @@ def check_ledger(path: Path) -> Iterator[str]:
     if not path.is_dir() or not Folder(path).ledger.exists():
         return
     with Ledger(Folder(path).ledger, is_readonly=True) as ledger:
-        kept = {f"s{entry.number:06d}" for entry in ledger.entries(Status.KEPT)}
+        kept = {sample_id_of(entry.number) for entry in ledger.entries(Status.KEPT)}
     for name, lacking in (("the rows lack", kept - ids), ("the ledger lacks", ids - kept)):
         if lacking:
             listed = ", ".join(sorted(lacking)[:_MAX_LISTED])

@@ -47,6 +47,11 @@ class Persona(Struct, frozen=True, kw_only=True):
     """How much the person knows about the topic: `novice`, `practitioner` or `expert`."""
 
 
+def sample_id_of(number: int) -> str:
+    """Return the id of the sample with this number in the plan."""
+    return f"s{number:06d}"
+
+
 class SampleSpec(Struct, frozen=True, kw_only=True):
     """The plan of one sample. Everything but `kind` depends only on the seed and the number."""
 
@@ -67,7 +72,7 @@ class SampleSpec(Struct, frozen=True, kw_only=True):
     @property
     def sample_id(self) -> str:
         """The id of the sample, the beginning of the ids of its runs."""
-        return f"s{self.number:06d}"
+        return sample_id_of(self.number)
 
 
 class Environment(Struct, frozen=True, kw_only=True):
