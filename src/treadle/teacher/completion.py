@@ -5,6 +5,7 @@ from hashlib import blake2b
 
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Completion, FinishReason, Message, Usage
+from treadle.models.protocol import Watch
 
 _CHUNK_CHARS = 24
 
@@ -32,6 +33,14 @@ def stream(message: Message) -> Iterator[TextDelta | ReasoningDelta | ToolCallDe
         yield ToolCallDelta(index, call.call_id, call.name, "")
         for text in _chunks(call.arguments):
             yield ToolCallDelta(index, None, None, text)
+
+
+def deliver(completion: Completion, watch: Watch) -> Completion:
+    """Return a completion after passing it on in pieces, if `watch` asks for them."""
+    if watch.on_delta is not None:
+        for delta in stream(completion.message):
+            watch.on_delta(delta)
+    return completion
 
 
 def _chunks(text: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ from treadle.core.types import (
 )
 from treadle.models.config.build import ModelConfig
 from treadle.models.protocol import Model, Watch
-from treadle.teacher.completion import digest, make_completion, stream
+from treadle.teacher.completion import deliver, digest, make_completion
 from treadle.teacher.instance import make_instance
 
 _MAX_RESULT_CHARS = 2_000
@@ -62,10 +62,7 @@ class EchoModel:
             schema=request.output_schema,
             required=request.required_tool,
         )
-        if watch.on_delta is not None:
-            for delta in stream(completion.message):
-                watch.on_delta(delta)
-        return completion
+        return deliver(completion, watch)
 
     def complete(
         self,

@@ -11,26 +11,29 @@ from treadle.core.types import Json, Message, Role
 
 Facts = Mapping[str, Json]
 
-_OPEN, _CLOSE = "<facts>", "</facts>"
+_OPEN, _CLOSE = "<facts>\n", "\n</facts>"
 
 
 def find_facts(messages: Sequence[Message]) -> Facts | None:
     """Return the facts in the newest user message that has some, or in the system message; `None` without any."""
     for message in reversed(messages):
         if message.role in (Role.USER, Role.SYSTEM) and _OPEN in message.content:
-            facts = _read(message.content)
-            if facts is not None:
+            facts = read_facts(message.content)
+            if facts is not None and "write" in facts:
                 return facts
     return None
 
 
-def _read(text: str) -> Facts | None:
-    inner = text.partition(_OPEN)[2].partition(_CLOSE)[0]
+def read_facts(text: str) -> Facts | None:
+    """Return the facts in a prompt; `None` if it has none."""
+    written, close, _ = text.partition(_OPEN)[2].partition(_CLOSE)
+    if not close:
+        return None
     try:
-        facts = msgspec.json.decode(inner)
+        facts = msgspec.json.decode(written)
     except msgspec.DecodeError:
         return None
-    return facts if isinstance(facts, dict) and "write" in facts else None
+    return facts if isinstance(facts, dict) else None
 
 
 def text_of(facts: Facts, name: str) -> str:

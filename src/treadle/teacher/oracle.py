@@ -11,7 +11,7 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Message, Request, Role
 from treadle.models.protocol import Model, Watch
 from treadle.tasks.solver import Solvable, Solver
-from treadle.teacher.completion import digest, make_completion, stream
+from treadle.teacher.completion import deliver, digest, make_completion
 from treadle.teacher.play import Manner, play
 
 REASONING_RATE = 0.6
@@ -47,11 +47,7 @@ class OracleModel:
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the next step of the task in the last user message that is a known prompt."""
-        completion = self.complete(list(request.messages), has_tools=bool(request.tools))
-        if watch.on_delta is not None:
-            for delta in stream(completion.message):
-                watch.on_delta(delta)
-        return completion
+        return deliver(self.complete(list(request.messages), has_tools=bool(request.tools)), watch)
 
     def complete(
         self, messages: Sequence[Message], *, has_tools: bool, max_calls: int | None = None

@@ -13,7 +13,7 @@ from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Message, Request, Role, ToolCall, ToolSpec
 from treadle.models.protocol import Watch
-from treadle.teacher.completion import digest, make_completion, stream
+from treadle.teacher.completion import deliver, digest, make_completion
 from treadle.teacher.facts import Facts, find_facts, text_of
 from treadle.teacher.oracle import check_rate
 from treadle.teacher.play import Manner
@@ -54,10 +54,7 @@ class TeacherModel:
             schema=request.output_schema,
             required=request.required_tool,
         )
-        if watch.on_delta is not None:
-            for delta in stream(completion.message):
-                watch.on_delta(delta)
-        return completion
+        return deliver(completion, watch)
 
     def complete(
         self,

@@ -9,13 +9,13 @@ from treadle.core.types import Json, Message, Request, Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.conversations.watch import OnStep
-from treadle.datagen.prompts import read_facts
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.types import Difficulty, Kind, Persona, SampleSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
 from treadle.models.scripted import Answer, call
+from treadle.teacher.facts import read_facts
 
 PERSONA = Persona(name="Ana Lima", role="baker", style="brief", expertise="novice")
 SCENARIO: dict[str, Json] = {

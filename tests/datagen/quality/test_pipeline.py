@@ -10,11 +10,11 @@ from tests.datagen.quality.candidates import config, play, solve, verdict, with_
 from treadle import ScriptedModel
 from treadle.core.errors import ConfigError, ServerError
 from treadle.datagen.config.load import load_config
-from treadle.datagen.prompts import read_facts
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Filter, Settings, Verdict
 from treadle.datagen.quality.registry import FILTERS, find_faults
 from treadle.models.scripted import Answer
+from treadle.teacher.facts import read_facts
 
 QUESTION = (
     "A farmer has seventeen sheep and sells all but nine of them at the market on a rainy Tuesday; "

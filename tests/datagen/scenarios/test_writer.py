@@ -3,9 +3,10 @@
 import pytest
 from tests.datagen.conversations.cast import spec
 
-from treadle.datagen.prompts import read_facts, write_facts
+from treadle.datagen.prompts import write_facts
 from treadle.datagen.scenarios.types import Environment, Kind
 from treadle.datagen.scenarios.writer import WrittenScenario, find_placeholder, find_scenario_faults
+from treadle.teacher.facts import read_facts
 
 FILES = Environment(files={"notes.txt": b"milk", "docs/plan.md": b"# Plan"})
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from treadle.core.types import Completion, Request
-from treadle.datagen.prompts import read_facts
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer, ScriptedModel
 from treadle.tasks.draw import Draw
+from treadle.teacher.facts import read_facts
 
 Json = Any
 Write = Callable[[dict[str, Json]], Any]

@@ -9,6 +9,7 @@ are written here as they are.
 """
 
 import hashlib
+import json
 import re
 import string
 from collections.abc import Iterator, Sequence
@@ -267,8 +268,6 @@ def _is_action(step: dict[str, Json]) -> bool:
 
 def _read_action(action: str) -> list[tuple[str, Json]] | None:
     """Return the calls in an action; `None` if the text has another form."""
-    import json
-
     decoder, calls, position = json.JSONDecoder(), [], 0
     while position < len(action):
         match = _CALL.match(action, position)
