@@ -16,7 +16,7 @@ from tests.cli.scripted import Scripted, say
 from tests.cli.test_help import ALL
 from tests.datagen.dataset import made
 
-from treadle.datagen.dataset.splits import Plan, split_rows
+from treadle.datagen.dataset.splits import SplitPlan, split_rows
 
 COMMANDS: dict[str, list[str]] = {
     "run": ["run", "hi", "MODEL"],
@@ -99,7 +99,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     cli("run", "hi", *model, "--run-id", "r")
     cli("run", "hi", *model, "--run-id", "w", "-t", "letter.py", "--approve", "ask")
     made.plain_folder(cli.folder / "data", 4)
-    split_rows(cli.folder / "data", cli.folder / "data", Plan(shares={"train": 1.0}))
+    split_rows(cli.folder / "data", cli.folder / "data", SplitPlan(shares={"train": 1.0}))
     cli.write("t.jsonl", cli("export", "t", "--format", "journal").out)
     cli.write("rows.jsonl", cli("export", "t", "--format", "treadle").out)
     cli.write("dataset.yaml", cli("generate", "--init").out)

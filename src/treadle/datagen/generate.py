@@ -13,7 +13,7 @@ from msgspec import Struct
 from treadle.core.errors import MistakesError
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.model import Config
-from treadle.datagen.config.parts import make_models
+from treadle.datagen.config.models import make_models
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.folder import Folder

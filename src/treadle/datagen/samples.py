@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ProviderError
 from treadle.core.types import Fault
+from treadle.datagen.conversations.bill import Bill
 from treadle.datagen.conversations.make import Made, make_sample
-from treadle.datagen.conversations.parts import Bill
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row

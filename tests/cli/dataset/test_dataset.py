@@ -10,8 +10,8 @@ from tests.cli.command import Cli
 from tests.datagen.dataset import made
 
 from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import read_entries
 from treadle.datagen.generate import generate
 
 BASE = {"models": {"default": "mock:teacher"}, "seed": 5}

@@ -11,7 +11,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Role
 from treadle.datagen.config.estimate import wanted_rows
 from treadle.datagen.config.load import Loaded, check_plan, load_config
-from treadle.datagen.config.parts import make_models
+from treadle.datagen.config.models import make_models
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.scenarios.environment import open_environments

@@ -18,7 +18,7 @@ from treadle.datagen.config.estimate import (
     wanted_rows,
 )
 from treadle.datagen.config.model import Config
-from treadle.datagen.config.parts import try_models
+from treadle.datagen.config.models import try_models
 from treadle.datagen.dataset.folder import Folder
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal

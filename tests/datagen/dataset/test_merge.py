@@ -6,8 +6,8 @@ import pytest
 from tests.datagen.dataset import made
 
 from treadle import ConfigError
+from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.dataset.merge import merge
-from treadle.datagen.dataset.rows import read_entries
 from treadle.datagen.dataset.stats import collect
 
 

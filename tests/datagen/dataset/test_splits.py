@@ -13,7 +13,7 @@ from tests.datagen.dataset import made
 from treadle import ConfigError
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.shares import Unions, apportion, assign
-from treadle.datagen.dataset.splits import Plan, Splits, split_rows, write_splits
+from treadle.datagen.dataset.splits import SplitPlan, Splits, split_rows, write_splits
 from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
 from treadle.datagen.topics.store import save_topics
 from treadle.export import FORMATS, Row, read_rows
@@ -21,7 +21,7 @@ from treadle.export.exporter import Column
 from treadle.export.files import read_objects
 
 SHARES = {"train": 0.8, "test": 0.2}
-PLAN = Plan(shares=SHARES)
+PLAN = SplitPlan(shares=SHARES)
 
 
 def topics_in(out: Path, name: str) -> Counter[str]:
@@ -76,7 +76,7 @@ def test_the_seed_decides_and_the_order_of_the_rows_does_not(tmp_path: Path) -> 
     two = made.write_rows(tmp_path / "two.jsonl", rows[::-1])
     split_rows(one, tmp_path / "a", PLAN)
     split_rows(two, tmp_path / "b", PLAN)
-    split_rows(one, tmp_path / "c", Plan(shares=SHARES, seed=1))
+    split_rows(one, tmp_path / "c", SplitPlan(shares=SHARES, seed=1))
     assert topics_in(tmp_path / "a", "test") == topics_in(tmp_path / "b", "test")
     assert topics_in(tmp_path / "a", "test") != topics_in(tmp_path / "c", "test")
 
@@ -110,7 +110,9 @@ def test_a_subtopic_of_a_topic_with_rows_stays_with_it(tmp_path: Path) -> None:
     source = made.write_rows(tmp_path / "rows.jsonl", rows)
     together = {topic_id(topic) for topic in (path, *below)}
     for seed in range(8):
-        splits = split_rows(source, tmp_path / "out", Plan(shares={"train": 0.5, "test": 0.5}, seed=seed))
+        splits = split_rows(
+            source, tmp_path / "out", SplitPlan(shares={"train": 0.5, "test": 0.5}, seed=seed)
+        )
         for name in ("train", "test"):
             assert len(together & topics_in(tmp_path / "out", name).keys()) in (0, 3)
         assert splits.largest_group == 9
@@ -139,7 +141,7 @@ def test_what_a_format_cannot_hold_is_left_out_and_said(tmp_path: Path) -> None:
     broken = (rows[0].messages[0], replace(rows[0].messages[1], tool_calls=(call,)), *rows[0].messages[2:])
     rows[0] = replace(rows[0], messages=broken)
     source = made.write_rows(tmp_path / "rows.jsonl", rows)
-    splits = split_rows(source, tmp_path / "out", Plan(shares={"train": 1.0}, formats=("trl", "openai")))
+    splits = split_rows(source, tmp_path / "out", SplitPlan(shares={"train": 1.0}, formats=("trl", "openai")))
     assert "1 rows, such as s000001" in splits.left_out["train.trl.jsonl"]
     assert len((tmp_path / "out" / "train.trl.jsonl").read_bytes().splitlines()) == 7
     assert len((tmp_path / "out" / "train.openai.jsonl").read_bytes().splitlines()) == 8
@@ -159,7 +161,7 @@ def test_a_row_that_arrow_cannot_hold_ends_nothing(tmp_path: Path, monkeypatch: 
     pytest.importorskip("pyarrow")
     source = made.plain_folder(tmp_path / "d", 6)
     monkeypatch.setitem(FORMATS.table, "bad", "tests.datagen.dataset.test_splits:BAD")
-    plan = Plan(shares={"train": 1.0}, formats=("bad", "trl"), parquet=True)
+    plan = SplitPlan(shares={"train": 1.0}, formats=("bad", "trl"), parquet=True)
     splits = split_rows(source, source, plan)
     assert splits.files == ("train.bad.jsonl", "train.trl.jsonl", "train.trl.parquet")
     assert splits.left_out["train.bad.parquet"].startswith("all rows: ")
@@ -184,10 +186,10 @@ BAD = Bad()
 
 def test_a_format_with_a_file_for_each_row_gets_a_folder(tmp_path: Path) -> None:
     source = made.plain_folder(tmp_path / "d", 6)
-    splits = split_rows(source, source, Plan(shares={"train": 1.0}, formats=("hf_trace",)))
+    splits = split_rows(source, source, SplitPlan(shares={"train": 1.0}, formats=("hf_trace",)))
     assert splits.files == ("train.hf_trace",)
     assert len(list((source / "train.hf_trace").iterdir())) == 6
-    split_rows(source, source, Plan(shares={"train": 1.0}))
+    split_rows(source, source, SplitPlan(shares={"train": 1.0}))
     assert not (source / "train.hf_trace").exists()
 
 
@@ -195,7 +197,7 @@ def test_files_of_splits_that_are_gone_are_removed_and_no_others(tmp_path: Path)
     source = made.plain_folder(tmp_path / "d", 40, leaves=10)
     (source / "mine.trl.jsonl").write_text("kept")
     split_rows(source, source, PLAN)
-    split_rows(source, source, Plan(shares={"all": 1.0}))
+    split_rows(source, source, SplitPlan(shares={"all": 1.0}))
     names = {path.name for path in source.glob("*.trl.jsonl")}
     assert names == {"mine.trl.jsonl", "all.trl.jsonl"}
 
@@ -203,9 +205,9 @@ def test_files_of_splits_that_are_gone_are_removed_and_no_others(tmp_path: Path)
 def test_an_impossible_split_is_refused(tmp_path: Path) -> None:
     source = made.plain_folder(tmp_path / "d", 4)
     with pytest.raises(ConfigError, match=r"cannot be called '\.\./x'"):
-        split_rows(source, tmp_path, Plan(shares={"../x": 1.0}))
+        split_rows(source, tmp_path, SplitPlan(shares={"../x": 1.0}))
     with pytest.raises(ConfigError, match="did you mean 'trl'"):
-        split_rows(source, tmp_path, Plan(shares=SHARES, formats=("trk",)))
+        split_rows(source, tmp_path, SplitPlan(shares=SHARES, formats=("trk",)))
 
 
 def test_joined_keys_are_one_group_in_any_order() -> None:

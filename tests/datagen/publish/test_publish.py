@@ -11,7 +11,7 @@ from tests.datagen.dataset import made
 from tests.datagen.publish.fake import Hub, Kaggle
 
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.splits import Plan, split_rows
+from treadle.datagen.dataset.splits import SplitPlan, split_rows
 
 pytestmark = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("huggingface_hub", "kaggle")),
@@ -26,7 +26,7 @@ KAGGLE = ("publish", "d", "--to", "kaggle:me/shop-tools")
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
     made.plain_folder(tmp_path / "d", 20, leaves=10)
-    split_rows(tmp_path / "d", tmp_path / "d", Plan(shares={"train": 0.8, "test": 0.2}))
+    split_rows(tmp_path / "d", tmp_path / "d", SplitPlan(shares={"train": 0.8, "test": 0.2}))
     cli = Cli(tmp_path)
     cleared = ("HF_", "HUGGING", "KAGGLE_", "HTTP", "http", "NO_PROXY", "no_proxy")
     cli.env = {name: value for name, value in cli.env.items() if not name.startswith(cleared)}

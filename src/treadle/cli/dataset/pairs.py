@@ -85,7 +85,7 @@ def _write_lines(
 
 def _read_values(folder: Path) -> dict[str, float]:
     """Return 1 for each kept sample of a dataset that has no reward, and 0 for each rejected one, by run."""
-    from treadle.datagen.dataset.rows import read_entries
+    from treadle.datagen.dataset.entries import read_entries
 
     return {
         entry.row.lineage.run_id: float(not is_rejected)

@@ -11,7 +11,7 @@ from treadle.cli.options.datasets import DatasetPath
 from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import clean, print_json, shorten, stdout, write_cost, write_count
 from treadle.core.types import Message, Role, ToolCall
-from treadle.datagen.dataset.rows import Entry, find_entry
+from treadle.datagen.dataset.entries import Entry, find_entry
 
 EXAMPLES = (
     "treadle dataset show dataset 3",

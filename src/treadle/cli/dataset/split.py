@@ -14,7 +14,7 @@ from treadle.cli.terminal.output import print_json, print_note, stdout, write_co
 from treadle.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from treadle.datagen.dataset.splits import Plan, Splits
+    from treadle.datagen.dataset.splits import SplitPlan, Splits
 
 EXAMPLES = (
     "treadle dataset split dataset --splits train=0.9,test=0.1",
@@ -63,10 +63,10 @@ def split(
     return ExitCode.DONE
 
 
-def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: int | None) -> "Plan":
-    from treadle.datagen.dataset.splits import Plan
+def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: int | None) -> "SplitPlan":
+    from treadle.datagen.dataset.splits import SplitPlan
 
-    plan = Plan.find(path)
+    plan = SplitPlan.find(path)
     if splits is not None:
         plan = replace(plan, shares=read_shares(splits))
     if formats:

@@ -158,7 +158,7 @@ def _is_own(target: Path, config: Config) -> bool:
 
 def _build(config: Config, address: str, *, is_json: bool) -> TopicGraph | None:
     """Return the graph; `None` if the build was interrupted."""
-    from treadle.datagen.config.parts import make_models
+    from treadle.datagen.config.models import make_models
 
     try:
         model = make_models(config)["topics"]

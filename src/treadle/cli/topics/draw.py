@@ -73,7 +73,7 @@ def draw(
 
 def _count(path: Path, graph: TopicGraph) -> Counter[str]:
     """Return the number of rows of each topic. Raises: `ConfigError`, `ExportError`."""
-    from treadle.datagen.dataset.rows import read_entries
+    from treadle.datagen.dataset.entries import read_entries
 
     samples = [entry.row.lineage.sample for entry in read_entries(path)]
     counts = Counter([sample.topic_id for sample in samples if sample is not None])

@@ -22,7 +22,7 @@ from treadle.cli.work.execute import execute_until_stopped
 from treadle.core.errors import ConfigError
 from treadle.datagen.config.estimate import estimate, measure_folder
 from treadle.datagen.config.load import Loaded, check_plan, load_config, read_change
-from treadle.datagen.config.parts import try_models
+from treadle.datagen.config.models import try_models
 from treadle.datagen.config.schema import schema
 from treadle.datagen.config.starter import starter
 from treadle.datagen.dataset.folder import Folder

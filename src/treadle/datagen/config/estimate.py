@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from treadle.core.errors import ConfigError
 from treadle.core.types import Usage
 from treadle.datagen.config.model import Config, Role
-from treadle.datagen.config.parts import used_roles
+from treadle.datagen.config.models import used_roles
 from treadle.datagen.config.tokens import Load, assume_loads
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.topics.store import load_topics

@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.datagen.config.model import Config
-from treadle.datagen.config.parts import plan_model, used_roles
+from treadle.datagen.config.models import plan_model, used_roles
 from treadle.models.config.file import load_config as load_models
 from treadle.sandbox.mount import Mount
 from treadle.tools.resolve import FILE

@@ -8,7 +8,7 @@ from treadle.core.errors import ConfigError, TreadleError
 from treadle.datagen.config.document import Problem
 from treadle.datagen.config.estimate import Estimate, estimate, is_free
 from treadle.datagen.config.model import Config, Role
-from treadle.datagen.config.parts import ROLES, try_models
+from treadle.datagen.config.models import ROLES, try_models
 from treadle.datagen.config.tokens import is_server, largest_prompts
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.scenarios.environment import open_environments

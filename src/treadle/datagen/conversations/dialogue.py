@@ -15,7 +15,7 @@ from treadle.agent.session import Session
 from treadle.agent.task import Task
 from treadle.core.types import Json, StopReason
 from treadle.datagen.conversations.answers import read_answer
-from treadle.datagen.conversations.parts import Bill, Failed, failure_of
+from treadle.datagen.conversations.bill import Bill, Failed, failure_of
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.conversations.user import UserTurn, is_farewell, user_instructions
 from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario

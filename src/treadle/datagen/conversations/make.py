@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from treadle.core.events import Event
 from treadle.core.types import Fault, Usage
+from treadle.datagen.conversations.bill import Bill, Failed, failure_of, labels
 from treadle.datagen.conversations.dialogue import Dialogue, hold_dialogue
-from treadle.datagen.conversations.parts import Bill, Failed, failure_of, labels
 from treadle.datagen.conversations.project import make_row
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.conversations.watch import sample_id

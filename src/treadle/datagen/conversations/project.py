@@ -9,8 +9,8 @@ from treadle.core.errors import ExportError
 from treadle.core.types import Message, Role, Usage
 from treadle.datagen.config.model import Conversation
 from treadle.datagen.conversations.answers import Spoken, answer_schema, read_answer
+from treadle.datagen.conversations.bill import Bill, Failed
 from treadle.datagen.conversations.dialogue import Dialogue
-from treadle.datagen.conversations.parts import Bill, Failed
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.personas import describe_persona

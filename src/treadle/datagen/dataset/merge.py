@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
+from treadle.datagen.dataset.entries import Entry, find_rows, read_entries
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import Entry, find_rows, read_entries
 from treadle.datagen.dataset.stats import digest_of
 from treadle.export.exporter import FORMATS, encode_row
 from treadle.export.rows import Row, SampleInfo

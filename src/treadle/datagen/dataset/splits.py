@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Role
 from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import read_entries
 from treadle.datagen.dataset.settings import read_config
 from treadle.datagen.dataset.shares import SPLIT_NAME, Unions, apportion, assign
 from treadle.datagen.dataset.topics import read_topics
@@ -65,7 +65,7 @@ class Splits(Struct, frozen=True, kw_only=True):
         return ", ".join(parts)
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class SplitPlan(Struct, frozen=True, kw_only=True):
     """How a dataset is split and written."""
 
     shares: dict[str, float]
@@ -74,7 +74,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     parquet: bool = False
 
     @classmethod
-    def of(cls, config: Config) -> "Plan":
+    def of(cls, config: Config) -> "SplitPlan":
         """Return the plan of a configuration."""
         output = config.output
         return cls(
@@ -85,7 +85,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def find(cls, path: Path) -> "Plan":
+    def find(cls, path: Path) -> "SplitPlan":
         """Return the plan of a dataset's folder: the plan of its configuration, or else that of the last splits.
 
         A dataset with neither has one split. Raises: `ConfigError` if the configuration cannot be read.
@@ -150,10 +150,10 @@ def read_written(folder: Path) -> Written:
 
 def write_splits(folder: Path, config: Config) -> Splits:
     """Write the rows of a dataset by split and format, as its configuration says; see `split_rows`."""
-    return split_rows(folder, folder, Plan.of(config))
+    return split_rows(folder, folder, SplitPlan.of(config))
 
 
-def split_rows(path: Path, out: Path, plan: Plan, *, is_fresh: bool = False) -> Splits:
+def split_rows(path: Path, out: Path, plan: SplitPlan, *, is_fresh: bool = False) -> Splits:
     """Write the rows of a dataset or a file to the folder `out`, one file for each split and format.
 
     Topics keep the splits that `out` has them in, if shares and seed are the same, unless `is_fresh`. A row that a
@@ -189,7 +189,7 @@ def split_rows(path: Path, out: Path, plan: Plan, *, is_fresh: bool = False) -> 
     )
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: SplitPlan) -> None:
     """Check that all splits and formats can be written. Raises: `ConfigError`."""
     apportion(0, plan.shares)
     for name in plan.shares:
@@ -247,7 +247,7 @@ def _find_links(path: Path, keys: Collection[str]) -> Iterator[tuple[str, str]]:
         yield from ((key, parent) for parent in above if parent != key and parent in keys)
 
 
-def _assign(sizes: Counter[str], unions: Unions, plan: Plan, old: Mapping[str, str]) -> dict[str, str]:
+def _assign(sizes: Counter[str], unions: Unions, plan: SplitPlan, old: Mapping[str, str]) -> dict[str, str]:
     """Return the split of each topic; a group stays in the split that most of its topics had before."""
     groups: Counter[str] = Counter()
     before: dict[str, list[str]] = defaultdict(list)
@@ -262,7 +262,7 @@ def _assign(sizes: Counter[str], unions: Unions, plan: Plan, old: Mapping[str, s
 
 
 def _write_files(
-    path: Path, out: Path, plan: Plan, found: Mapping[str, str]
+    path: Path, out: Path, plan: SplitPlan, found: Mapping[str, str]
 ) -> tuple[list[File], dict[str, str]]:
     """Write the rows, and return the files and the rows that each file lacks."""
     places = {(split, name): find_place(out, split, name) for split in plan.shares for name in plan.formats}
@@ -310,7 +310,7 @@ def _load_record(folder: Path) -> _Record | None:
         return None
 
 
-def _read_record(out: Path, plan: Plan) -> _Record | None:
+def _read_record(out: Path, plan: SplitPlan) -> _Record | None:
     """Return the record of earlier splits in `out`; `None` if there is no record with this seed and these
     shares."""
     record = _load_record(out)

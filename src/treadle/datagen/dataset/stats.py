@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Message, Role
-from treadle.datagen.dataset.rows import Entry, read_entries
+from treadle.datagen.dataset.entries import Entry, read_entries
 from treadle.datagen.quality.protocol import Verdict
 from treadle.export.rows import Row
 

@@ -13,8 +13,8 @@ from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role
 from treadle.datagen.config.model import Config, Conversation, Output
 from treadle.datagen.conversations.project import project
+from treadle.datagen.dataset.entries import Entry, read_entries
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.rows import Entry, read_entries
 from treadle.datagen.dataset.settings import read_config
 from treadle.datagen.scenarios.types import sample_id_of
 from treadle.engines.ledger import Ledger, Status

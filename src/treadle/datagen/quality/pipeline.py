@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from treadle.core.types import Usage
 from treadle.datagen.config.model import Config
-from treadle.datagen.conversations.parts import Bill
+from treadle.datagen.conversations.bill import Bill
 from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS, read_settings
 from treadle.export.rows import Row

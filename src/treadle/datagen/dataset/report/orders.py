@@ -3,7 +3,7 @@
 from collections import Counter
 from html import escape
 
-from treadle.datagen.dataset.report.parts import tone
+from treadle.datagen.dataset.report.blocks import tone
 from treadle.datagen.dataset.stats import END, START, Stats
 
 _MAX_TOOLS = 14

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Json, Message, Role
-from treadle.datagen.dataset.rows import Entry
+from treadle.datagen.dataset.entries import Entry
 
 _MAX_TEXT = 4_000
 _MAX_RESULT = 2_500

@@ -9,7 +9,7 @@ from time import gmtime, strftime
 
 from msgspec import Struct
 
-from treadle.datagen.dataset.report.parts import columns, dollars
+from treadle.datagen.dataset.report.blocks import columns, dollars
 from treadle.engines.ledger import Ledger, Status
 
 _BINS = 120

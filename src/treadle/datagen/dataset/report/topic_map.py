@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from html import escape
 
-from treadle.datagen.dataset.report.parts import tone
+from treadle.datagen.dataset.report.blocks import tone
 from treadle.datagen.dataset.report.treemap import Box, lay_out
 
 Path = tuple[str, ...]

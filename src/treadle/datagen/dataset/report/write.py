@@ -9,13 +9,13 @@ import msgspec
 
 from treadle.core.types import Json
 from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.entries import find_rows, read_entries
 from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.report.blocks import bars, columns, dollars, section, spread, table, tile
 from treadle.datagen.dataset.report.orders import draw_orders, list_sequences
-from treadle.datagen.dataset.report.parts import bars, columns, dollars, section, spread, table, tile
 from treadle.datagen.dataset.report.samples import Drawn
 from treadle.datagen.dataset.report.timeline import draw_time
 from treadle.datagen.dataset.report.topic_map import draw_map
-from treadle.datagen.dataset.rows import find_rows, read_entries
 from treadle.datagen.dataset.settings import read_config
 from treadle.datagen.dataset.stats import Stats
 from treadle.datagen.dataset.topics import read_leaves

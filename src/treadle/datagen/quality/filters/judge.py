@@ -9,7 +9,7 @@ from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.types import Json, Message, Role
 from treadle.datagen.config.model import Config
-from treadle.datagen.conversations.parts import labels
+from treadle.datagen.conversations.bill import labels
 from treadle.datagen.prompts import write_facts
 from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
 from treadle.engines.once import run_once

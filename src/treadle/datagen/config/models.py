@@ -17,7 +17,7 @@ from treadle.models.protocol import Model
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
-class Plan(Struct, frozen=True):
+class ModelPlan(Struct, frozen=True):
     """The settings from which the model of a role is built."""
 
     path: tuple[str, ...]
@@ -69,7 +69,7 @@ def try_models(config: Config, *, needs_keys: bool = True) -> tuple[dict[Role, M
     return models, list(problems.values())
 
 
-def plan_model(config: Config, role: Role, file: ModelFile) -> Plan:
+def plan_model(config: Config, role: Role, file: ModelFile) -> ModelPlan:
     """Return the settings of the model of `role`: its own, those of the default model, or those of treadle.toml.
 
     Raises: `ConfigError` if there is none.
@@ -81,17 +81,17 @@ def plan_model(config: Config, role: Role, file: ModelFile) -> Plan:
             "there is no model; name one such as 'openai:gpt-5-mini', or 'mock:teacher', which needs no key"
         )
     if isinstance(given, ModelTable):
-        return Plan(path, given)
+        return ModelPlan(path, given)
     name = file.full_name(given)
     table = file.file.models.get(name)
-    return Plan(path, ModelTable(model=name)) if table is None else Plan(path, table, name)
+    return ModelPlan(path, ModelTable(model=name)) if table is None else ModelPlan(path, table, name)
 
 
 def _path_of(config: Config, role: Role) -> tuple[str, str]:
     return ("models", "default" if getattr(config.models, role) is None else role)
 
 
-def _make(plan: Plan, file: ModelFile, config: Config, *, needs_keys: bool) -> Model:
+def _make(plan: ModelPlan, file: ModelFile, config: Config, *, needs_keys: bool) -> Model:
     table = plan.table
     provider, _ = split_name(table.model)
     preset = find_preset(provider)

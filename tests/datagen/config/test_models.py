@@ -8,7 +8,7 @@ import pytest
 from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role, Usage
 from treadle.datagen.config.model import Config
-from treadle.datagen.config.parts import make_models, used_roles
+from treadle.datagen.config.models import make_models, used_roles
 from treadle.models.config.file import model_from_part
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
 from treadle.models.wrappers.limit import LimitModel
