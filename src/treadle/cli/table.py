@@ -77,7 +77,7 @@ DATASET = {
     ),
     "merge": Command(
         "treadle.cli.dataset.merge:merge_datasets",
-        "Merge datasets into one, without the rows that are there twice.",
+        "Merge datasets into one, without duplicate rows.",
     ),
     "convert": Command(
         "treadle.cli.dataset.convert:convert",

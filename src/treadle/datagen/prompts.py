@@ -1,4 +1,4 @@
-"""Facts within prompts: a writer's message contains what it has to know as one JSON object between two lines."""
+"""Facts within prompts: the message for a writer contains its facts as one JSON object between two lines."""
 
 from collections.abc import Mapping
 

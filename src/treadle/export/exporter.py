@@ -40,7 +40,7 @@ class RowFormat(Protocol):
 
     @property
     def has_own_files(self) -> bool:
-        """True if each row is a file of its own with several lines, which are the row's list `lines`."""
+        """True if each row is a separate file with several lines, which are the row's list `lines`."""
         ...
 
     @property
@@ -50,7 +50,7 @@ class RowFormat(Protocol):
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """The keys of a row and their types. Empty if every dataset has keys of its own."""
+        """The keys of a row and their types. Empty if the keys differ between datasets."""
         ...
 
     @property

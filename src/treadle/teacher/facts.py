@@ -15,7 +15,7 @@ _OPEN, _CLOSE = "<facts>\n", "\n</facts>"
 
 
 def find_facts(messages: Sequence[Message]) -> Facts | None:
-    """Return the facts in the newest user message that has some, or in the system message; `None` without any."""
+    """Return the facts in the newest user or system message that has facts; `None` if no message has facts."""
     for message in reversed(messages):
         if message.role in (Role.USER, Role.SYSTEM) and _OPEN in message.content:
             facts = read_facts(message.content)

@@ -29,10 +29,10 @@ def merge_datasets(
     ] = False,
     is_json: o.IsJson = False,
 ) -> int:
-    """Merge datasets into one, without the rows that are there twice.
+    """Merge datasets into one, without duplicate rows.
 
-    The first of several equal rows is kept: those of the same sample, and those with the same messages. Every row
-    keeps its origin; an id that is taken is changed. Rejected samples and journals stay where they are.
+    Of several rows of the same sample, or with the same messages, the first is kept. Every row keeps its origin; an
+    id that is taken is changed. Rejected samples and journals stay where they are.
     """
     if out is None:
         raise ConfigError("--out: give the new folder for the merged dataset")

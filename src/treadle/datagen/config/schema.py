@@ -53,7 +53,7 @@ def sections_with(key: str) -> list[str]:
 
 
 def is_section(path: KeyPath) -> bool:
-    """Return whether `path` has keys of its own."""
+    """Return whether the value at `path` is a section."""
     return bool(known_keys(path))
 
 

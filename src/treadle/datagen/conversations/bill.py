@@ -1,4 +1,4 @@
-"""The runs of one sample: what they have cost, and what went wrong in one of them."""
+"""The costs and the failures of a sample's runs."""
 
 from typing import Any
 

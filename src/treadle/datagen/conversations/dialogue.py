@@ -92,7 +92,7 @@ async def _reply(studio: Studio, user: Session[UserTurn], run: Run[Any]) -> Run[
 
 
 def _is_over(studio: Studio, said: UserTurn, run: Run[Any]) -> bool:
-    """Return whether the conversation ends instead of going on with what the user said."""
+    """Return whether the conversation ends before the user's newest message is sent to the agent."""
     message = said.message.strip()
     if not message or is_farewell(message):
         return True

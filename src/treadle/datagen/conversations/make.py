@@ -106,7 +106,7 @@ async def make_sample(
 def _read_row(
     studio: Studio, dialogue: Dialogue, shown: str, bill: Bill
 ) -> tuple[Sequence[Event], Row | Failed]:
-    """Return the events of a finished dialogue, and its row or what is wrong with it. Blocks."""
+    """Return the events of a finished dialogue, and its row or the reason why there is none. Blocks."""
     events = studio.journal.read(dialogue.run_id)
     return events, make_row(studio, dialogue, events, shown, bill)
 

@@ -24,8 +24,11 @@ TEACHERS = ("teacher", "oracle")
 def make_row(
     studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], shown: str, bill: Bill
 ) -> Row | Failed:
-    """Return the row of a finished dialogue, or what is wrong with it. `events` are those of its run; `shown` is
-    the system message of the row, unless the configuration has another one."""
+    """Return the row of a finished dialogue, or the reason why there is none.
+
+    `events` are those of its run; `shown` is the system message of the row, unless the configuration has another
+    one.
+    """
     conversation = studio.config.generation.conversation
     try:
         row = project(dialogue.run_id, events, conversation)
@@ -46,7 +49,7 @@ def make_row(
 
 
 def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) -> Row:
-    """Return what the events of a conversation's run say as a row, with the system message that the agent had.
+    """Return the events of a conversation's run as a row, with the system message that the agent had.
 
     Raises: as `load_row` does.
     """
@@ -117,7 +120,7 @@ def _add_earlier(studio: Studio, dialogue: Dialogue, bill: Bill) -> Bill:
 
 
 def _show_answers(bodies: Sequence[e.DurableBody], row: Row, conversation: Conversation) -> Row:
-    """Return a row whose answers are what the configuration asks for.
+    """Return a row with its answers in the form that the configuration asks for.
 
     Answers that did not fit the schema are left out together with the messages that said so. An answer that was
     given through a tool becomes a message, and the tool is left out.

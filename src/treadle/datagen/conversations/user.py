@@ -1,4 +1,4 @@
-"""The simulated user, a model in a session of its own. It sees the agent's answers and never a tool's result."""
+"""The simulated user, a model in its own session. It sees the agent's answers and never a tool's result."""
 
 import re
 from dataclasses import dataclass

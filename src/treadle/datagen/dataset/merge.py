@@ -1,4 +1,4 @@
-"""The merge of datasets into one, without the rows that are there twice."""
+"""The merge of datasets into one, without duplicate rows."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b

@@ -57,7 +57,7 @@ class Splits(Struct, frozen=True, kw_only=True):
         return all(split.rows == split.wanted for split in self.splits)
 
     def __str__(self) -> str:
-        """Return what was achieved, in one sentence."""
+        """Return the sizes of the splits in one sentence."""
         parts = [
             f"{split.name} {split.rows:,} rows ({split.topics:,} topics; wanted {split.wanted:,})"
             for split in self.splits
@@ -75,7 +75,7 @@ class SplitPlan(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: Config) -> "SplitPlan":
-        """Return the plan of a configuration."""
+        """Return the plan that a configuration describes."""
         output = config.output
         return cls(
             shares=dict(output.splits),
@@ -303,7 +303,7 @@ def find_place(out: Path, split: str, format: str) -> Path:
 
 
 def _load_record(folder: Path) -> _Record | None:
-    """Return the record in a folder; `None` if there is none that can be read."""
+    """Return the record in a folder; `None` if there is none or if it cannot be read."""
     try:
         return msgspec.json.decode(Folder(folder).splits.read_bytes(), type=_Record)
     except (OSError, msgspec.DecodeError):

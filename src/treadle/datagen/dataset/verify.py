@@ -85,9 +85,9 @@ async def verify_rows(
 ) -> AsyncIterator[Checked]:
     """Yield the outcome for each row of a dataset, in the order in which they are ready.
 
-    A row has a problem if its transcript is faulty, if it is not what its run says, if a call gives another result
-    than the recorded one, or if it claims to be verified and a call cannot be made again. `trust` is for journals
-    from elsewhere; see `verify_run`.
+    A row has a problem if its transcript is faulty, if it differs from its run, if a call gives another result than
+    the recorded one, or if it claims to be verified and a call cannot be made again. `trust` is for journals from
+    elsewhere; see `verify_run`.
 
     Raises: `UntrustedError`; as `read_entries` does.
     """
@@ -180,7 +180,7 @@ def _split_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Mes
 
 
 def check_ledger(path: Path) -> Iterator[str]:
-    """Yield what differs between the rows of a dataset's folder and its ledger, and ids that are there twice.
+    """Yield the differences between the rows of a dataset's folder and its ledger, and ids that occur twice.
 
     Raises: as `read_entries` does.
     """

@@ -165,7 +165,7 @@ class DuplicateIndex:
         return self._last[1]
 
     def _candidates(self, signature: Signature) -> Iterator[_Stored]:
-        """Yield what is stored about the rows that share enough bands, those that share the most first."""
+        """Yield the stored signatures of the rows that share enough bands, the rows that share most bands first."""
         if not signature.keys:
             return
         find = self._bands.find

@@ -121,7 +121,7 @@ class Derived:
         return round(value * 10.0**places) in self._rounded[key]
 
     def _count(self) -> None:
-        """Find the lines, and count them, words and characters."""
+        """Split the texts into lines, and count lines, words and characters."""
         sizes: list[tuple[int, ...]] = []
         for source in self._sources:
             lines = [line for line in _lay_out(source.text).splitlines() if line.strip()]
@@ -177,7 +177,7 @@ def _spans(times: set[float]) -> Iterator[float]:
 
 
 def _lay_out(text: str) -> str:
-    """Return a text; JSON is written with one value on each line."""
+    """Return a text. If it is JSON, it is formatted with one value on each line."""
     if text[:1] in ("{", "["):
         try:
             return msgspec.json.format(text, indent=1)

@@ -64,7 +64,8 @@ class Environments:
         )
 
     def describe(self, environment: Environment, seed: int) -> dict[str, Json]:
-        """Return what a scenario writer is told about the files: some with their beginnings, and a summary."""
+        """Return the description of the files for a scenario writer: some files with their beginnings, and a
+        summary."""
         files = environment.files
         paths = list(files)
         if len(paths) <= MAX_LISTED_FILES:

@@ -216,7 +216,7 @@ _MIN_VALUE_CHARS = 4
 
 
 def _passes_value(steps: Sequence[_Step]) -> bool:
-    """Return whether an argument is a value that stands in an earlier result and not in an earlier argument."""
+    """Return whether an argument is a value that occurs in an earlier result and not in an earlier argument."""
     seen: list[str] = []
     known: set[str] = set()
     for step in steps:
@@ -251,7 +251,7 @@ def _is_same_intent(call: ToolCall, other: ToolCall) -> bool:
 
 
 def _values(call: ToolCall) -> set[str]:
-    """Return the texts and numbers in the arguments of a call that are long enough to be told apart."""
+    """Return the texts and numbers in the arguments of a call that are too long to be equal by chance."""
     try:
         found = set(_leaves(call.parsed))
     except msgspec.DecodeError:

@@ -111,7 +111,7 @@ def to_scenario(written: WrittenScenario) -> Scenario:
 def find_scenario_faults(
     written: WrittenScenario, spec: SampleSpec, environment: Environment
 ) -> tuple[str, ...]:
-    """Return what is wrong with a scenario, one sentence each; nothing if it can be used."""
+    """Return the faults of a scenario, one sentence each; empty if it can be used."""
     message = written.message.strip()
     if not message:
         return ("The message is empty.",)

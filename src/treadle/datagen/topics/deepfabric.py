@@ -77,7 +77,7 @@ class _Tree:
 
 
 def parse_tree(data: bytes, origin: str) -> tuple[TopicGraph, tuple[str, ...]]:
-    """Return the topics of lines with the path of a leaf, and what was changed or left out.
+    """Return the topics of lines with the path of a leaf, and notes about what was changed or left out.
 
     Raises: `ConfigError` with the line that is damaged.
     """
@@ -200,7 +200,7 @@ def write_tree(graph: TopicGraph) -> tuple[bytes, tuple[str, ...]]:
 
 
 def parse_graph(document: dict[str, Json], data: bytes, origin: str) -> tuple[TopicGraph, tuple[str, ...]]:
-    """Return the topics of a graph document, and what was changed or left out. `data` is its text.
+    """Return the topics of a graph document, and notes about what was changed or left out. `data` is its text.
 
     The first parent of a node is the topic that it was made for; other edges become cross-links. Edges that would
     close a cycle are left out.

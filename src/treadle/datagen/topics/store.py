@@ -72,7 +72,7 @@ def parse_topics(data: bytes, origin: str) -> TopicFile:
 
 
 def _is_lines(data: bytes) -> bool:
-    """Return whether a file has lines with paths: the first line is an object of its own."""
+    """Return whether a file has lines with paths, which is so if its first line is a whole object."""
     try:
         first = msgspec.json.decode(data.lstrip().partition(b"\n")[0])
     except (msgspec.DecodeError, UnicodeDecodeError):

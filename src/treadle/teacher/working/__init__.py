@@ -1,1 +1,1 @@
-"""The teacher as an agent: what it can be asked for, and how it works on that with the tools at hand."""
+"""The teacher as an agent: the requests that it knows, and the work on them with the tools of the request."""

@@ -136,7 +136,7 @@ def _restate(messages: Sequence[Message]) -> Reply:
 
 
 def _look_around(text: str, kit: Kit) -> Solver | Reply:
-    """Return the work on a message that is no known request: read what it names, or say which files there are."""
+    """Return the work on a message that is not a known request: read the file that it names, or list the files."""
     if kit.can("read") and (path := _PATH.search(text)) is not None:
         return _show(path[0], kit)
     if kit.can("list"):

@@ -52,7 +52,7 @@ class Draft(Struct, frozen=True):
     """The request, as one paragraph."""
     withheld: str = ""
     makes: tuple[str, ...] = ()
-    """The paths of the files that the agent shall create."""
+    """The paths of the files that the agent is asked to create."""
     used: frozenset[str] = frozenset()
     """The paths that the request names."""
     is_task: bool = False

@@ -1,4 +1,5 @@
-"""The simulated user: tells what was withheld, asks the further requests of the goal, and ends."""
+"""The simulated user: tells the withheld fact, makes the further requests of the goal, and ends the
+conversation."""
 
 from collections.abc import Sequence
 

@@ -83,7 +83,7 @@ class _Mapper:
         self._moved: dict[str, str] = {}
 
     def result(self) -> Mapped:
-        """Return what was mapped, with the notes in the order of the file."""
+        """Return the mapped configuration, with the notes in the order of the file."""
         told = sorted(self._notes, key=lambda note: self._document.place_of(note[0]) or (0, 0))
         notes = [f"{self._document.where(path)}: {'.'.join(map(str, path))}: {text}" for path, text in told]
         return Mapped(self._target, self._origins, tuple(notes), tuple(self._problems))

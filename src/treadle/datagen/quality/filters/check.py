@@ -1,4 +1,4 @@
-"""The filter of the outcome by the check of the environment's task."""
+"""The filter that grades a conversation with the check of the environment's task."""
 
 import asyncio
 from typing import Annotated

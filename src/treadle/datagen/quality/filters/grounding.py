@@ -145,7 +145,7 @@ class _Seen:
         self._derived = Derived(self._sources, "\n".join(work))
 
     def has(self, what: str, text: str) -> bool:
-        """Return whether a statement of the given kind was seen, or follows from what was seen."""
+        """Return whether a statement of the given kind occurs in earlier messages, or can be derived from them."""
         if what == "number":
             value = read_number(text)
             if self._numbers is None:
@@ -169,7 +169,7 @@ class _Seen:
 
 
 def _has_digits(seen: str, text: str) -> bool:
-    """Return whether digits stand in the text as a part of a date or a time."""
+    """Return whether digits occur in the text as a part of a date or a time."""
     digits = text.strip("$€£-−")
     return len(digits) > 1 and re.search(rf"(?<![\w.]){re.escape(digits)}(?!\w)", seen) is not None
 

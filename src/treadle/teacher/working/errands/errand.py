@@ -17,7 +17,7 @@ Work = Generator[Step, list[str], str]
 
 
 class Shelf(Struct, frozen=True):
-    """The files of an environment, as far as a scenario writer sees them."""
+    """The part of an environment's files that a scenario writer sees."""
 
     heads: Mapping[str, str]
     """The beginnings of the text files: path to text."""
@@ -27,7 +27,7 @@ class Shelf(Struct, frozen=True):
     """The paths of the text files whose lines can be counted by looking at them."""
 
     def paths(self, *endings: str, is_short: bool = False) -> list[str]:
-        """Return the paths of text files with one of these endings; all of them without any."""
+        """Return the paths of text files with one of these endings; of all text files if no ending is given."""
         found = [path for path in self.heads if not endings or path.endswith(endings)]
         return [path for path in found if path in self.short] if is_short else found
 
