@@ -84,7 +84,7 @@ async def generate(
         Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}) as ledger,
         contextlib.closing(open_journal(folder.journal)) as journal,
     ):
-        _take_up(ledger, config, options)
+        _prepare_ledger(ledger, config, options)
         write_config(folder.path, config)
         generation = _Generation(config, folder, ledger, journal, listener, stop or asyncio.Event())
         try:
@@ -95,7 +95,7 @@ async def generate(
         return Result(end, generation.progress, folder)
 
 
-def _take_up(ledger: Ledger, config: Config, options: Options) -> None:
+def _prepare_ledger(ledger: Ledger, config: Config, options: Options) -> None:
     """Compare the configuration with the one that the dataset was begun with, and reopen the samples to try again.
 
     Raises: `ConfigError` that names the changed keys.
@@ -107,7 +107,7 @@ def _take_up(ledger: Ledger, config: Config, options: Options) -> None:
             explain_changes(changes, "continue with --accept-changes, which keeps the existing rows")
         )
     ledger.set("config", msgspec.json.encode(fingerprint(config)).decode())
-    # A fault of the infrastructure is not the sample's.
+    # Samples that failed through the infrastructure are always tried again.
     ledger.reopen(*((Status.FAILED, Status.REJECTED) if options.retry_failed else (Status.FAILED,)))
 
 

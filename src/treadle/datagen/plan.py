@@ -63,7 +63,7 @@ class Plan:
         config, generation = self._config, self._config.generation
         draw = Draw(f"{config.seed}/{number}")
         conversation = generation.conversation
-        # What replaces rejected samples has the kinds that are still missing.
+        # Samples that replace rejected ones have the kinds that are still missing.
         kept = {kind: counts.labels.get(kind, 0) for kind in self._kinds} if number > self.wanted else None
         return SampleSpec(
             number=number,

@@ -15,7 +15,7 @@ from treadle.export.whole import whole_file
 
 PARQUET = ".parquet"
 _MAX_SAMPLED = 100
-"""How many rows are looked at to find out a file's format."""
+"""How many rows are read to recognise a file's format."""
 
 
 def read_objects(path: Path, format: str) -> Iterator[tuple[str, dict[str, Json]]]:

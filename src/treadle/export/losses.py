@@ -27,7 +27,7 @@ class Loss(StrEnum):
 
 
 COMMON_LOSSES = (Loss.OPAQUE, Loss.SERVER_CALLS, Loss.PARTS, Loss.TOOL_LIMITS)
-"""What all formats lose except `treadle`."""
+"""The losses that all formats except `treadle` have."""
 
 
 def find_losses(before: Row, after: Row) -> tuple[Loss, ...]:

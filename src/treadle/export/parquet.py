@@ -19,7 +19,7 @@ from treadle.export.exporter import FORMATS, Column
 from treadle.export.whole import whole_file
 
 GROUP_BYTES = 4 * 1024 * 1024
-"""How many bytes of JSON lines one row group has, about."""
+"""The approximate number of bytes of JSON lines in one row group."""
 _BATCH_ROWS = 128
 """How many rows are read at a time."""
 _VALUES = {

@@ -99,7 +99,7 @@ class _Drive:
         self._loaded = loaded
         self._shown = shown
         check_plan(loaded)
-        # Not before the check, whose error must not be printed into the view.
+        # The check comes first, because its error must not be printed into the view.
         self._view = make_generation_view(loaded.config.name, is_json=shown.is_json, is_quiet=shown.is_quiet)
         self._progress = Progress()
         self._again = write_command("generate", str(path), set=tuple(changes))
@@ -159,4 +159,4 @@ _LIMITS = {
     "max_items": "too many samples were rejected; see the reasons with `treadle dataset stats`, try them again "
     "with --retry-failed, or raise generation.max_attempts",
 }
-"""What the reasons for an early end mean."""
+"""The texts for the reasons of an early end."""

@@ -11,9 +11,9 @@ from treadle.datagen.scenarios.types import Kind
 from treadle.export.exporter import FORMATS
 
 _CALLS = {Kind.SINGLE: 1, Kind.CHAINED: 2, Kind.PARALLEL: 2, Kind.RECOVERY: 2}
-"""The least number of tool calls of each kind that needs some."""
+"""The smallest number of tool calls for each kind that needs calls."""
 _STEPS = {Kind.SINGLE: 2, Kind.CHAINED: 3, Kind.PARALLEL: 2, Kind.RECOVERY: 3}
-"""The least number of inferences of a turn, the one with the answer included."""
+"""The smallest number of inferences in a turn, including the one with the answer."""
 
 
 def find_conflicts(config: Config) -> list[Problem]:

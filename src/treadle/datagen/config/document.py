@@ -11,7 +11,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""The way from the top of a document to a value: keys, and positions in lists."""
+"""The path from the root of a document to a value: keys, and positions in lists."""
 
 
 class Problem(Struct, frozen=True):
@@ -29,7 +29,7 @@ class Document:
         self.path = path
         self.value = value
         self._root = root
-        """The node of the top of the file; `None` if places are not known."""
+        """The root node of the file; `None` if places are not known."""
 
     def place_of(self, path: KeyPath) -> tuple[int, int] | None:
         """Return the line and the column, from 1, of the key at `path`, or of the nearest one above it."""

@@ -36,9 +36,9 @@ MAX_MEASURED = 500
 MIN_MEASURED = 5
 """How many runs a role must have to be measured."""
 ASSUMED_TRIES = 1.25
-"""How many samples are made for each row."""
+"""The assumed number of samples that are made for each row."""
 _SPREAD = {True: 1.25, False: 2.0}
-"""By which factor numbers that were measured, and those that were assumed, may be wrong."""
+"""The factors by which measured and assumed numbers may be wrong."""
 
 
 class Measured(Struct, frozen=True):

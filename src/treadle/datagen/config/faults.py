@@ -34,7 +34,7 @@ def explain_faults(error: ValidationError, value: Json) -> list[Problem]:
         else:
             problems.setdefault(path, Problem(path, _explain(path, fault)))
     for root, faults in forms.items():
-        # A mapping is meant as the form that is a mapping, whose mistakes lie below it.
+        # If the value is a mapping, only the mistakes within it are reported, and not those of the other forms.
         inner = [(path, fault) for path, fault in faults if len(path) > len(root)]
         for path, fault in inner:
             problems.setdefault(path, Problem(path, _explain(path, fault)))

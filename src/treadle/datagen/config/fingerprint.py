@@ -30,8 +30,8 @@ HARMLESS = (
     "output",
     "publish",
 )
-"""Keys that may change while a dataset is made. They decide how many rows there are, how fast they are made and how
-they are written, but not what they are."""
+"""Keys that may change while a dataset is made. They decide how many rows there are, how fast they are made and in
+which files they are written, but not what the rows contain."""
 _HARMLESS_OF_MODELS = frozenset(
     (
         "base_url",
@@ -47,7 +47,7 @@ _HARMLESS_OF_MODELS = frozenset(
         "cache",
     )
 )
-"""Settings of a model that say where and how it is asked, but not what it answers."""
+"""Settings of a model that decide where and how it is asked, but have no influence on its answers."""
 _MESSAGES = ("output.system_message", "output.include_system_message")
 """Keys of `output` that are in the rows."""
 

@@ -14,7 +14,7 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0)]
 Role = Literal["topics", "scenarios", "agent", "user", "judge"]
-"""What a model is asked for."""
+"""The role of a model in a generation."""
 
 
 class Section(BaseModel):

@@ -17,16 +17,16 @@ from treadle.tools.resolve import resolve_tools
 
 CHARS_PER_TOKEN = 4
 TOOL_TOKENS = 120
-"""The length of the definition of a tool that is not known before its server has started."""
+"""The assumed tokens of the definition of a tool that is not known before its server has started."""
 SERVER_TOOLS = 8
 """How many tools a server is expected to have."""
 HEAD_TOKENS = 100
-"""What a scenario writer is told about a file."""
+"""The assumed tokens of the description of a file for a scenario writer."""
 RESULT_TOKENS = 250
 CALL_TOKENS = 80
 ANSWER_TOKENS = 220
 COT_TOKENS = 500
-"""The length of an answer with a chain of thought."""
+"""The assumed tokens of an answer with a chain of thought."""
 BASE_SECONDS = 1.0
 TOKENS_PER_SECOND = 60.0
 _STEPS = {
@@ -136,7 +136,7 @@ def largest_prompts(config: Config) -> dict[Role, int]:
     found: dict[Role, int] = {
         role: round(load.input_tokens / max(1.0, load.calls)) for role, load in loads.items()
     }
-    # The last prompt of a conversation has everything before it, and the longest one has the most turns.
+    # The last prompt of a conversation contains everything before it; the longest conversation has the most turns.
     turns = config.generation.conversation.max_turns
     found["agent"] += round(turns * ANSWER_TOKENS + turns * _steps(config) * (CALL_TOKENS + RESULT_TOKENS))
     return found

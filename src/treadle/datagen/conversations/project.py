@@ -18,7 +18,7 @@ from treadle.export.rows import Lineage, Row, SampleInfo, row_of
 from treadle.journal.protocol import RunFilter
 
 TEACHERS = ("teacher", "oracle")
-"""The names of the models that Treadle brings along, without their provider and their rate of mistakes."""
+"""The names of Treadle's built-in models, without their provider and their rate of mistakes."""
 
 
 def make_row(

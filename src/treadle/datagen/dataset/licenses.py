@@ -17,7 +17,7 @@ CC-BY-NC-ND-4.0 ODC-BY-1.0 LGPL-3.0 AGPL-3.0 FDL-1.3 EU-ODP-Legal-Notice apache-
 """Source: the documentation of Kaggle's API, metadata of datasets, 2025."""
 _ALIASES = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "gfdl-1.3": "gfdl"}
 OTHER = "other"
-"""What both call a licence that is not in their lists; its name is then given in the description."""
+"""The name that both services have for a licence that is not in their lists. The description then has its name."""
 
 
 def hub_license(name: str) -> str:

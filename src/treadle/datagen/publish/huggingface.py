@@ -25,7 +25,7 @@ def publish(upload: Upload, *, is_update: bool = False) -> str:
     errors = require("huggingface_hub.errors", "hub")
     if hub.get_token() is None:
         raise ConfigError("there is no token for the Hugging Face Hub; set HF_TOKEN, or run: hf auth login")
-    # The caller shows that something happens; bars would be mixed up with that.
+    # The caller shows a spinner, which the client's progress bars would disturb.
     require("huggingface_hub.utils", "hub").disable_progress_bars()
     api = hub.HfApi(library_name="treadle")
     target = upload.target

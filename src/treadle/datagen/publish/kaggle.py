@@ -20,7 +20,7 @@ from treadle.datagen.dataset.licenses import OTHER, kaggle_license
 from treadle.datagen.publish.upload import Upload
 
 _LEAST_CHARS, _MOST_CHARS = 6, 50
-"""How long Kaggle wants titles and names to be."""
+"""The smallest and the largest length of titles and names on Kaggle."""
 METADATA = "dataset-metadata.json"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Share = Annotated[float, Field(ge=0, le=1)]
 
 _MAX_IN_BAND = 24
-"""How many rows with an equal band are looked at. A band that more rows have says little."""
+"""How many rows with an equal band are compared. A band that more rows share is not specific."""
 _MAX_COMPARED = 96
 """How many candidates are compared, those with the most equal bands first."""
 _BATCH = 16
@@ -82,7 +82,8 @@ class DuplicateIndex:
         self._connection = connection
         self._settings = settings or DuplicateSettings()
         self._last: tuple[tuple[Message, ...], _Print] | None = None
-        """The messages of the row that was found last, which is usually added next."""
+        """The messages and signature of the row that `find` was last called with, because that row is usually added
+        next."""
         self._table: BandTable | None = None
         """The keys; `None` until they are needed."""
         connection.execute(_SCHEMA)

@@ -51,7 +51,7 @@ _WORDS = {
     "bg": "и в не на че с по това как от за всички към но или беше файл му ние вие да е се",
 }
 WORDS = {name: frozenset(text.split()) for name, text in _WORDS.items()}
-"""The most frequent words of the languages that are told apart by words."""
+"""The most frequent words of the languages that are recognised by words."""
 
 _SCRIPTS = {
     "HIRAGANA": "ja",
@@ -69,13 +69,14 @@ _SCRIPTS = {
     "ARMENIAN": "hy",
 }
 _MIN_SHARE = 0.3
-"""The share of a script among the letters from which on it decides. Names in Latin letters are common."""
+"""The share of a script among the letters from which on the script decides. It is below one half because names in
+Latin letters are common."""
 
 GERMAN = WORDS["de"] - WORDS["en"]
 """Frequent words of German, in which all nouns are capitalised. A text with two of them is German."""
 
 LANGUAGES = frozenset([*WORDS, *_SCRIPTS.values()])
-"""The codes of the languages that can be told."""
+"""The codes of the languages that can be recognised."""
 
 
 def detect_language(text: str) -> str | None:

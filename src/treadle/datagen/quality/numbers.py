@@ -24,13 +24,13 @@ _TIME = re.compile(r"\b(\d{1,2}):(\d\d)(?::(\d\d(?:[.,]\d+)?))?(?![\d:])")
 _MARKS = re.compile(r"[$€£,'_%]")
 _WORD = re.compile(r"[^\W\d][\w-]*")
 _MAX_LINES = 2000
-"""How many lines are looked at. Numbers are not checked for being derived if there are more."""
+"""The largest number of lines that are read. If there are more, every number is accepted."""
 _MAX_TOTALS = 24
 """How many totals are subtracted from each other."""
 _MAX_TIMES = 20
 """How many times of day are subtracted from each other."""
 _MAX_PAIRED = 10
-"""How many observed numbers are combined in pairs. Of more, some pair gives nearly any number."""
+"""How many observed numbers are combined in pairs. With more numbers, some pair would give nearly any number."""
 _UNITS = (1000.0, 0.001, 100.0, 0.01, 60.0, 1 / 60)
 """The factors between units that people convert: milliseconds, metres, cents, per cent, minutes."""
 _MAX_COUNT = 50
@@ -78,7 +78,7 @@ class Derived:
         self._sources = sources
         self._work = work
         self._steps = iter((self._derive, self._derive_of_words))
-        """What computes further numbers."""
+        """The functions that compute further numbers."""
         self._totals: list[set[float]] = []
         self._rounded: dict[tuple[int, int], set[int]] = {}
         self._laid_out: list[list[str]] = []
@@ -111,7 +111,7 @@ class Derived:
         key = step, places
         if key not in self._rounded:
             scaled = [total * 10.0**places for total in self._totals[step] if total < 1e12]
-            # A whole number is only the same as a total that is whole: of many totals, one rounds to nearly any.
+            # A whole number must equal a whole total, because among many totals one rounds to nearly any number.
             slack = 0.501 if places else 1e-6
             self._rounded[key] = {
                 near

@@ -35,7 +35,7 @@ FILTERS: Registry[type[Filter[Any]]] = Registry(
         "judge": f"{_ROOM}.judge:JudgeFilter",
     },
 )
-"""The filters of single samples, in the order in which those of the same cost run."""
+"""The filters of single samples. Filters of the same cost run in this order."""
 
 DUPLICATES = "duplicates"
 """The name of the filter that compares a row with all rows before it. The generation asks it last."""

@@ -56,7 +56,8 @@ _VERB_WORDS = (
     "summarise summarize take tell total translate transfer update upload use verify write in on for from with"
 )
 _VERBS = frozenset(_VERB_WORDS.split())
-"""Words that begin requests before a name. Others before a name at the beginning are taken for a first name."""
+"""Words that can begin a request before a name. Any other word before a name at the beginning is read as a first
+name."""
 
 
 class Signature(Struct, frozen=True):

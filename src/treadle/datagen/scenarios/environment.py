@@ -20,9 +20,10 @@ from treadle.tasks.draw import Draw
 from treadle.tools.protocol import ToolLike
 
 MAX_LISTED_FILES = 24
-"""How many files of an environment a scenario writer is shown. Of more, each sample shows others."""
+"""How many files of an environment a scenario writer is shown. If there are more, each sample shows
+different ones."""
 MAX_HEAD_CHARS = 320
-"""How much of each of them."""
+"""How many characters of each file a scenario writer is shown."""
 MAX_LISTED_FOLDERS = 40
 _KEPT_TASKS = 256
 
@@ -43,7 +44,7 @@ class Environments:
         self._tasks = tasks
         self._seed = seed
         self.load_task = lru_cache(maxsize=_KEPT_TASKS)(load_task)
-        """Return the task `SET:ID`. A task that was drawn lately is the same object, so that it is made once."""
+        """Return the task `SET:ID`. Recently drawn tasks are cached, so that each is made once."""
 
     def draw(self, spec: SampleSpec) -> Environment:
         """Return the environment of a sample.

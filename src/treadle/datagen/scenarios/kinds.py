@@ -29,8 +29,8 @@ TASK_KINDS = frozenset((Kind.CHAINED, Kind.PARALLEL, Kind.RECOVERY))
 
 _KIND_RATIO = 0.6180339887498949
 _DIFFICULTY_RATIO = 0.41421356237309515
-"""Multiples of such a number, modulo 1, are spread evenly in every prefix. Two numbers, so that kinds and
-difficulties do not depend on each other."""
+"""The multiples of such a number, modulo 1, are evenly spread in every prefix. Kinds and difficulties have
+different numbers, so that they do not depend on each other."""
 
 
 def possible_kinds(

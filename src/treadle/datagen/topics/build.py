@@ -81,7 +81,7 @@ class _Node:
         self.words = words_of(topic.text)
         self.connections: tuple[str, ...] = ()
         self.siblings: tuple[_Node, ...] = ()
-        """The candidates of the parent, up to those of the answer that this topic is from."""
+        """The candidates of the parent, up to the answer that this topic comes from."""
         self.candidates: list[_Node] = []
         """The topics that the model gave for this one, merged ones included."""
         self.judged = 0
@@ -90,9 +90,9 @@ class _Node:
         self.merges: list[tuple[_Node, _Node]] = []
         """Topics of the model's answers that were merged, each with the one that was kept."""
         self.cut = 0
-        """How many topics the model gave beyond those that it was asked for."""
+        """How many topics the model gave beyond the number that was asked for."""
         self.unusable = 0
-        """How many texts of the answers are no topics."""
+        """How many texts of the answers are not topics."""
         self.attempts = 0
         self.error: str | None = None
         self.is_down = False
@@ -260,7 +260,7 @@ class _Builder:
         self._done += 1
         if not any(item.is_merged for item in node.lineage()):
             for child in node.candidates[node.judged :] if node.depth + 1 < self._config.depth else ():
-                # What looks like a duplicate waits until the level is settled.
+                # A topic that looks like a duplicate waits until the level is settled.
                 if self._seen.find(child.words) is None:
                     self._seen.add(child.words, child)
                     self._queue(child)

@@ -16,7 +16,7 @@ from treadle.datagen.topics.graph import Topic, TopicGraph, clean_topic, topic_i
 _PLACEHOLDER = re.compile(r"subtopic_\d+_for_(.*)", re.DOTALL)
 """What DeepFabric 4.4 wrote in place of the topics that its model did not give."""
 _OWN = "treadle"
-"""The key of a node's metadata for what DeepFabric has no field for."""
+"""The key of a node's metadata that holds data for which DeepFabric has no field."""
 
 
 class Notes:

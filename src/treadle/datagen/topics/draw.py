@@ -22,7 +22,7 @@ _MARGIN = 20
 _ASPECT = 1.4
 _MAP_RADIUS = 190
 _MIN_FOR_MAP = 25
-"""The least number of topics for which there is a map."""
+"""The smallest number of topics for which a map is drawn."""
 _MAX_NAMED = 22
 """How many branches the legend of the map names."""
 _MAX_LINKS = 400
@@ -86,7 +86,7 @@ def _split(graph: TopicGraph, column_wide: int) -> list[list[_Row]]:
     for position, row in enumerate(rows):
         column = columns[-1]
         is_full = len(column) >= limit
-        # A main branch rather begins a column than ends one with its first few topics.
+        # A main branch begins a new column if only its first few topics would fit into this one.
         is_late = row.depth == 1 and len(column) > limit - min(6, limit // 4) and len(rows) - position > 6
         if is_full or is_late:
             above = [graph.topics[key] for key in _ancestors(graph, row.topic)]

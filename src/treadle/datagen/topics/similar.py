@@ -51,7 +51,7 @@ class SimilarIndex(Generic[T]):
 
         Topics without a common word are never similar.
         """
-        # A similar topic has all words but a few, so it has at least one of any few more of them.
+        # A similar topic has at least `needed` of the words, so it has one of the rarest `len(words) - needed + 1`.
         needed = math.ceil(self._threshold * len(words) - 1e-9)
         rarest = sorted(words, key=lambda word: (len(self._by_word.get(word, ())), word))
         near = {

@@ -30,7 +30,7 @@ from treadle.export.rows import (
 _THINK, _THOUGHT = "<think>\n", "\n</think>\n\n"
 _CALL, _CALLED = "<tool_call>", "</tool_call>"
 _BETWEEN_RESULTS = "\n</tool_response>\n<tool_response>\n"
-"""What LLaMA-Factory puts between the results of parallel calls when it reads OpenAI's format."""
+"""The text that LLaMA-Factory puts between the results of parallel calls when it reads OpenAI's format."""
 _ROLES = {
     "system": Role.SYSTEM,
     "human": Role.USER,

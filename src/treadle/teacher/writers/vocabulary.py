@@ -72,4 +72,4 @@ FILLERS = frozenset(
         "to|under|up|use|used|using|via|what|when|which|while|with|within|without"
     )
 )
-"""Words that say nothing about a topic."""
+"""Filler words, which are not specific to a topic."""

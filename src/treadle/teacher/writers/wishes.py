@@ -88,7 +88,7 @@ def arguments_for(tool: ToolSpec, words: Sequence[str], draw: Draw) -> dict[str,
     """Return arguments that fit the schema of `tool` and can be written in a message; `None` if none are found."""
     checker = ArgumentChecker(tool.parameters)
     for attempt in range(_MAX_TRIES):
-        # The last attempts leave out what is optional, and then what is drawn.
+        # Later attempts leave out optional arguments; the last attempt also draws no values.
         made = make_instance(
             _only_required(tool.parameters) if attempt > _MAX_TRIES // 2 else tool.parameters,
             " ".join(words[:3]) or "text",

@@ -30,7 +30,7 @@ RENAMED = {
     "kaggle.description": ("publish.kaggle.description", ""),
     "kaggle.version_notes": ("publish.kaggle.version_notes", ""),
 }
-"""Keys that have another name here, with a remark about a different meaning."""
+"""Keys that have another name in Treadle, with a remark if the meaning differs."""
 
 LEFT_OUT = {
     "topics.save_as": "the topics are in topics.json of the dataset's folder; `treadle topics` converts the file",
@@ -49,7 +49,7 @@ LEFT_OUT = {
     "deepfabric_cloud": "datasets are published with `treadle publish`; name the place with publish.huggingface or "
     "publish.kaggle",
 }
-"""Keys that have no meaning here, with what to use in their place."""
+"""Keys that Treadle does not have, with what to use instead."""
 
 SPECIAL = (
     *(
@@ -90,7 +90,7 @@ MISPLACED = {
     "generation.tools.sample_retries": "generation.sample_retries",
     "generation.tools.max_tokens": "generation.max_tokens",
 }
-"""Keys that stand in the wrong section in DeepFabric's own examples, where it ignores them."""
+"""Keys that DeepFabric's own examples have in the wrong section, where DeepFabric ignores them."""
 
 OLD = {
     "dataset_system_prompt": "output.system_prompt",
@@ -103,7 +103,7 @@ OLD = {
     "dataset": "output; creation.num_steps is num_samples, creation.batch_size is batch_size, creation.sys_msg is "
     "include_system_message, save_as is save_as",
 }
-"""The sections before DeepFabric 4, with what they are in DeepFabric 4."""
+"""The sections of files from before DeepFabric 4, with their names in DeepFabric 4."""
 
 FORMATTERS = {
     "trl_sft_tools": "trl",
@@ -111,7 +111,7 @@ FORMATTERS = {
     "openai": "openai",
     "openai_schema": "openai",
 }
-"""The formats here by the names of DeepFabric's formatters."""
+"""Treadle's row formats, by the names of DeepFabric's formatters."""
 
 KNOWN = frozenset((*RENAMED, *LEFT_OUT, *SPECIAL))
 

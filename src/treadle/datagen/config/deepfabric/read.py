@@ -18,7 +18,7 @@ from treadle.tools.vfs import NAMES
 _DEFAULTS = {"provider": "openai", "model": "gpt-4o", "temperature": 0.2}
 """The model of DeepFabric if its configuration names none."""
 _NEAR = 0.75
-"""How similar an unknown key has to be to a known one to be taken for its misspelling."""
+"""The similarity from which on an unknown key is a misspelling of a known key."""
 
 
 class Mapped(Struct, frozen=True):

@@ -10,7 +10,7 @@ _MAX_TOOLS = 14
 _OTHERS = "(other tools)"
 _CELL = 46
 _CHAR = 6.7
-"""About how wide a character is, in pixels."""
+"""The approximate width of a character, in pixels."""
 _MAX_NAME = 26
 _STRONG = 0.55
 _SEQUENCES = 8

@@ -9,14 +9,14 @@ from treadle.datagen.dataset.report.treemap import Box, lay_out
 
 Path = tuple[str, ...]
 MAX_CELLS = 1_200
-"""How many rectangles the map has at most; beyond that, subtopics are drawn together."""
+"""The largest number of rectangles in the map. If there are more topics, subtopics are drawn together."""
 _LAYOUTS = (("wide", 1080.0, 470.0), ("tall", 340.0, 560.0))
 _HEAD = 20.0
 """The height of the name of a group, in pixels."""
 _LABEL_HEIGHT, _NUMBER_HEIGHT = 32.0, 18.0
 """The heights from which a rectangle has a text or a number, in pixels."""
 _CHAR, _PADDING = 5.9, 13.0
-"""About how wide a character is, and how wide what is around the text, in pixels."""
+"""The approximate width of a character, and the width of the space around a text, in pixels."""
 _STRONG = 0.55
 """The share of the accent from which texts on it are light."""
 

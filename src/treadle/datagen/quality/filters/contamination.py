@@ -19,10 +19,10 @@ from treadle.datagen.quality.transcripts import WORD, quote, user_words
 from treadle.export.files import read_objects
 
 _COLUMNS = ("messages", "conversations", "prompt", "question", "input", "instruction", "query", "text")
-"""The columns that hold what an evaluation asks, the first that a row has."""
+"""The columns that can hold the question of a row; the first one that the row has is used."""
 _SPEAKERS = ("user", "human")
 _MIN_WORDS = 5
-"""A text with fewer words is too general to be told from others."""
+"""A text with fewer words is too general to be compared."""
 
 
 class ContaminationSettings(Settings):

@@ -10,7 +10,7 @@ from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings,
 from treadle.datagen.quality.transcripts import answers, exchanges, quote
 
 _MAX_CHARS = 200
-"""Longer texts are documents, in which such marks may be meant, as in a template."""
+"""Longer texts are documents, such as templates, in which placeholders can be intended."""
 _MARK = re.compile(
     r"\{\{\s*[\w.]+\s*\}\}"
     r"|<(?:your|my|insert|enter|the|some|placeholder|example|actual)[\s_-][\w\s-]{1,40}>"

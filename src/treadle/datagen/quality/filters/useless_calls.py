@@ -87,7 +87,7 @@ def _find_unused(row: Row, items: Sequence[Exchange]) -> Iterator[str]:
     if not looks:
         return
     first: dict[str, int] = {}
-    """The position of the message in which each word is first written. Results are not written by anyone."""
+    """The position of the message in which each word is first written. Results do not count."""
     for index in range(len(row.messages) - 1, -1, -1):
         if row.messages[index].call_id is None:
             first.update(dict.fromkeys(_tokens(_written(row.messages[index])), index))

@@ -137,7 +137,7 @@ def _draw_setting(shelf: Shelf, draw: Draw) -> dict[str, str] | None:
     for path in shelf.paths(".json"):
         head = shelf.heads[path].lstrip()
         if head.startswith("{"):
-            # Only the keys before the first nested value are surely at the top level.
+            # Only the keys before the first nested value are certainly at the top level.
             flat = re.split(r"[\[{]", head[1:])[0]
             found += [{"path": path, "key": key} for key, _ in _SETTING.findall(flat)]
     return draw.pick(found) if found else None
