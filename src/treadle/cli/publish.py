@@ -66,7 +66,9 @@ def publish(
     from treadle.datagen.publish.upload import Options, Target, find_targets, prepare, read_or_default
 
     if not folder.is_dir():
-        raise ConfigError(f"{str(folder)!r} is not the folder of a dataset")
+        raise ConfigError(
+            f"{str(folder)!r} is not the folder of a dataset; give a folder that `treadle generate` wrote"
+        )
     targets = [Target.parse(text) for text in to or ()] or find_targets(read_or_default(folder))
     if not targets:
         raise ConfigError("--to: name the place to publish to, such as --to huggingface:OWNER/NAME")

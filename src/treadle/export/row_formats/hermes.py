@@ -16,6 +16,7 @@ from treadle.core.errors import ExportError, FormatError
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.export.exporter import Column
 from treadle.export.losses import COMMON_LOSSES, Loss
+from treadle.export.row_formats.sharegpt import role_of, unclear_results
 from treadle.export.rows import Row, lineage_with_ids, make_row, read_tools, write_tools
 from treadle.formats import parse, render, render_result, render_tools
 
@@ -100,9 +101,7 @@ def _read(items: Sequence[dict[str, Json]], tools: tuple[ToolSpec, ...]) -> Iter
     count = 0
     for index, item in enumerate(items):
         tag, text = item["from"], item["value"] or ""
-        if tag not in _ROLES:
-            raise ExportError(f"conversation {index}: unknown tag {tag!r}; the tags are {', '.join(_ROLES)}")
-        role = _ROLES[tag]
+        role = role_of(tag, _ROLES, index)
         if role is Role.SYSTEM:
             text = _without_manual(text, tools)
             if text:
@@ -122,10 +121,7 @@ def _read(items: Sequence[dict[str, Json]], tools: tuple[ToolSpec, ...]) -> Iter
         else:
             results = [match[1] for match in _RESULT.finditer(text)]
             if len(results) != len(waiting):
-                raise ExportError(
-                    f"conversation {index}: {len(results)} results for {len(waiting)} calls, so it is not certain "
-                    "which result belongs to which call"
-                )
+                raise unclear_results(index, results, waiting)
             for call, result in zip(waiting, results, strict=True):
                 yield Message(Role.TOOL, result, (), call.call_id, call.name)
 

@@ -9,7 +9,7 @@ are then within `<tool_call>`. Axolotl needs the setting `roles: {assistant: [gp
 Source: LLaMA-Factory 0.9.5, `data/README.md` and its function formatter; Axolotl 0.18, conversation format.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -145,21 +145,31 @@ def _write_said(message: Message, with_reasoning: bool) -> str:
     return head + (f"{message.content}{_CALL}{text}{_CALLED}" if message.content else text)
 
 
+def role_of(tag: str, roles: Mapping[str, Role], index: int) -> Role:
+    """Return the role of the message number `index`, which has the tag `tag`. Raises: `ExportError`."""
+    if tag not in roles:
+        raise ExportError(f"conversation {index}: unknown tag {tag!r}; the tags are {', '.join(roles)}")
+    return roles[tag]
+
+
+def unclear_results(index: int, results: Sequence[str], calls: Sequence[ToolCall]) -> ExportError:
+    """Return the error for a message whose results do not fit the calls before it."""
+    return ExportError(
+        f"conversation {index}: {len(results)} results for {len(calls)} calls, so it is not certain which result "
+        "belongs to which call"
+    )
+
+
 def _read(items: Sequence[dict[str, Json]]) -> Iterator[Message]:
     waiting: list[ToolCall] = []
     count = 0
     for index, item in enumerate(items):
         tag, text = item["from"], item["value"] or ""
-        if tag not in _ROLES:
-            raise ExportError(f"conversation {index}: unknown tag {tag!r}; the tags are {', '.join(_ROLES)}")
-        role = _ROLES[tag]
+        role = role_of(tag, _ROLES, index)
         if role is Role.TOOL:
             results = _split_results(text, len(waiting), is_last=not _is_result(items[index + 1 :]))
             if not waiting or len(results) > len(waiting):
-                raise ExportError(
-                    f"conversation {index}: {len(results)} results for {len(waiting)} calls, so it is not certain "
-                    "which result belongs to which call"
-                )
+                raise unclear_results(index, results, waiting)
             for result in results:
                 call = waiting.pop(0)
                 yield Message(Role.TOOL, result, (), call.call_id, call.name)
