@@ -39,9 +39,9 @@ def verify(
 ) -> int:
     """Make the tool calls of all rows again in fresh sandboxes, and compare the rows with the journal.
 
-    Each row must be what its run says, and its transcript must be whole. The calls are made again with the tools of
-    the run; a row that claims to be verified must have all of its calls confirmed. The rows must be those that the
-    ledger counts. The exit code is 1 if anything differs.
+    Each row must agree with its run, and its transcript must be complete. The calls are made again with the tools
+    of the run; a row that claims to be verified must have all of its calls confirmed. The rows must be those that
+    the ledger counts. The exit code is 1 if anything differs.
     """
     from treadle.datagen.dataset.verify import Totals, check_ledger, verify_rows
 

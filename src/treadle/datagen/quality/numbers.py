@@ -168,7 +168,7 @@ def _find_times(text: str) -> Iterator[float]:
 
 
 def _spans(times: set[float]) -> Iterator[float]:
-    """Yield the times between few times of day, in seconds, minutes and hours."""
+    """Yield the differences between times of day, if there are few, in seconds, minutes and hours."""
     listed = sorted(times)
     for one in listed if len(listed) <= _MAX_TIMES else ():
         for two in listed:

@@ -240,7 +240,10 @@ def parse_graph(document: dict[str, Json], data: bytes, origin: str) -> tuple[To
 
 
 class _Nodes:
-    """The nodes of a graph document, with the first parent of each chosen so that the root leads to it."""
+    """The nodes of a graph document.
+
+    The first parent of each is chosen so that there is a path from the root to it.
+    """
 
     def __init__(self, document: dict[str, Json], data: bytes, origin: str, notes: Notes) -> None:
         self.texts: dict[str, str] = {}
