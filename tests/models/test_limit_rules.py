@@ -208,3 +208,15 @@ def test_a_few_callers_say_nothing_of_the_server():
     for number in range(1000):
         concurrency.answer(number * 0.01, 2, is_full=False)
     assert concurrency.limit == 8
+
+
+def test_a_hold_delays_requests_and_teaches_nothing():
+    """A server that refuses one of twenty requests at random is not slowed down."""
+    pace = Pace(0.0, Random(1))
+    for number in range(100):
+        now = number * 1.0
+        pace.hold(now, 0.5)
+        assert 0.5 <= pace.wait(now) <= 0.53
+        assert pace.wait(now + 0.6) == 0.0
+        pace.admit(now + 0.6)
+    assert pace.rate is None

@@ -165,9 +165,13 @@ class Pace:
             if retry_after is None:
                 slowest = self.rate or 10.0
                 retry_after = min(60.0, max(0.05, 1 / slowest) * 2.0 ** (self._unlucky - 1))
-        # Random, so that several processes do not ask the same server at the same moment.
-        self.not_before = max(self.not_before, now + retry_after * (1 + 0.05 * self._random.random()))
+        self.hold(now, retry_after)
         self._waited = self.not_before - self._empty_at
+
+    def hold(self, now: float, seconds: float) -> None:
+        """Send nothing for some seconds, as a server asked."""
+        # Random, so that several processes do not ask the same server at the same moment.
+        self.not_before = max(self.not_before, now + seconds * (1 + 0.05 * self._random.random()))
 
     def hear(self, total: float, left: float, reset_seconds: float, on_the_way: int, now: float) -> None:
         """Learn from the limits that a server reported with an answer, with `on_the_way` other requests in

@@ -96,13 +96,16 @@ class Limiter:
         tokens_per_minute: float | None = None,
         max_concurrency: int | None = None,
         is_adaptive: bool = True,
+        learns_from_refusals: bool = True,
         store: str | Path | None = None,
         name: str = "default",
     ) -> None:
         """Make a limiter.
 
         `store` is a path, such as that of a journal: processes share the requests and tokens of the limiter `name`
-        through the file `<store>.limits`. `max_concurrency` counts for each process alone.
+        through the file `<store>.limits`. `max_concurrency` counts for each process alone. If `learns_from_refusals`
+        is false, a refusal only delays the next requests, for as long as the server asked; this is for servers that
+        also refuse requests that no limit concerns.
         Raises: `ConfigError` for numbers out of range.
         """
         for what, value in (
@@ -121,6 +124,7 @@ class Limiter:
         self.name = name
         self._max_concurrency = max_concurrency
         self._is_adaptive = is_adaptive
+        self._learns_from_refusals = learns_from_refusals
         self._store = None if store is None else SharedBuckets(f"{store}.limits", name, self._per_minute)
         self._executor: ThreadPoolExecutor | None = None
         self._begin()
@@ -257,7 +261,10 @@ class Limiter:
             self._reserved -= permit.tokens
             if isinstance(error, RateLimitError):
                 self._refused += 1
-                self._pace.refuse(permit.sent_at, now, error.retry_after_seconds)
+                if self._learns_from_refusals:
+                    self._pace.refuse(permit.sent_at, now, error.retry_after_seconds)
+                else:
+                    self._pace.hold(now, error.retry_after_seconds or 0.0)
                 self._share_hold()
             elif is_answered:
                 self._pace.succeed()
