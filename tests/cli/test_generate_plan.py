@@ -45,3 +45,24 @@ def test_the_notes_of_a_deepfabric_file_are_told(cli: Cli) -> None:
     assert done.code == 0, done
     assert "tea: 3 rows in 'tea'" in done.out
     assert "df.yaml:4: output.batch_size: it is generation.window here" in done.err
+
+
+def test_a_mistake_in_an_option_names_the_option(cli: Cli) -> None:
+    cli.write("a.yaml", "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea}\ntools: {use: [files]}\n")
+    for option, value in (("--num-samples", "0"), ("--out", "a.yaml"), ("--model", "x:y")):
+        done = cli("generate", "a.yaml", option, value)
+        assert done.code == 2, done
+        assert done.err.startswith(f"error: {option}: "), done
+
+
+def test_the_message_about_missing_rows_names_a_command_that_works(cli: Cli) -> None:
+    cli.write(
+        "a.yaml",
+        "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea, degree: 1, depth: 1}\n"
+        "generation: {max_attempts: 1, conversation: {type: basic}}\n"
+        "quality: {filters: {length: {min_words: 900}}}\noutput: {path: none}\n",
+    )
+    done = cli("generate", "a.yaml")
+    assert done.code == 3, done
+    assert "`treadle dataset stats none`" in done.err
+    assert cli("dataset", "stats", "none").code == 0

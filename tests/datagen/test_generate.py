@@ -214,3 +214,18 @@ async def test_the_judge_is_counted(tmp_path: Path) -> None:
     assert counts.input_tokens == used
     samples = [row["lineage"]["sample"] for row in read(tmp_path / "judged" / "rows.jsonl")]
     assert all("judge" in sample["filters"] for sample in samples)
+
+
+async def test_a_continued_dataset_still_counts_the_topics(tmp_path: Path) -> None:
+    """Limits hold for the whole dataset, so what the topics used counts in every later call."""
+    first = (await make(config(None), tmp_path)).progress
+    again = (await make(config(None), tmp_path)).progress
+    assert (again.input_tokens, again.output_tokens) == (first.input_tokens, first.output_tokens)
+
+
+async def test_a_server_of_tools_that_does_not_start_costs_nothing(tmp_path: Path) -> None:
+    made = config(None, tools={"use": ["mcp:no-such-server-of-tools"]})
+    with pytest.raises(ConfigError, match="no-such-server-of-tools"):
+        await make(made, tmp_path)
+    with open_journal(tmp_path / "journal.db") as journal:
+        assert not journal.runs()

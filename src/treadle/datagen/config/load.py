@@ -34,18 +34,23 @@ class Loaded(Struct, frozen=True):
     """The place in the file of each key that was mapped from another one."""
     changes: Mapping[str, Json] = {}
     """The values that override the file, by key with dots between sections."""
+    flags: Mapping[str, str] = {}
+    """The options of the command line that override keys, by key. The other changes were given with `--set`."""
 
     def error(self, problems: Sequence[Problem]) -> ConfigError:
         """Return the error that lists `problems`, each with the line of its key."""
-        return _error(self.document, self.origins, self.changes, problems)
+        return _error(self.document, self.origins, self.changes, self.flags, problems)
 
 
-def load_config(path: str | Path, changes: Mapping[str, Json] | None = None) -> Loaded:
+def load_config(
+    path: str | Path, changes: Mapping[str, Json] | None = None, flags: Mapping[str, str] | None = None
+) -> Loaded:
     """Return the configuration in a YAML or JSON file. A file of DeepFabric 4 is accepted too.
 
     `changes` override the file, by key such as `generation.num_samples`; paths in them are relative to the current
-    folder. Only the file itself is checked. `check_plan` checks the models, tools and output that it names. Raises:
-    `ConfigError` that lists all mistakes, each with `file:line`, the key and the nearest known key.
+    folder. `flags` are the options that error messages name in place of such keys. Only the file itself is checked.
+    `check_plan` checks the models, tools and output that it names. Raises: `ConfigError` that lists all mistakes,
+    each with `file:line`, the key and the nearest known key.
     """
     file = Path(path).expanduser()
     document, notes = _read(file)
@@ -56,13 +61,13 @@ def load_config(path: str | Path, changes: Mapping[str, Json] | None = None) -> 
         value, origins = mapped.value, mapped.origins
         notes += mapped.notes
         problems += mapped.problems
-    changes = changes or {}
+    changes, flags = changes or {}, flags or {}
     value = _apply(_resolve_paths(value, file.parent.absolute()), changes)
     try:
         config = Config.model_validate(value)
     except ValidationError as error:
-        raise _error(document, origins, changes, [*problems, *explain_faults(error, value)]) from None
-    loaded = Loaded(config, notes, file, document, origins, changes)
+        raise _error(document, origins, changes, flags, [*problems, *explain_faults(error, value)]) from None
+    loaded = Loaded(config, notes, file, document, origins, changes, flags)
     problems += find_conflicts(config)
     if problems:
         raise loaded.error(problems)
@@ -166,14 +171,16 @@ def _error(
     document: Document,
     origins: Mapping[KeyPath, KeyPath],
     changes: Mapping[str, Json],
+    flags: Mapping[str, str],
     problems: Iterable[Problem],
 ) -> ConfigError:
     """Return the error that lists `problems` in the order of the file, and those of `changes` before them."""
     lines: list[tuple[tuple[int, int], str]] = []
     for problem in problems:
         key = ".".join(map(str, problem.path))
-        if any(key == name or key.startswith(f"{name}.") for name in changes):
-            lines.append(((0, 0), f"--set {key}: {problem.text}"))
+        changed = next((name for name in changes if key == name or key.startswith(f"{name}.")), None)
+        if changed is not None:
+            lines.append(((0, 0), f"{flags.get(changed, f'--set {key}')}: {problem.text}"))
             continue
         path = find_origin(problem.path, origins)
         key = ".".join(map(str, path))

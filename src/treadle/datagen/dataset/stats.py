@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.rows import Entry, read_entries
 from treadle.datagen.quality.protocol import Verdict
-from treadle.export.rows import Row
+from treadle.export.rows import Row, SampleInfo
 
 _DIGEST_BYTES = 16
 START, END = "(start)", "(answer)"
@@ -119,6 +119,7 @@ class Stats(Struct, kw_only=True):
     topic_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     rejected_topics: Counter[str] = field(default_factory=Counter)
     input_tokens: int = 0
+    """The input tokens of rows, without those of their rejected attempts, which the rows' lineages include."""
     output_tokens: int = 0
     cost_usd: float = 0.0
     rows_without_cost: int = 0
@@ -144,6 +145,8 @@ class Stats(Struct, kw_only=True):
 
     _contents: set[bytes] = field(default_factory=set)
     _ids: set[bytes] = field(default_factory=set)
+    _spent: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    """What the rejected attempts at a sample have used so far, by the sample's id."""
 
     @property
     def verified_share(self) -> float | None:
@@ -163,7 +166,7 @@ class Stats(Struct, kw_only=True):
         self._add_sample(row)
 
     def reject(self, entry: Entry) -> None:
-        """Count a rejected sample."""
+        """Count a rejected sample. All kept rows must have been counted before."""
         self.rejected += 1
         failed = [verdict for verdict in entry.verdicts if not verdict.is_passed]
         for verdict in failed or [Verdict("(no filter)", is_passed=False)]:
@@ -173,11 +176,26 @@ class Stats(Struct, kw_only=True):
                 reasons[verdict.reason] += 1
         sample = entry.row.lineage.sample
         if sample is not None:
-            self.rejected_input_tokens += sample.input_tokens
-            self.rejected_output_tokens += sample.output_tokens
-            self.rejected_cost_usd += sample.cost_usd or 0.0
+            self._add_rejected_use(sample)
             self.rejected_topics[sample.topic_id] += 1
             self.topic_paths.setdefault(sample.topic_id, sample.topic)
+
+    def _add_rejected_use(self, sample: SampleInfo) -> None:
+        """Count what a rejected attempt has used. The numbers in its row include all earlier attempts."""
+        before = self._spent.get(sample.sample_id, (0, 0, 0.0))
+        spent = self._spent[sample.sample_id] = (
+            sample.input_tokens,
+            sample.output_tokens,
+            sample.cost_usd or 0.0,
+        )
+        own_in, own_out, own_cost = (max(0, now - then) for now, then in zip(spent, before, strict=True))
+        self.rejected_input_tokens += int(own_in)
+        self.rejected_output_tokens += int(own_out)
+        self.rejected_cost_usd += own_cost
+        if _digest(sample.sample_id.encode()) in self._ids:
+            self.input_tokens -= int(own_in)
+            self.output_tokens -= int(own_out)
+            self.cost_usd -= own_cost
 
     def _add_messages(self, row: Row) -> None:
         counts: Counter[Role] = Counter(message.role for message in row.messages)
