@@ -43,10 +43,11 @@ BENCHMARKS = {
     "python": tools.measure_python,
     "mcp": tools.measure_mcp,
     "parallel": tools.measure_parallel,
-    "duplicates": duplicates.measure,
     "generate": generate.measure_window,
     "row": generate.measure_work,
     "rows": generate.measure_memory,
+    "continue": generate.measure_resume,
+    "duplicates": duplicates.measure,
 }
 
 

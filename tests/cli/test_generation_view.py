@@ -174,7 +174,7 @@ def test_a_narrow_terminal_shows_the_whole_hint(begin: Callable[..., Terminal]) 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_second_signal_stops_at_once(begin: Callable[..., Terminal], number: int) -> None:
     terminal = begin(100, 24, "1000", "600")
-    terminal.wait_until(lambda lines: any(STOPS in line for line in lines))
+    terminal.wait_until(lambda lines: any("4 in flight" in line for line in lines))
     terminal.process.send_signal(number)
     terminal.wait_until(lambda lines: any("press Ctrl-C again" in line for line in lines))
     terminal.process.send_signal(number)

@@ -59,6 +59,7 @@ class SampleWork:
             spec=spec,
             scenario=made.scenario,
             environment=made.environment,
+            events=made.events,
             journal=self._studio.journal,
         )
         try:

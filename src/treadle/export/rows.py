@@ -117,9 +117,13 @@ def load_row(journal: Journal, run_id: str) -> Row:
     Raises: `RunNotFoundError`; `ExportError` if the run is not finished, failed because of a fault that was not its
     model's, or has a transcript that breaks an invariant.
     """
+    return row_of(run_id, [event.body for event in journal.read(run_id)])
+
+
+def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
+    """Return the row of a run from its events. Raises: as `load_row` does."""
     import treadle
 
-    bodies = [event.body for event in journal.read(run_id)]
     state = fold(bodies)
     started = state.started
     if started is None or state.stop_reason is None or state.is_turn_open:

@@ -116,7 +116,20 @@ async def verify_run(
         if demands := await asyncio.to_thread(_demands_of, journal, run_id, tools):
             raise UntrustedError(f"run {run_id!r}", demands)
         tools = ["files"]
-    return await _Verifier(journal, run_id, tools, files, is_trusted=is_trusted).verify()
+    events = await asyncio.to_thread(journal.read, run_id)
+    return await _Verifier(journal, run_id, tools, files, is_trusted=is_trusted).verify(events)
+
+
+async def verify_events(
+    journal: Journal,
+    run_id: str,
+    events: Sequence[e.Event],
+    tools: Iterable[ToolLike] | None = None,
+    *,
+    files: SharedFiles | None = None,
+) -> Verification:
+    """Make the calls of a trusted run again, as `verify_run` does. `events` are those of the whole run."""
+    return await _Verifier(journal, run_id, tools, files, is_trusted=True).verify(events)
 
 
 def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> tuple[str, ...]:
@@ -238,8 +251,8 @@ class _Verifier:
         self._skips: list[str] = []
         self._differences: list[Difference] = []
 
-    async def verify(self) -> Verification:
-        for event in self._journal.read(self._run_id):
+    async def verify(self, events: Sequence[e.Event]) -> Verification:
+        for event in events:
             if isinstance(event.body, e.SnapshotTaken):
                 self._identify(event.body)
             advance(self._state, event.body)

@@ -52,6 +52,7 @@ def candidate(
         spec=spec(kind),
         scenario=Scenario(message="", withheld=withheld),
         environment=Environment(task=task),
+        events=journal.read(run_id),
         journal=journal,
     )
 

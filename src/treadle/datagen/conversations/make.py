@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.events import Event
 from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import Dialogue, hold_dialogue
 from treadle.datagen.conversations.parts import Bill, Failed, failure_of, labels
@@ -35,6 +36,8 @@ class Made(Struct, frozen=True, kw_only=True):
     """`None` if no scenario could be written."""
     row: Row | None = None
     """The row, without the filters that it passed; `None` if there is an error."""
+    events: Sequence[Event] = ()
+    """The events of the agent's conversation; empty if there is no row."""
     usage: Usage = Usage()
     """The tokens of all runs of the attempt."""
     cost_usd: float | None = 0.0
@@ -66,6 +69,7 @@ async def make_sample(
     bill = Bill()
     scenario = await _write_scenario(studio, spec, attempt, environment, feedback, bill)
     row, failed = None, scenario if isinstance(scenario, Failed) else None
+    events: Sequence[Event] = ()
     if isinstance(scenario, Scenario):
         if not scenario.is_task:
             environment = replace(environment, task=None, task_input="")
@@ -84,18 +88,27 @@ async def make_sample(
         )
         failed = await hold_dialogue(studio, dialogue, bill)
         if failed is None:
-            made = await asyncio.to_thread(make_row, studio, dialogue, shown, bill)
+            events, made = await asyncio.to_thread(_read_row, studio, dialogue, shown, bill)
             row, failed = (None, made) if isinstance(made, Failed) else (made, None)
     return Made(
         run_id=run_id,
         environment=environment,
         scenario=scenario if isinstance(scenario, Scenario) else None,
         row=row,
+        events=() if row is None else events,
         usage=bill.usage,
         cost_usd=bill.cost_usd,
         error=None if failed is None else failed.error,
         fault=None if failed is None else failed.fault,
     )
+
+
+def _read_row(
+    studio: Studio, dialogue: Dialogue, shown: str, bill: Bill
+) -> tuple[Sequence[Event], Row | Failed]:
+    """Return the events of a finished dialogue, and its row or what is wrong with it. Blocks."""
+    events = studio.journal.read(dialogue.run_id)
+    return events, make_row(studio, dialogue, events, shown, bill)
 
 
 async def _write_scenario(

@@ -14,19 +14,21 @@ from treadle.datagen.conversations.parts import Bill, Failed
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.personas import describe_persona
-from treadle.export.rows import Lineage, Row, SampleInfo, load_row
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.export.rows import Lineage, Row, SampleInfo, row_of
+from treadle.journal.protocol import RunFilter
 
 TEACHERS = ("teacher", "oracle")
 """The names of the models that Treadle brings along, without their provider and their rate of mistakes."""
 
 
-def make_row(studio: Studio, dialogue: Dialogue, shown: str, bill: Bill) -> Row | Failed:
-    """Return the row of a finished dialogue, or what is wrong with it. `shown` is the system message of the row,
-    unless the configuration has another one."""
+def make_row(
+    studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], shown: str, bill: Bill
+) -> Row | Failed:
+    """Return the row of a finished dialogue, or what is wrong with it. `events` are those of its run; `shown` is
+    the system message of the row, unless the configuration has another one."""
     conversation = studio.config.generation.conversation
     try:
-        row = project(studio.journal, dialogue.run_id, conversation)
+        row = project(dialogue.run_id, events, conversation)
     except ExportError as error:
         return Failed(str(error))
     ran_with = row.messages[0].content if row.messages[0].role is Role.SYSTEM else None
@@ -43,13 +45,14 @@ def make_row(studio: Studio, dialogue: Dialogue, shown: str, bill: Bill) -> Row 
     return Row(messages, row.tools, replace(row.lineage, sample=info))
 
 
-def project(journal: Journal, run_id: str, conversation: Conversation) -> Row:
-    """Return a conversation's run as a row, with the system message that the agent had.
+def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) -> Row:
+    """Return what the events of a conversation's run say as a row, with the system message that the agent had.
 
     Raises: as `load_row` does.
     """
-    row = load_row(journal, run_id)
-    return row if answer_schema(conversation) is None else _show_answers(journal, row, conversation)
+    bodies = [event.body for event in events]
+    row = row_of(run_id, bodies)
+    return row if answer_schema(conversation) is None else _show_answers(bodies, row, conversation)
 
 
 def find_missing_thought(messages: Sequence[Message]) -> str | None:
@@ -113,13 +116,12 @@ def _add_earlier(studio: Studio, dialogue: Dialogue, bill: Bill) -> Bill:
     return total
 
 
-def _show_answers(journal: Journal, row: Row, conversation: Conversation) -> Row:
-    """Return a row with its answers in the form that the configuration asks for.
+def _show_answers(bodies: Sequence[e.DurableBody], row: Row, conversation: Conversation) -> Row:
+    """Return a row whose answers are what the configuration asks for.
 
     Answers that did not fit the schema are left out together with the messages that said so. An answer that was
     given through a tool becomes a message, and the tool is left out.
     """
-    bodies = [event.body for event in journal.read(row.lineage.run_id)]
     tool = next((body.output.tool for body in bodies if isinstance(body, e.RunStarted) and body.output), None)
     told = [
         body.message

@@ -114,7 +114,8 @@ async def _check(entry: Entry, journal: Journal, config: Config | None, *, trust
     problems = [f"its transcript is faulty: {fault}" for fault in check_transcript(row.messages)]
     verification: Verification | None = None
     try:
-        projected = await asyncio.to_thread(project, journal, run_id, conversation)
+        events = await asyncio.to_thread(journal.read, run_id)
+        projected = project(run_id, events, conversation)
         problems += compare(row, projected, None if config is None else config.output)
         verification = await verify_run(journal, run_id, trust=trust)
     except RunNotFoundError:

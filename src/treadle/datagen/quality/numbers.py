@@ -62,61 +62,103 @@ def find_numbers(text: str) -> Iterator[float]:
             yield value
 
 
+class _Line(Struct, frozen=True):
+    """A line with numbers."""
+
+    text: str
+    numbers: list[tuple[float, list[str]]]
+    """Each number with its labels."""
+
+
 class Derived:
-    """The numbers that follow from sources. They are computed when the first one is asked for."""
+    """The numbers that follow from sources. They are computed when they are needed, the simple ones first."""
 
     def __init__(self, sources: Sequence[Source], work: str) -> None:
         """`work` is what the agent wrote before its answer, in which equations count."""
         self._sources = sources
         self._work = work
-        self._totals: set[float] | None = None
-        self._rounded: dict[int, set[int]] = {}
+        self._steps = iter((self._derive, self._derive_of_words))
+        """What computes further numbers."""
+        self._totals: list[set[float]] = []
+        self._rounded: dict[tuple[int, int], set[int]] = {}
+        self._laid_out: list[list[str]] = []
+        """The lines of each source."""
         self._line_count = 0
         self._counts: set[float] = set()
+        self._lines: list[tuple[str, list[_Line]]] = []
+        """The folder of each source and its lines with numbers, once the numbers were grouped."""
 
     def has(self, text: str) -> bool:
         """Return whether a number is a count, an aggregate or a simple combination of observed numbers."""
         value = abs(read_number(text) or 0.0)
-        if self._totals is None:
-            self._totals = self._derive()
+        if not self._laid_out:
+            self._count()
         if self._line_count > _MAX_LINES or value in self._counts:
             return True
         if value.is_integer() and value <= min(_MAX_COUNT, self._line_count + 1):
             return True
-        return self._is_total(value, len(text.partition(".")[2].rstrip("%")))
+        places = len(text.partition(".")[2].rstrip("%"))
+        if any(self._is_total(value, places, step) for step in range(len(self._totals))):
+            return True
+        for derive in self._steps:
+            self._totals.append(derive())
+            if self._is_total(value, places, len(self._totals) - 1):
+                return True
+        return False
 
-    def _is_total(self, value: float, places: int) -> bool:
-        """Return whether a number is one of the totals, rounded to as many places."""
-        assert self._totals is not None
-        if places not in self._rounded:
-            scaled = [total * 10.0**places for total in self._totals if total < 1e12]
+    def _is_total(self, value: float, places: int, step: int) -> bool:
+        """Return whether a number is one of the totals of a step, rounded to as many places."""
+        key = step, places
+        if key not in self._rounded:
+            scaled = [total * 10.0**places for total in self._totals[step] if total < 1e12]
             # A whole number is only the same as a total that is whole: of many totals, one rounds to nearly any.
             slack = 0.501 if places else 1e-6
-            self._rounded[places] = {
+            self._rounded[key] = {
                 near
                 for item in scaled
                 for near in range(math.ceil(item - slack), math.floor(item + slack) + 1)
             }
-        return round(value * 10.0**places) in self._rounded[places]
+        return round(value * 10.0**places) in self._rounded[key]
 
-    def _derive(self) -> set[float]:
-        groups: Groups = defaultdict(list)
+    def _count(self) -> None:
+        """Find the lines, and count them, words and characters."""
         sizes: list[tuple[int, ...]] = []
-        for number, source in enumerate(self._sources):
+        for source in self._sources:
             lines = [line for line in _lay_out(source.text).splitlines() if line.strip()]
+            self._laid_out.append(lines)
             self._line_count += len(lines)
-            text = source.text
-            every = len(text.splitlines())
-            sizes.append((every, every - 1, len(lines), len(lines) - 1, len(text.split()), len(text)))
-            if self._line_count > _MAX_LINES:
-                return set()
-            _group(lines, str(number), source.folder, groups)
+            every = len(source.text.splitlines())
+            words = len(source.text.split())
+            sizes.append((every, every - 1, len(lines), len(lines) - 1, words, len(source.text)))
         for counts in zip(*sizes, strict=True):
             self._counts.update((*counts, sum(counts)))
         if len(sizes) <= _MAX_TOTALS:
             self._counts.update([one[0] + two[0] for one, two in combinations(sizes, 2)])
+
+    def _derive(self) -> set[float]:
+        """Return what follows from the numbers of texts, columns, labels, equations and times of day."""
+        groups: Groups = defaultdict(list)
+        for number, (source, lines) in enumerate(zip(self._sources, self._laid_out, strict=True)):
+            header, delimiter = _read_header(lines)
+            labelled = [_Line(line, list(_labelled(line, header, delimiter))) for line in lines]
+            found = [line for line in labelled if line.numbers]
+            _group(found, str(number), source.folder, groups, is_table=bool(header))
+            self._lines.append((source.folder, found))
         times = {seconds for source in self._sources for seconds in _find_times(source.text)}
         return _aggregate(groups) | set(_solve_equations(self._work)) | set(_spans(times))
+
+    def _derive_of_words(self) -> set[float]:
+        """Return what follows from the numbers with one label in the lines that have a certain word."""
+        groups: Groups = defaultdict(list)
+        for folder, lines in self._lines:
+            for line in lines:
+                words = {word.casefold() for word in _WORD.findall(line.text)}
+                for value, labels in line.numbers:
+                    for label in labels:
+                        for word in words:
+                            groups["lines", "all", label, word].append(value)
+                            groups["lines", f"folder {folder}", label, word].append(value)
+        return _aggregate(groups)
 
 
 def _find_times(text: str) -> Iterator[float]:
@@ -144,27 +186,20 @@ def _lay_out(text: str) -> str:
     return text
 
 
-def _group(lines: Sequence[str], number: str, folder: str, groups: Groups) -> None:
+def _group(lines: Sequence[_Line], number: str, folder: str, groups: Groups, *, is_table: bool) -> None:
     """Add the numbers of one source to the groups that they belong to."""
-    header, delimiter = _read_header(lines)
     scopes = ("all", f"folder {folder}", f"text {number}")
     text = groups["text", number]
     for line in lines:
-        found = list(_labelled(line, header, delimiter))
-        if not found:
-            continue
-        words = {word.casefold() for word in _WORD.findall(line)}
-        if header:
-            groups["row", number, line] += [value for value, _ in found]
-        text += [value for value, _ in found]
-        groups["labelled", number] += [value for value, labels in found if labels[0] != "#"]
-        for value, labels in found:
+        values = [value for value, _ in line.numbers]
+        if is_table:
+            groups["row", number, line.text] += values
+        text += values
+        groups["labelled", number] += [value for value, labels in line.numbers if labels[0] != "#"]
+        for value, labels in line.numbers:
             for label in labels:
                 for scope in scopes:
                     groups["label", scope, label].append(value)
-                for word in words:
-                    groups["lines", "all", label, word].append(value)
-                    groups["lines", scopes[1], label, word].append(value)
 
 
 def _read_header(lines: Sequence[str]) -> tuple[list[str], str]:

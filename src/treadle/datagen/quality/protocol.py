@@ -6,6 +6,7 @@ from typing import ClassVar, Generic, TypeVar
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
+from treadle.core.events import Event
 from treadle.core.types import Json, Usage
 from treadle.datagen.config.model import Config
 from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
@@ -40,6 +41,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     spec: SampleSpec
     scenario: Scenario
     environment: Environment
+    events: Sequence[Event]
+    """The events of the run."""
     journal: Journal
     """The journal that has the run."""
 

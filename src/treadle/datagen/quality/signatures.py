@@ -7,7 +7,7 @@ the same request about other things has the same words. The order of words does 
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, reduce
 from hashlib import blake2b, shake_128
 
 from msgspec import Struct
@@ -19,8 +19,10 @@ ROWS = 7
 MIN_BANDS = 2
 """A request is a candidate if all values of two of its bands are equal: 20 bands of 7 values find 94 % of the pairs
 that share 80 % of their words, 99.9 % of those that share 90 %, and 1.1 % of those that share half."""
-_VALUES = struct.Struct(f"<{BANDS * ROWS}I")
 _BANDS = struct.Struct("<" + f"{ROWS * 4}s" * BANDS)
+_TOPS = int.from_bytes(b"\0\0\0\x80" * (BANDS * ROWS), "little")
+_VALUES = int.from_bytes(b"\xff\xff\xff\x7f" * (BANDS * ROWS), "little")
+"""The hash values of a word are the 32-bit parts of one long number. The highest bit of each part is 0."""
 _KEY = struct.Struct("<q")
 
 _TOKEN = re.compile(
@@ -73,7 +75,7 @@ def make_signature(text: str, min_words: int) -> Signature:
     words = content_words(text)
     exact = hash_text(" ".join([item.casefold() for item in re.findall(r"\w+", text)]))
     keys = _keys(words) if len(words) >= min_words else ()
-    return Signature(exact, frozenset([_vector(word)[0] for word in words]), keys)
+    return Signature(exact, frozenset([_vector(word) & 0xFFFFFFFF for word in words]), keys)
 
 
 def content_words(text: str) -> frozenset[str]:
@@ -123,9 +125,8 @@ def hash_text(text: str) -> int:
 
 
 def _keys(words: Iterable[str]) -> tuple[int, ...]:
-    vectors = [_vector(word) for word in words]
-    values = vectors[0] if len(vectors) == 1 else tuple(map(min, *vectors))
-    bands = _BANDS.unpack(_VALUES.pack(*values))
+    values = reduce(_least, map(_vector, words))
+    bands = _BANDS.unpack(values.to_bytes(_BANDS.size, "little"))
     whole = hash_text("\x1f".join(sorted(words)))
     return whole, *[
         _KEY.unpack(blake2b(band, digest_size=8, salt=_SALTS[number]).digest())[0]
@@ -136,7 +137,15 @@ def _keys(words: Iterable[str]) -> tuple[int, ...]:
 _SALTS = [number.to_bytes(2, "little") for number in range(BANDS)]
 
 
+def _least(one: int, other: int) -> int:
+    """Return the smaller one of each pair of values, for all values at once."""
+    # The highest bits are borrowed from where the other value is greater.
+    tops = ((one | _TOPS) - other) & _TOPS
+    return one ^ ((one ^ other) & (tops - (tops >> 31)))
+
+
 @lru_cache(maxsize=4096)
-def _vector(word: str) -> tuple[int, ...]:
-    """Return the hash values of a word, one for each of the hash functions."""
-    return _VALUES.unpack(shake_128(word.encode("utf-8", "replace")).digest(_VALUES.size))
+def _vector(word: str) -> int:
+    """Return the hash values of a word, one for each of the hash functions, as one number."""
+    digest = shake_128(word.encode("utf-8", "replace")).digest(_BANDS.size)
+    return int.from_bytes(digest, "little") & _VALUES

@@ -65,8 +65,8 @@ def parse_topics(data: bytes, origin: str) -> TopicFile:
         return TopicFile(graph, TopicFormat.DEEPFABRIC_GRAPH, notes)
     if not isinstance(document, dict) or "treadle_topics" not in document:
         raise ConfigError(
-            f"{origin} is not a file of topics: it is {msgspec.json.encode(document).decode():.80}, and has neither "
-            "'treadle_topics' nor 'nodes', nor lines with 'path'"
+            f"{origin} is not a file of topics: it is {msgspec.json.encode(document).decode():.80}, and has "
+            "neither 'treadle_topics' nor 'nodes', nor lines with 'path'"
         )
     return TopicFile(_read_own(document, data, origin), TopicFormat.TREADLE)
 

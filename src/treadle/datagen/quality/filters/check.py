@@ -5,11 +5,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from treadle.agent.run import Run
 from treadle.agent.task import load_task
+from treadle.core.events import SnapshotTaken
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
 from treadle.datagen.quality.transcripts import answers
 from treadle.datagen.scenarios.types import Kind
+from treadle.sandbox.memory import SharedFiles
 
 _OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)
 
@@ -41,10 +42,28 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
             return self.accept(f"the planned kind is {candidate.spec.kind.value!r}")
         task, messages = load_task(reference), candidate.row.messages
         ends = answers(messages)
-        files = await asyncio.to_thread(lambda: Run.load(candidate.run_id, candidate.journal).files)
+        files = await _read_files(candidate)
         grade = task.check(messages[ends[-1]].content if ends else "", files)
         if grade.reward < self.settings.min_grade:
             return self.reject(
                 f"the grade of {reference} is {grade.reward:g}: {grade.detail}", grade=grade.reward
             )
         return self.accept(grade=grade.reward)
+
+
+async def _read_files(candidate: Candidate) -> dict[str, bytes]:
+    """Return the final files. Those that the environment has are not read again."""
+    snapshots = [event.body.delta for event in candidate.events if isinstance(event.body, SnapshotTaken)]
+    digests: dict[str, str] = {}
+    for delta in snapshots:
+        for path in delta.deleted:
+            digests.pop(path, None)
+        digests.update(delta.changed)
+    initial = candidate.environment.files
+    known: dict[str, bytes] = {}
+    if snapshots and isinstance(initial, SharedFiles) and initial.is_delta(snapshots[0]):
+        known = {digest: initial[path] for path, digest in snapshots[0].changed.items()}
+    read = candidate.journal.read_blob
+    if missing := set(digests.values()) - known.keys():
+        known |= await asyncio.to_thread(lambda: {digest: read(digest) for digest in missing})
+    return {path: known[digest] for path, digest in digests.items()}

@@ -70,7 +70,8 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
                 checked += 1
                 if found := self._find(messages[:index], messages[index].content):
                     what, text = found
-                    reason = f"the answer in message {index} has the {what} {quote(text)}, which does not occur before"
+                    where = f"the answer in message {index} has the {what} {quote(text)}"
+                    reason = f"{where}, which does not occur before"
                     return self.reject(reason, found=text)
         return self.accept("" if checked else "no tool was called")
 

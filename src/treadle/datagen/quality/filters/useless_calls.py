@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from operator import or_
 from typing import Annotated
 
 import msgspec
@@ -83,17 +81,22 @@ def _normalize(arguments: str) -> bytes:
 def _find_unused(row: Row, items: Sequence[Exchange]) -> Iterator[str]:
     """Yield the tool of each `pure` call whose result is unused; see `UselessCallSettings.max_unused`."""
     effects = {tool.name: tool.effect for tool in row.tools}
-    written: list[set[str]] = [
-        set() if item.call_id is not None else _tokens(_written(item)) for item in row.messages
+    looks = [
+        item for item in items if not item.result.is_error and effects.get(item.call.name) is Effect.PURE
     ]
-    before = [set[str](), *accumulate(written, or_)]
-    after = [*accumulate(reversed(written), or_)][::-1]
-    for item in items:
-        if item.result.is_error or effects.get(item.call.name) is not Effect.PURE:
-            continue
-        later = after[item.result_index] - before[item.result_index]
-        brought = _tokens(item.result.content)
-        if brought - before[item.result_index] and not brought & later:
+    if not looks:
+        return
+    first: dict[str, int] = {}
+    """The position of the message in which each word is first written. Results are not written by anyone."""
+    for index in range(len(row.messages) - 1, -1, -1):
+        if row.messages[index].call_id is None:
+            first.update(dict.fromkeys(_tokens(_written(row.messages[index])), index))
+    never = len(row.messages)
+    for item in looks:
+        found = [first.get(word, never) for word in _tokens(item.result.content)]
+        # Words that were written before the result say nothing.
+        new = [index for index in found if index > item.result_index]
+        if new and min(new) == never:
             yield item.call.name
 
 
@@ -103,4 +106,4 @@ def _written(message: Message) -> str:
 
 
 def _tokens(text: str) -> set[str]:
-    return {item.casefold() for item in _TOKEN.findall(text)}
+    return set(_TOKEN.findall(text.casefold()))

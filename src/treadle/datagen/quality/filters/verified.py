@@ -5,7 +5,7 @@ from typing import Literal
 from treadle.core.types import Json
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
 from treadle.sandbox.memory import SharedFiles
-from treadle.trajectory.verify import verify_run
+from treadle.trajectory.verify import verify_events
 
 
 class VerifiedSettings(Settings):
@@ -29,9 +29,10 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
     async def check(self, candidate: Candidate) -> Verdict:
         """See `Filter.check`."""
         files = candidate.environment.files
-        found = await verify_run(
+        found = await verify_events(
             candidate.journal,
             candidate.run_id,
+            candidate.events,
             self.resources.tools,
             files=files if isinstance(files, SharedFiles) else None,
         )
