@@ -93,7 +93,7 @@ def print_dry_run(path: Path | None, changes: Changes, *, is_json: bool) -> int:
     except ConfigError:
         check_plan(loaded)  # its error has the line
         raise
-    print_plan(config, expected, notes=loaded.notes, is_json=is_json)
+    print_plan(config, expected, kept=kept, notes=loaded.notes, is_json=is_json)
     check_plan(loaded, leaves)
     return ExitCode.DONE
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.types import Json
-from treadle.datagen.config.check import find_conflicts
+from treadle.datagen.config.check import find_conflicts, find_unknown_names
 from treadle.datagen.config.deepfabric.keys import is_deepfabric
 from treadle.datagen.config.deepfabric.read import dedent_sections, map_deepfabric
 from treadle.datagen.config.document import Document, KeyPath, Problem, read_document
@@ -66,7 +66,9 @@ def load_config(
     try:
         config = Config.model_validate(value)
     except ValidationError as error:
-        raise _error(document, origins, changes, flags, [*problems, *explain_faults(error, value)]) from None
+        faults = explain_faults(error, value)
+        problems += [*faults, *_find_more(value, faults)]
+        raise _error(document, origins, changes, flags, problems) from None
     loaded = Loaded(config, notes, file, document, origins, changes, flags)
     problems += find_conflicts(config)
     if problems:
@@ -165,6 +167,25 @@ def _resolve_tool(item: Json, folder: Path) -> Json:
     kind, colon, text = item.partition(":")
     file = folder / text
     return f"{kind}:{file}" if colon and text and "\n" not in text and file.is_file() else item
+
+
+def _find_more(value: dict[str, Json], faults: Sequence[Problem]) -> list[Problem]:
+    """Return unknown names in the part of `value` that has no faults, so that all mistakes are told together."""
+    for fault in faults:
+        value = _without(value, fault.path)
+    try:
+        return find_unknown_names(Config.model_validate(value))
+    except ValidationError:
+        return []
+
+
+def _without(value: dict[str, Json], path: KeyPath) -> dict[str, Json]:
+    """Return `value` without the key at `path`, or without the list that has it."""
+    key = str(path[0]) if path else ""
+    inner = value.get(key)
+    if len(path) > 1 and isinstance(path[1], str) and isinstance(inner, dict):
+        return value | {key: _without(inner, path[1:])}
+    return {name: item for name, item in value.items() if name != key}
 
 
 def _error(
