@@ -45,3 +45,78 @@ def test_the_notes_of_a_deepfabric_file_are_told(cli: Cli) -> None:
     assert done.code == 0, done
     assert "tea: 3 rows in 'tea'" in done.out
     assert "df.yaml:4: output.batch_size: it is generation.window here" in done.err
+
+
+def test_a_mistake_in_an_option_names_the_option(cli: Cli) -> None:
+    cli.write("a.yaml", "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea}\ntools: {use: [files]}\n")
+    for option, value in (("--num-samples", "0"), ("--out", "a.yaml"), ("--model", "x:y")):
+        done = cli("generate", "a.yaml", option, value)
+        assert done.code == 2, done
+        assert done.err.startswith(f"error: {option}: "), done
+
+
+def test_the_message_about_missing_rows_names_a_command_that_works(cli: Cli) -> None:
+    cli.write(
+        "a.yaml",
+        "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea, degree: 1, depth: 1}\n"
+        "generation: {max_attempts: 1, conversation: {type: basic}}\n"
+        "quality: {filters: {length: {min_words: 900}}}\noutput: {path: none}\n",
+    )
+    done = cli("generate", "a.yaml")
+    assert done.code == 3, done
+    assert "`treadle dataset stats none`" in done.err
+    assert cli("dataset", "stats", "none").code == 0
+
+
+def test_the_plan_says_what_a_dataset_has(cli: Cli) -> None:
+    cli.write(
+        "a.yaml",
+        "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea, degree: 3, depth: 1}\n"
+        "generation: {conversation: {type: basic}}\noutput: {path: tea}\n",
+    )
+    assert cli("generate", "a.yaml").code == 0
+    done = cli("generate", "a.yaml", "--dry-run")
+    assert done.out == "dataset: 'tea' has all rows that are asked for\n", done
+    done = cli("generate", "a.yaml", "--num-samples", "5", "--dry-run")
+    assert done.out.startswith("dataset: 2 more rows in 'tea', which has 3\n"), done
+
+
+def test_the_plan_says_how_the_cost_becomes_known(cli: Cli) -> None:
+    cli.write("a.yaml", "topics: {prompt: Tea}\ntools: {use: [files]}\n")
+    done = cli("generate", "a.yaml", "--dry-run", "--model", "openai:a-model-of-mine")
+    assert "give the price of each model, such as models.agent.price" in done.out
+
+
+def test_unknown_names_are_told_together_with_other_mistakes(cli: Cli) -> None:
+    cli.write(
+        "a.yaml",
+        "topics: {prompt: Tea, depht: 2}\ngeneration: {conversation: {type: basic}}\n"
+        "quality: {filters: {lenght: false}}\noutput: {formats: [tlr]}\n",
+    )
+    done = cli("generate", "a.yaml")
+    assert done.code == 2, done
+    for text in ("did you mean 'depth'?", "did you mean 'length'?", "did you mean 'trl'?"):
+        assert text in done.err
+
+
+def test_a_file_of_definitions_is_named_as_a_mock(cli: Cli) -> None:
+    cli.write("a.yaml", "topics: {prompt: Tea}\ntools: {use: [tools.json]}\n")
+    cli.write("tools.json", '{"tools": []}')
+    done = cli("generate", "a.yaml", "--model", "mock:teacher")
+    assert done.code == 2, done
+    assert "write 'mock:tools.json'" in done.err
+
+
+def test_a_dataset_that_was_begun_goes_on_until_a_limit(cli: Cli) -> None:
+    """The estimate stops only a generation that has cost nothing yet."""
+    cli.write(
+        "a.yaml",
+        "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea, degree: 3, depth: 1}\n"
+        "generation: {conversation: {type: basic}}\noutput: {path: tea}\n",
+    )
+    low = ("--num-samples", "400", "--set", "limits.max_tokens=20000")
+    done = cli("generate", "a.yaml", *low)
+    assert (done.code, "are expected to take" in done.err) == (2, True), done
+    assert cli("generate", "a.yaml").code == 0
+    done = cli("generate", "a.yaml", *low)
+    assert (done.code, "limits.max_tokens is reached" in done.err) == (3, True), done

@@ -162,6 +162,15 @@ def test_the_first_ctrl_c_finishes_what_is_in_flight(begin: Callable[..., Termin
     assert " 0 of " not in lines[1], "the samples in flight were lost"
 
 
+def test_a_narrow_terminal_shows_the_whole_hint(begin: Callable[..., Terminal]) -> None:
+    terminal = begin(60, 24, "1000", "1.5")
+    terminal.wait_until(lambda lines: any("Logistics" in line for line in lines))
+    assert "Ctrl-C: finish and stop; twice: stop now" in terminal.lines()[-1]
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.wait_until(lambda lines: lines[-1] == "finishing 4 samples; Ctrl-C: stop now")
+    terminal.end()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_second_signal_stops_at_once(begin: Callable[..., Terminal], number: int) -> None:
     terminal = begin(100, 24, "1000", "600")

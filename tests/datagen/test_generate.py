@@ -11,9 +11,10 @@ import pytest
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.stats import collect
 from treadle.datagen.generate import Options, Result, generate
 from treadle.datagen.progress import Notice, Progress, SampleEnded
-from treadle.engines.ledger import Ledger, Status
+from treadle.engines.ledger import Item, Ledger, Outcome, Status
 from treadle.journal.registry import open_journal
 from treadle.teacher.server import OracleServer, ServerSettings, serve
 
@@ -214,3 +215,33 @@ async def test_the_judge_is_counted(tmp_path: Path) -> None:
     assert counts.input_tokens == used
     samples = [row["lineage"]["sample"] for row in read(tmp_path / "judged" / "rows.jsonl")]
     assert all("judge" in sample["filters"] for sample in samples)
+
+
+async def test_a_continued_dataset_still_counts_the_topics(tmp_path: Path) -> None:
+    """Limits hold for the whole dataset, so what the topics used counts in every later call."""
+    first = (await make(config(None), tmp_path)).progress
+    again = (await make(config(None), tmp_path)).progress
+    assert (again.input_tokens, again.output_tokens) == (first.input_tokens, first.output_tokens)
+
+
+async def test_a_server_of_tools_that_does_not_start_costs_nothing(tmp_path: Path) -> None:
+    made = config(None, tools={"use": ["mcp:no-such-server-of-tools"]})
+    with pytest.raises(ConfigError, match="no-such-server-of-tools"):
+        await make(made, tmp_path)
+    with open_journal(tmp_path / "journal.db") as journal:
+        assert not journal.runs()
+
+
+async def test_a_sample_without_a_conversation_is_in_the_statistics(tmp_path: Path) -> None:
+    """Every rejected sample is kept with its reason, also if its scenario could not be used."""
+    made = config(None, generation={"num_samples": 1, "max_attempts": 2}, tools={"use": ["files"]})
+    await make(made, tmp_path)
+    with Ledger(tmp_path / "ledger.db", {}) as ledger:
+        number = ledger.last_number + 1
+        ledger.plan(Item(number, "single", "x", {}))
+        reasons = ("unfinished: the scenario is empty",)
+        lost = Outcome(status=Status.REJECTED, reasons=reasons, input_tokens=7, output_tokens=1, details={})
+        ledger.count(number, 1, lambda _: lost)
+    stats = collect(tmp_path)
+    assert (stats.rejected, stats.reasons["unfinished"]) == (1, {"the scenario is empty": 1})
+    assert (stats.rejected_input_tokens, stats.rejected_output_tokens) == (7, 1)

@@ -5,7 +5,7 @@ import pytest
 from treadle import tool
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolResult
-from treadle.trajectory.compare import is_same
+from treadle.trajectory.compare import is_same, shows_clock
 
 
 def same(recorded: str, found: str, *rules: str) -> bool:
@@ -59,3 +59,30 @@ def test_a_tool_declares_its_rules() -> None:
     assert now.spec.may_differ == ("timestamps", r"id \w+")
     with pytest.raises(ConfigError, match="not a regular expression"):
         tool(now, may_differ=["("])
+
+
+NOW = 1_763_807_767.4  # 2025-11-22 10:36:07 UTC
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"datetime": "2025-11-22T21:36:07+11:00"}',
+        "it is 2025-11-22 16:06:07 here",
+        "Sat Nov 22 10:36:07 UTC 2025",
+        "Sat, 22 Nov 2025 11:36:07 +0100",
+        "at 1763807767",
+        "at 1763807767123",
+        "at 1763807767.25",
+    ],
+)
+def test_the_time_of_a_call_is_found(text: str) -> None:
+    assert shows_clock(text, NOW, NOW + 0.1)
+    assert not shows_clock(text, NOW + 10, NOW + 10.1)
+
+
+@pytest.mark.parametrize(
+    "text", ["2025-11-22", "10:36:07", "2025-11-21T10:36:07Z", "2023-11-22 10:36:07", "2025-13-45T10:36:07"]
+)
+def test_other_times_are_no_sign_of_a_clock(text: str) -> None:
+    assert not shows_clock(text, NOW, NOW + 0.1)

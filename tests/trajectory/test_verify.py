@@ -1,6 +1,7 @@
 """Verification: real tools run again, and every kind of result that may legitimately differ."""
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -360,3 +361,21 @@ def test_a_whole_transcript_has_no_faults() -> None:
         )
         == []
     )
+
+
+@tool(effect="pure")
+def clock() -> str:
+    """Tells the time."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+async def test_a_result_with_the_time_of_the_call_is_not_counted_as_equal() -> None:
+    """A tool that reads the clock gives the same result within a second, but not later, so its calls prove
+    nothing."""
+    journal = open_journal("memory:")
+    agent = Agent(ScriptedModel([[call("clock", {})], "done"]), tools=[clock], journal=journal)
+    run = await agent.run("go")
+    found = await verify_run(journal, run.run_id, [clock])
+    assert (found.calls, found.matched, found.skipped) == (1, 0, 1)
+    assert not found.is_verified
+    assert "its result has the time at which it ran" in found.skips[0]

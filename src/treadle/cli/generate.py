@@ -95,17 +95,9 @@ def generate(
         return generating.print_schema()
     if is_init:
         return generating.print_starter()
-    changes = [
-        f"{key}={value}"
-        for key, value in (
-            ("output.path", out),
-            ("generation.num_samples", num_samples),
-            ("models", None if model is None else f"{{default: {model!r}}}"),
-            ("seed", seed),
-        )
-        if value is not None
-    ]
-    changes += settings or ()
+    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed}
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    changes = generating.Changes(given, tuple(settings or ()))
     if is_dry:
         return generating.print_dry_run(config, changes, is_json=shown.is_json)
     return generating.run(config, changes, shown, retry_failed=retry_failed, accept_changes=accept_changes)

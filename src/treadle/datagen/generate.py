@@ -5,7 +5,7 @@ A call with the same folder continues what was interrupted.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -42,7 +42,7 @@ from treadle.datagen.topics.store import load_topics, save_topics
 from treadle.engines.engine import End, Engine, Settings
 from treadle.engines.ledger import Item, Ledger, Outcome, Status
 from treadle.engines.meter import Limits, Meter
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter, RunInfo
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
 
@@ -117,6 +117,19 @@ def _write_files(folder: Folder, config: Config) -> None:
     write_report(folder.path)
 
 
+def _find_uncounted(ledger: Ledger, journal: Journal) -> Iterator[RunInfo]:
+    """Yield the runs whose use is not in the ledger: those of the topics, and of samples that were in flight."""
+    yield from journal.runs(RunFilter(id_prefix="topic-"))
+    failed = {entry.number for entry in ledger.entries(Status.FAILED)}
+    for item in ledger.open_items():
+        if item.number in failed:
+            continue
+        run_id = f"s{item.number:06d}-{item.attempts + 1}"
+        for info in journal.runs(RunFilter(id_prefix=run_id)):
+            if info.run_id == run_id or info.run_id.startswith(f"{run_id}-"):
+                yield info
+
+
 class _Generation:
     """One process's work on a dataset."""
 
@@ -143,6 +156,8 @@ class _Generation:
         )
         counts = ledger.counts()
         self._meter.add(counts.input_tokens, counts.output_tokens, counts.cost_usd)
+        for info in _find_uncounted(ledger, journal):
+            self._meter.add(info.input_tokens, info.output_tokens, info.cost_usd)
         self._meter.seconds_before = float(ledger.get("worked_seconds") or 0.0)
         self._models: Mapping[str, Model] = {
             role: self._meter.measure(model) for role, model in make_models(config).items()
@@ -154,6 +169,11 @@ class _Generation:
         self.progress.kinds = dict(counts.labels)
 
     async def run(self) -> End:
+        # The tools come first, because a server that does not start must not cost the topics.
+        environments = open_environments(self._config.tools, self._config.seed)
+        studio = self._studio = Studio(
+            self._config, self._models, self._journal, environments, self._tell_step
+        )
         try:
             topics = await self._find_topics()
         except BuildStoppedError:
@@ -161,10 +181,6 @@ class _Generation:
         leaves = list(topics.leaves())
         failed = sum(topic.error is not None for topic in topics.topics.values())
         self._tell(TopicsReady(leaves=len(leaves), failed=failed))
-        environments = open_environments(self._config.tools, self._config.seed)
-        studio = self._studio = Studio(
-            self._config, self._models, self._journal, environments, self._tell_step
-        )
         kinds = possible_kinds(
             self._config.generation.kinds,
             has_tools=bool(studio.tools),

@@ -1,9 +1,13 @@
 """The comparison of two results of one tool call, except for parts that may differ according to the tool."""
 
+import calendar
 import json
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate
 from functools import cache
+from time import gmtime
 
 from treadle.core.types import Json, ToolResult
 
@@ -16,6 +20,8 @@ _TIMESTAMP = re.compile(
 )
 """A pattern for dates and times: ISO 8601, the formats of `date` and of mail, times of day, and seconds,
 milliseconds, microseconds or nanoseconds since 1970."""
+_CLOCK_SLACK = 1.5
+"""By how many seconds the clock of a tool's server may differ, and how coarse its times may be."""
 
 
 def is_same(recorded: ToolResult, found: ToolResult, may_differ: Sequence[str] = ()) -> bool:
@@ -25,6 +31,46 @@ def is_same(recorded: ToolResult, found: ToolResult, may_differ: Sequence[str] =
     if not may_differ:
         return recorded.content == found.content and recorded.artifacts == found.artifacts
     return normalize(recorded.content, may_differ) == normalize(found.content, may_differ)
+
+
+def shows_clock(text: str, begin: float, end: float) -> bool:
+    """Return whether `text` has a date with a time of day between `begin` and `end`, in seconds since the epoch.
+
+    Such a result is equal to a later one only if both were made in the same second. A date without an offset may be
+    in any time zone. A time of day without a date does not count, because many texts have such a time by chance.
+    """
+    begin, end = begin - _CLOCK_SLACK, end + _CLOCK_SLACK
+    for found in _TIMESTAMP.finditer(text):
+        time = _read_time(found[0], gmtime(begin).tm_year)
+        if time is None:
+            continue
+        at, is_local = time
+        if begin <= at <= end:
+            return True
+        # All offsets of time zones are multiples of 15 minutes, up to 14 hours.
+        shift = round((at - begin) / 900) * 900
+        if is_local and abs(shift) <= 14 * 3600 and begin <= at - shift <= end:
+            return True
+    return False
+
+
+def _read_time(text: str, year: int) -> tuple[float, bool] | None:
+    """Return a time in seconds since the epoch, and whether its offset is unknown; `None` if it has no time of day.
+
+    `year` is the year of a date that has none.
+    """
+    if text.isdigit() or text.replace(".", "", 1).isdigit():
+        whole = text.partition(".")[0]
+        return float(text) / 10 ** (len(whole) - 10), False
+    if len(text) < len("Jan 01 00:00:00"):
+        return None
+    try:
+        found = datetime.fromisoformat(text.replace(" UTC", "Z").replace(" GMT", "Z").replace(",", "."))
+    except ValueError:
+        parts = parsedate(text) or parsedate(f"{text} {year}")
+        return None if parts is None else (calendar.timegm(parts), True)
+    is_local = found.tzinfo is None
+    return (found.replace(tzinfo=UTC) if is_local else found).timestamp(), is_local
 
 
 def normalize(text: str, may_differ: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ from treadle.tools.protocol import Tool, ToolLike
 from treadle.tools.resolve import parts_of, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
-from treadle.trajectory.compare import is_same
+from treadle.trajectory.compare import is_same, shows_clock
 
 _LOST = {
     ToolErrorKind.IN_DOUBT: "its outcome was lost",
@@ -178,13 +178,31 @@ class _Attempt(Struct):
     skips: list[str] = []
     differences: list[Difference] = []
 
-    def compare(self, seq: int, recorded: ToolResult, found: ToolResult | str, tool: Tool | None) -> bool:
-        """Compare and count one result; return whether it is equal. `found` is a result, or a reason to skip it."""
+    def compare(
+        self,
+        seq: int,
+        recorded: ToolResult,
+        found: ToolResult | str,
+        tool: Tool | None,
+        span: tuple[float, float],
+    ) -> bool:
+        """Compare and count one result; return whether it is equal.
+
+        `found` is a result, or a reason to skip it. `span` is the time in which the recorded call ran.
+        """
         name = f"{recorded.name} ({recorded.call_id})"
+        rules = () if tool is None else tool.spec.may_differ
+        if (
+            isinstance(found, ToolResult)
+            and "timestamps" not in rules
+            and is_same(recorded, found, (*rules, "timestamps"))
+            and shows_clock(recorded.content, *span)
+        ):
+            found = "its result has the time at which it ran"
         if isinstance(found, str):
             self.skips.append(f"{name}: {found}")
             return False
-        same = is_same(recorded, found, () if tool is None else tool.spec.may_differ)
+        same = is_same(recorded, found, rules)
         if not same:
             self.differences.append(Difference(seq, name, recorded.content, found.content))
         self.matched += same
@@ -217,6 +235,8 @@ class _Verifier:
         self._state = State()
         self._calls: dict[str, tuple[ToolCall, FinishReason]] = {}
         self._started: dict[str, e.ToolStarted] = {}
+        self._ended_at: dict[str, float] = {}
+        """The times of the results, by call id."""
         self._edits: dict[str, str] = {}
         """Arguments from the approver that replaced the model's, by call id."""
         self._inner: dict[str, dict[str, _Inner]] = {}
@@ -244,6 +264,8 @@ class _Verifier:
         )
 
     async def _take(self, seq: int, body: e.DurableBody) -> None:
+        if isinstance(body, e.ToolCompleted):
+            self._ended_at[body.result.call_id] = body.at
         if isinstance(body, e.RunResumed):
             # Calls before it were made with the tools before it.
             self._running.clear()
@@ -345,7 +367,9 @@ class _Verifier:
         try:
             for seq, result in recorded:
                 found = await self._make_again(result, bench, inner)
-                is_last_same = attempt.compare(seq, result, found, self.tool_of(result.name))
+                is_last_same = attempt.compare(
+                    seq, result, found, self.tool_of(result.name), self.span_of(result.call_id)
+                )
         finally:
             await bench.scope.close()
         if is_whole and not attempt.skips:
@@ -393,6 +417,12 @@ class _Verifier:
         """Return the recorded inner calls of a call, by id."""
         return self._inner.get(call_id, {})
 
+    def span_of(self, call_id: str) -> tuple[float, float]:
+        """Return when a recorded call began and ended."""
+        end = self._ended_at[call_id]
+        started = self._started.get(call_id)
+        return (end if started is None else started.at), end
+
     def tool_of(self, name: str) -> Tool | None:
         """Return the implementation of a tool; `None` if it is unknown."""
         return self._toolbox.tools.get(name)
@@ -417,7 +447,7 @@ class _InnerCalls:
         reason = self._verifier.find_reason(call, known.result)
         if reason is None:
             return Run(call, 1)
-        self._attempt.compare(known.seq, known.result, reason, None)
+        self._attempt.compare(known.seq, known.result, reason, None, (0.0, 0.0))
         self._settled.add(call.call_id)
         return Recall(known.result)
 
@@ -434,7 +464,8 @@ class _InnerCalls:
                 continue
             absent = ToolResult(call_id, known.result.name, "not called", is_error=True)
             tool = self._verifier.tool_of(known.result.name)
-            self._attempt.compare(known.seq, known.result, found.get(call_id, absent), tool)
+            span = self._verifier.span_of(call_id)
+            self._attempt.compare(known.seq, known.result, found.get(call_id, absent), tool, span)
 
 
 def _built_in(names: set[str]) -> tuple[Tool, ...]:

@@ -1,5 +1,6 @@
 """Samples whose tools come from a real MCP server."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from treadle.models.scripted import call
 from treadle.tools.mcp import MCPServer
 from treadle.trajectory.verify import verify_run
 
+OLD = "2020-01-02T03:04:05Z"
+
 
 async def test_the_calls_of_a_sample_reach_a_real_server(tmp_path: Path) -> None:
     """All samples share one connection, which the studio closes, and each call can be verified."""
@@ -24,7 +27,9 @@ async def test_the_calls_of_a_sample_reach_a_real_server(tmp_path: Path) -> None
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "a.txt").write_text("text\n")
     subprocess.run([*git, "add", "a.txt"], check=True)
-    subprocess.run([*git, "commit", "-qm", "begin with a text"], check=True)
+    # A result with the time at which it was made would not be verified.
+    dates = {"GIT_AUTHOR_DATE": OLD, "GIT_COMMITTER_DATE": OLD}
+    subprocess.run([*git, "commit", "-qm", "begin with a text"], check=True, env=os.environ | dates)
     where = {"repo_path": str(tmp_path)}
 
     def agent(request: Request):

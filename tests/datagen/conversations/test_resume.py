@@ -95,3 +95,16 @@ async def test_a_sample_continues_after_every_event():
         assert again.row.messages == made.row.messages
         # An inference whose answer was lost may have been paid for, and counts as reserved.
         assert again.usage.total_tokens >= made.usage.total_tokens
+
+
+async def test_what_the_user_has_used_counts_after_an_interruption_in_the_last_turn():
+    """All that the simulated user says may be there already when a sample continues. Its tokens still count."""
+    whole = RecordingJournal()
+    short = spec(turns=2, kind=Kind.SINGLE)
+    made = await make_sample(make_studio(NOTES, Cast(read_notes, SCENARIOS, USERS), whole), short)
+    assert made.usage.total_tokens > 0
+    for count in range(len(whole.batches)):
+        journal = await keep(whole.batches[:count])
+        again = await make_sample(make_studio(NOTES, Cast(read_notes, SCENARIOS, USERS), journal), short)
+        used = sum(info.input_tokens + info.output_tokens for info in journal.runs())
+        assert again.usage.total_tokens == used, f"after {count} appends"

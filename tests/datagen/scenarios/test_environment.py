@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "plan.md").write_text("# Plan\nShip on Friday.\n")
     (tmp_path / "logo.bin").write_bytes(b"\0\1\2")
+    (tmp_path / "old.txt").write_bytes("Größe\n".encode("latin-1"))
     (tmp_path / "server.key").write_text("secret")
     return tmp_path
 
@@ -48,6 +49,7 @@ async def test_a_folder_on_disk_is_the_environment_and_stays_unchanged(folder: P
         {"path": ".gitignore", "size_bytes": 7, "head": "build/\n"},
         {"path": "docs/plan.md", "size_bytes": 23, "head": "# Plan\nShip on Friday.\n"},
         {"path": "logo.bin", "size_bytes": 3, "head": ""},
+        {"path": "old.txt", "size_bytes": 6, "head": ""},
     ]
     assert made.row is not None
     assert texts(made.row.messages)[2] == "# Plan\nShip on Friday.\n"
@@ -145,7 +147,7 @@ async def test_every_run_records_all_files(folder: Path):
         await make_sample(studio, spec(number=number))
         bodies = [event.body for event in studio.journal.read(f"s00000{number}-1")]
         taken = [body for body in bodies if isinstance(body, e.SnapshotTaken)]
-        assert set(taken[0].delta.changed) == {".gitignore", "docs/plan.md", "logo.bin"}
+        assert set(taken[0].delta.changed) == {".gitignore", "docs/plan.md", "logo.bin", "old.txt"}
 
 
 def test_tasks_are_drawn_without_repetition_and_by_seed():

@@ -6,6 +6,7 @@ from tests.datagen.conversations.cast import spec
 from treadle.datagen.prompts import write_facts
 from treadle.datagen.scenarios.types import Environment, Kind
 from treadle.datagen.scenarios.writer import WrittenScenario, find_placeholder, find_scenario_faults
+from treadle.sandbox.memory import SharedFiles
 from treadle.teacher.facts import read_facts
 
 FILES = Environment(files={"notes.txt": b"milk", "docs/plan.md": b"# Plan"})
@@ -44,6 +45,16 @@ def test_scenarios_that_can_be_used(message):
 )
 def test_scenarios_that_cannot_be_used(message, fault):
     assert fault in faults(message)
+
+
+@pytest.mark.parametrize(
+    "message", ["What is in Maße 211.csv?", "Read my docs/Plan B.md.", "Read Plan B.md."]
+)
+def test_names_of_files_may_have_spaces(message):
+    files = SharedFiles({"Maße 211.csv": "a", "my docs/Plan B.md": "b"})
+    environment = Environment(files=files)
+    assert faults(message, environment=environment) == ""
+    assert "no file '212.csv'" in faults("Read Maße 212.csv.", environment=environment)
 
 
 def test_files_that_are_to_be_made_may_be_named():

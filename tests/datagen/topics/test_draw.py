@@ -52,6 +52,16 @@ def test_no_label_covers_another(degrees: tuple[int, ...]) -> None:
             assert next_line - line >= 12 or (line == next_line and end <= begin)
 
 
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_the_title_does_not_reach_into_the_outline(is_counted: bool) -> None:
+    graph = tree(3, 3)
+    svg = ET.fromstring(
+        draw_svg(graph, {leaf.topic_id: 1 for leaf in graph.leaves()} if is_counted else None)
+    )
+    outline = min(float(column.get("y", 0)) for column in svg.findall(f"{SVG}svg"))
+    assert max(float(text.get("y", 0)) for text in svg.findall(f"{SVG}text")) < outline
+
+
 def test_every_topic_is_named_with_its_facts() -> None:
     graph = tree(3, 2)
     leaves = list(graph.leaves())

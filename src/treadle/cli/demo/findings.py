@@ -134,8 +134,14 @@ def show_next(view: DemoView, config: Path, folder: Folder) -> None:
         "another dataset from the same configuration, without a server",
     )
     view.command(
-        write_command("generate", str(config), model="openai:gpt-5-mini", dry_run=True),
-        "what it would cost with a real model; without --dry-run it is made (needs OPENAI_API_KEY)",
+        write_command(
+            "generate",
+            str(config),
+            model="openai:gpt-5-mini",
+            out=folder.path.parent / "real",
+            dry_run=True,
+        ),
+        "what it would take with a real model; without --dry-run it is made (needs OPENAI_API_KEY)",
     )
     view.command(
         write_command("run", task="files:csv_sum-0001", model="oracle"),

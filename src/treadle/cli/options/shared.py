@@ -135,7 +135,8 @@ IsStreamJson: TypeAlias = Annotated[
     ),
 ]
 IsQuiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Print only the answer.")
+    bool,
+    typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Print only the result, and no progress."),
 ]
 
 

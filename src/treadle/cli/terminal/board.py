@@ -49,6 +49,8 @@ _READ_SECONDS = 1.0
 """How long a finished sample is shown at least."""
 _BAR_CELLS = 30
 _HINT = "Ctrl-C finishes the samples in flight and stops; a second Ctrl-C stops at once"
+_SHORT_HINT = "Ctrl-C: finish and stop; twice: stop now"
+"""The hint on narrow terminals."""
 _STATUS_STYLES = {"kept": "green", "rejected": "yellow", "failed": "red"}
 
 
@@ -170,9 +172,11 @@ class Board:
         if not is_over:
             # Before the first notice, the signals are not handled yet.
             is_begun = self._ready is not None or self._expanded is not None
-            last = Text(_HINT if is_begun else " ", style="dim")
+            texts = (_HINT, _SHORT_HINT) if is_begun else (" ",)
             if self._is_stopping:
-                last = Text(write_stopping(progress), style="bold yellow")
+                texts = (write_stopping(progress), write_stopping(progress, is_short=True))
+            text = next((text for text in texts if len(text) <= width), texts[-1])
+            last = Text(text, style="bold yellow" if self._is_stopping else "dim")
             # On a small terminal the counts make room for what Ctrl-C does.
             del lines[max(1, height - 2) :]
             lines += self._write_sample(max(0, height - len(lines) - 3))

@@ -211,7 +211,9 @@ def write_topics(notice: TopicsReady) -> str:
     return write_count(notice.leaves, "leaf topic") + failed
 
 
-def write_stopping(progress: Progress) -> str:
+def write_stopping(progress: Progress, *, is_short: bool = False) -> str:
     """Return the text that says what the first Ctrl-C does."""
     flight = write_count(progress.in_flight, "sample")
+    if is_short:
+        return f"finishing {flight}; Ctrl-C: stop now"
     return f"stopping: {flight} in flight will be finished; press Ctrl-C again to stop now"

@@ -1,6 +1,7 @@
 """The plan of a generation: its rows, and the calls, tokens, cost and time that are expected."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from treadle.cli.terminal.output import (
@@ -18,8 +19,13 @@ from treadle.datagen.config.tokens import toolsets_of
 _NUMBERS = ("calls", "input", "output", "cost", "time")
 
 
-def print_plan(config: Config, plan: Estimate, *, notes: Sequence[str] = (), is_json: bool = False) -> None:
-    """Print the plan of a generation for people, or as one JSON object. `notes` are those of `load_config`."""
+def print_plan(
+    config: Config, plan: Estimate, *, kept: int = 0, notes: Sequence[str] = (), is_json: bool = False
+) -> None:
+    """Print the plan of a generation for people, or as one JSON object.
+
+    `kept` is the number of rows that the dataset has, and `notes` are those of `load_config`.
+    """
     if is_json:
         value: dict[str, Any] = {"estimate": as_json(plan), "notes": list(notes)}
         print_json(value | {"config": config.model_dump(mode="json", exclude_defaults=True)})
@@ -34,7 +40,11 @@ def print_plan(config: Config, plan: Estimate, *, notes: Sequence[str] = (), is_
     turns = f"{kind.min_turns} to {kind.max_turns} turns" if kind.min_turns < kind.max_turns else ""
     turns = turns or write_count(kind.max_turns, "turn")
     tools = ", ".join(part.name for part in toolsets_of(config)) or "none"
-    console.print(f"{config.name}: {write_count(plan.rows, 'row')} in {str(config.output.path)!r}")
+    if not plan.rows:
+        console.print(f"{config.name}: {str(config.output.path)!r} has all rows that are asked for")
+        return
+    missing = f"{write_count(plan.rows, 'more row' if kept else 'row')} in {str(config.output.path)!r}"
+    console.print(f"{config.name}: {missing}{f', which has {kept:,}' if kept else ''}")
     console.print(
         f"  topics        {made} {write_count(plan.leaves, 'leaf topic')}: {config.topics.prompt!r}"
     )
@@ -52,6 +62,9 @@ def print_plan(config: Config, plan: Estimate, *, notes: Sequence[str] = (), is_
     table.add_row("all", "", *sums, write_cost(plan.cost_usd), write_seconds(plan.seconds), style="bold")
     console.print(table, width=None if console.is_terminal else 200)
     console.print("")
+    if plan.cost_usd is None:
+        extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
+        console.print(f"For the cost, {extra}give the price of each model, such as models.agent.price.")
     console.print(
         f"The real numbers may be {plan.spread:g} times lower or higher. The time of a role is that of its calls "
         "one after another; the time of all counts the window."

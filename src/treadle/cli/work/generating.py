@@ -1,9 +1,10 @@
 """The work of `treadle generate`: applies the options to the configuration, and runs the generation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
@@ -20,6 +21,7 @@ from treadle.cli.terminal.output import (
 from treadle.cli.terminal.plan import print_plan
 from treadle.cli.work.execute import execute_until_stopped
 from treadle.core.errors import ConfigError
+from treadle.core.types import Json
 from treadle.datagen.config.estimate import estimate, measure_folder
 from treadle.datagen.config.load import Loaded, check_plan, load_config, read_change
 from treadle.datagen.config.models import try_models
@@ -30,6 +32,37 @@ from treadle.datagen.generate import Options, Result
 from treadle.datagen.generate import generate as generate_dataset
 from treadle.datagen.progress import Notice, Progress
 from treadle.datagen.topics.store import load_topics
+
+_KEYS = {"out": "output.path", "num_samples": "generation.num_samples", "model": "models", "seed": "seed"}
+"""The keys of the configuration that options override."""
+
+
+class Changes(Struct, frozen=True):
+    """The options that override keys of the configuration."""
+
+    options: Mapping[str, str]
+    """The values of options by name."""
+    settings: tuple[str, ...]
+    """The values of `--set`, each as `KEY=VALUE`."""
+
+    def load(self, path: Path | None) -> Loaded:
+        """Return the configuration in the file `path` with these changes. Raises: `ConfigError`."""
+        if path is None:
+            raise ConfigError(
+                "give a configuration: `treadle generate --init > dataset.yaml` writes one to start from"
+            )
+        changes: dict[str, Json] = {}
+        for name, text in self.options.items():
+            is_plain = name in ("num_samples", "seed")
+            changes[_KEYS[name]] = read_change(f"{name}={text}")[1] if is_plain else text
+        if "models" in changes:
+            changes["models"] = {"default": changes["models"]}
+        flags = {_KEYS[name]: f"--{name.replace('_', '-')}" for name in self.options}
+        return load_config(path, changes | dict(map(read_change, self.settings)), flags)
+
+    def command(self, path: Path) -> str:
+        """Return the command that generates with these changes."""
+        return write_command("generate", str(path), **self.options, set=self.settings)
 
 
 def print_schema() -> int:
@@ -44,12 +77,12 @@ def print_starter() -> int:
     return ExitCode.DONE
 
 
-def print_dry_run(path: Path | None, changes: Sequence[str], *, is_json: bool) -> int:
+def print_dry_run(path: Path | None, changes: Changes, *, is_json: bool) -> int:
     """Print the plan, then check everything, without asking a model. The plan needs no keys.
 
     Raises: `ConfigError` after the plan if the generation could not begin.
     """
-    loaded = _load(path, changes)
+    loaded = changes.load(path)
     config = loaded.config
     folder = Folder(config.output.path)
     models, _ = try_models(config, needs_keys=False)
@@ -60,21 +93,21 @@ def print_dry_run(path: Path | None, changes: Sequence[str], *, is_json: bool) -
     except ConfigError:
         check_plan(loaded)  # its error has the line
         raise
-    print_plan(config, expected, notes=loaded.notes, is_json=is_json)
+    print_plan(config, expected, kept=kept, notes=loaded.notes, is_json=is_json)
     check_plan(loaded, leaves)
     return ExitCode.DONE
 
 
 def run(
     path: Path | None,
-    changes: Sequence[str],
+    changes: Changes,
     shown: o.ViewOptions,
     *,
     retry_failed: bool,
     accept_changes: bool,
 ) -> int:
     """Generate the dataset, or continue it, and return the exit code."""
-    loaded = _load(path, changes)
+    loaded = changes.load(path)
     if not shown.is_quiet:
         for note in loaded.notes:
             print_note(note)
@@ -83,26 +116,17 @@ def run(
     return _Drive(path, loaded, changes, shown).run(options)
 
 
-def _load(path: Path | None, changes: Sequence[str]) -> Loaded:
-    """Return the configuration with the changes `KEY=VALUE` in it. Raises: `ConfigError`."""
-    if path is None:
-        raise ConfigError(
-            "give a configuration: `treadle generate --init > dataset.yaml` writes one to start from"
-        )
-    return load_config(path, dict(map(read_change, changes)))
-
-
 class _Drive:
     """One generation, from its view to its exit code."""
 
-    def __init__(self, path: Path, loaded: Loaded, changes: Sequence[str], shown: o.ViewOptions) -> None:
+    def __init__(self, path: Path, loaded: Loaded, changes: Changes, shown: o.ViewOptions) -> None:
         self._loaded = loaded
         self._shown = shown
         check_plan(loaded)
         # The check comes first, because its error must not be printed into the view.
         self._view = make_generation_view(loaded.config.name, is_json=shown.is_json, is_quiet=shown.is_quiet)
         self._progress = Progress()
-        self._again = write_command("generate", str(path), set=tuple(changes))
+        self._again = changes.command(path)
 
     def run(self, options: Options) -> int:
         """Generate the dataset, and return the exit code."""
@@ -143,7 +167,8 @@ class _Drive:
             print_note(f"{write_count(missing, 'row')} missing; go on later with: {self._again}")
             code = ExitCode.FAILED
         elif reason != "done":
-            print_error(f"{write_count(missing, 'row')} missing: {_LIMITS[reason]}")
+            stats = write_command("dataset", "stats", str(folder.path))
+            print_error(f"{write_count(missing, 'row')} missing: {_LIMITS[reason].format(stats=stats)}")
             code = ExitCode.LIMIT
         if not self._shown.is_quiet and not self._shown.is_json and result.progress.kept:
             print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
@@ -156,7 +181,7 @@ _LIMITS = {
     "max_cost_usd": "limits.max_cost_usd is reached; raise it and run the same command",
     "max_tokens": "limits.max_tokens is reached; raise it and run the same command",
     "max_seconds": "limits.max_seconds is reached; raise it and run the same command",
-    "max_items": "too many samples were rejected; see the reasons with `treadle dataset stats`, try them again "
+    "max_items": "too many samples were rejected; see the reasons with `{stats}`, try them again "
     "with --retry-failed, or raise generation.max_attempts",
 }
 """The texts for the reasons of an early end."""

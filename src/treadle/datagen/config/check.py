@@ -23,11 +23,17 @@ def find_conflicts(config: Config) -> list[Problem]:
         _check_conversation,
         _check_kinds,
         _check_weights,
+        _check_formats,
         _check_output,
         _check_judge,
         _check_filters,
     )
     return [problem for check in checks for problem in check(config)]
+
+
+def find_unknown_names(config: Config) -> list[Problem]:
+    """Return the formats and filters of a configuration that do not exist."""
+    return [*_check_formats(config), *_check_filters(config)]
 
 
 def _check_topics(config: Config) -> Iterator[Problem]:
@@ -111,13 +117,16 @@ def _check_weights(config: Config) -> Iterator[Problem]:
         yield Problem(("generation", "num_samples"), f"{number!r} gives no sample; give a larger percentage")
 
 
-def _check_output(config: Config) -> Iterator[Problem]:
-    output, schema = config.output, config.generation.conversation.output_schema
-    for number, name in enumerate(output.formats):
+def _check_formats(config: Config) -> Iterator[Problem]:
+    for number, name in enumerate(config.output.formats):
         if name not in FORMATS:
             known = FORMATS.names()
             text = f"unknown format {name!r}{did_you_mean(name, known) or ';'} known are {', '.join(known)}"
             yield Problem(("output", "formats", number), text)
+
+
+def _check_output(config: Config) -> Iterator[Problem]:
+    output, schema = config.output, config.generation.conversation.output_schema
     if "custom" in output.formats and schema is None:
         text = "the format 'custom' needs the schema of its rows: generation.conversation.output_schema"
         yield Problem(("output", "formats", output.formats.index("custom")), text)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.types import Json
-from treadle.datagen.config.check import find_conflicts
+from treadle.datagen.config.check import find_conflicts, find_unknown_names
 from treadle.datagen.config.deepfabric.keys import is_deepfabric
 from treadle.datagen.config.deepfabric.read import dedent_sections, map_deepfabric
 from treadle.datagen.config.document import Document, KeyPath, Problem, read_document
@@ -34,18 +34,23 @@ class Loaded(Struct, frozen=True):
     """The place in the file of each key that was mapped from another one."""
     changes: Mapping[str, Json] = {}
     """The values that override the file, by key with dots between sections."""
+    flags: Mapping[str, str] = {}
+    """The options of the command line that override keys, by key. The other changes were given with `--set`."""
 
     def error(self, problems: Sequence[Problem]) -> ConfigError:
         """Return the error that lists `problems`, each with the line of its key."""
-        return _error(self.document, self.origins, self.changes, problems)
+        return _error(self.document, self.origins, self.changes, self.flags, problems)
 
 
-def load_config(path: str | Path, changes: Mapping[str, Json] | None = None) -> Loaded:
+def load_config(
+    path: str | Path, changes: Mapping[str, Json] | None = None, flags: Mapping[str, str] | None = None
+) -> Loaded:
     """Return the configuration in a YAML or JSON file. A file of DeepFabric 4 is accepted too.
 
     `changes` override the file, by key such as `generation.num_samples`; paths in them are relative to the current
-    folder. Only the file itself is checked. `check_plan` checks the models, tools and output that it names. Raises:
-    `ConfigError` that lists all mistakes, each with `file:line`, the key and the nearest known key.
+    folder. `flags` are the options that error messages name in place of such keys. Only the file itself is checked.
+    `check_plan` checks the models, tools and output that it names. Raises: `ConfigError` that lists all mistakes,
+    each with `file:line`, the key and the nearest known key.
     """
     file = Path(path).expanduser()
     document, notes = _read(file)
@@ -56,13 +61,15 @@ def load_config(path: str | Path, changes: Mapping[str, Json] | None = None) -> 
         value, origins = mapped.value, mapped.origins
         notes += mapped.notes
         problems += mapped.problems
-    changes = changes or {}
+    changes, flags = changes or {}, flags or {}
     value = _apply(_resolve_paths(value, file.parent.absolute()), changes)
     try:
         config = Config.model_validate(value)
     except ValidationError as error:
-        raise _error(document, origins, changes, [*problems, *explain_faults(error, value)]) from None
-    loaded = Loaded(config, notes, file, document, origins, changes)
+        faults = explain_faults(error, value)
+        problems += [*faults, *_find_more(value, faults)]
+        raise _error(document, origins, changes, flags, problems) from None
+    loaded = Loaded(config, notes, file, document, origins, changes, flags)
     problems += find_conflicts(config)
     if problems:
         raise loaded.error(problems)
@@ -162,18 +169,39 @@ def _resolve_tool(item: Json, folder: Path) -> Json:
     return f"{kind}:{file}" if colon and text and "\n" not in text and file.is_file() else item
 
 
+def _find_more(value: dict[str, Json], faults: Sequence[Problem]) -> list[Problem]:
+    """Return unknown names in the part of `value` that has no faults, so that all mistakes are told together."""
+    for fault in faults:
+        value = _without(value, fault.path)
+    try:
+        return find_unknown_names(Config.model_validate(value))
+    except ValidationError:
+        return []
+
+
+def _without(value: dict[str, Json], path: KeyPath) -> dict[str, Json]:
+    """Return `value` without the key at `path`, or without the list that has it."""
+    key = str(path[0]) if path else ""
+    inner = value.get(key)
+    if len(path) > 1 and isinstance(path[1], str) and isinstance(inner, dict):
+        return value | {key: _without(inner, path[1:])}
+    return {name: item for name, item in value.items() if name != key}
+
+
 def _error(
     document: Document,
     origins: Mapping[KeyPath, KeyPath],
     changes: Mapping[str, Json],
+    flags: Mapping[str, str],
     problems: Iterable[Problem],
 ) -> ConfigError:
     """Return the error that lists `problems` in the order of the file, and those of `changes` before them."""
     lines: list[tuple[tuple[int, int], str]] = []
     for problem in problems:
         key = ".".join(map(str, problem.path))
-        if any(key == name or key.startswith(f"{name}.") for name in changes):
-            lines.append(((0, 0), f"--set {key}: {problem.text}"))
+        changed = next((name for name in changes if key == name or key.startswith(f"{name}.")), None)
+        if changed is not None:
+            lines.append(((0, 0), f"{flags.get(changed, f'--set {key}')}: {problem.text}"))
             continue
         path = find_origin(problem.path, origins)
         key = ".".join(map(str, path))

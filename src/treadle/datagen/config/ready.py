@@ -32,7 +32,8 @@ def find_obstacles(config: Config, leaves: int | None = None) -> list[Problem]:
         return problems
     problems += _check_prices(config, models)
     problems += _check_windows(config, models)
-    if not problems:
+    # A dataset that was begun goes on until a limit is reached.
+    if not problems and not Folder(config.output.path).ledger.exists():
         problems += _check_limits(config, estimate(config, leaves, models=models))
     return problems
 
@@ -64,7 +65,7 @@ def _check_tools(config: Config) -> Iterator[Problem]:
         try:
             found = [item.spec.name for item in resolve_tools(part)]
         except TreadleError as error:
-            yield Problem(path, str(error))
+            yield Problem(path, _explain_tool(part.name, error))
             continue
         for name in found:
             if name in names:
@@ -85,6 +86,14 @@ def _check_tools(config: Config) -> Iterator[Problem]:
         and config.generation.conversation.type == "agent"
     ):
         yield from _check_tasks(config, files.removeprefix("tasks:"))
+
+
+def _explain_tool(name: str, error: TreadleError) -> str:
+    if name.endswith((".json", ".yaml", ".yml")):
+        return (
+            f"{name!r} is not a toolset; write 'mock:{name}' for the simulated tools of a file of definitions"
+        )
+    return str(error)
 
 
 def _check_tasks(config: Config, name: str) -> Iterator[Problem]:

@@ -69,6 +69,10 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Faile
             failed = failure_of(run, "the agent", needs_answer=False)
         if failed is None:
             await session.grade()
+        if said is None and run.state.turn > 1:
+            # All that the user said is from an earlier process, whose use belongs to the sample too.
+            user = await stack.enter_async_context(_open_user(studio, dialogue))
+            said = await user.finish_turn()
         bill.add(run.usage, run.cost_usd)
         if said is not None:
             bill.add(said.usage, said.cost_usd)

@@ -5,7 +5,7 @@ texts.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -15,10 +15,15 @@ from msgspec import Struct, field
 
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.entries import Entry, read_entries
+from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.quality.protocol import Verdict
+from treadle.engines.ledger import Entry as LedgerEntry
+from treadle.engines.ledger import Ledger, Status
 from treadle.export.rows import Row
 
 _DIGEST_BYTES = 16
+UNFINISHED = "unfinished"
+"""The name that stands for a filter if a sample was rejected before there was a conversation."""
 START, END = "(start)", "(answer)"
 """The names that stand for the user's message and for the answer in the order of the tool calls."""
 
@@ -119,6 +124,7 @@ class Stats(Struct, kw_only=True):
     topic_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     rejected_topics: Counter[str] = field(default_factory=Counter)
     input_tokens: int = 0
+    """The input tokens of rows, without those of their rejected attempts, which the rows' lineages include."""
     output_tokens: int = 0
     cost_usd: float = 0.0
     rows_without_cost: int = 0
@@ -144,6 +150,8 @@ class Stats(Struct, kw_only=True):
 
     _contents: set[bytes] = field(default_factory=set)
     _ids: set[bytes] = field(default_factory=set)
+    _spent: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    """What the rejected attempts at a sample have used so far, by the sample's id."""
 
     @property
     def verified_share(self) -> float | None:
@@ -163,7 +171,7 @@ class Stats(Struct, kw_only=True):
         self._add_sample(row)
 
     def reject(self, entry: Entry) -> None:
-        """Count a rejected sample."""
+        """Count a rejected sample. All kept rows must have been counted before."""
         self.rejected += 1
         failed = [verdict for verdict in entry.verdicts if not verdict.is_passed]
         for verdict in failed or [Verdict("(no filter)", is_passed=False)]:
@@ -173,11 +181,34 @@ class Stats(Struct, kw_only=True):
                 reasons[verdict.reason] += 1
         sample = entry.row.lineage.sample
         if sample is not None:
-            self.rejected_input_tokens += sample.input_tokens
-            self.rejected_output_tokens += sample.output_tokens
-            self.rejected_cost_usd += sample.cost_usd or 0.0
+            spent = sample.input_tokens, sample.output_tokens, sample.cost_usd or 0.0
+            self._add_rejected_use(sample.sample_id, spent)
             self.rejected_topics[sample.topic_id] += 1
             self.topic_paths.setdefault(sample.topic_id, sample.topic)
+
+    def reject_unfinished(self, attempt: LedgerEntry) -> None:
+        """Count a rejected attempt that has no row. It must be counted before those that have one."""
+        self.rejected += 1
+        self.rejections[UNFINISHED] += 1
+        reason = attempt.reasons[0].partition(": ")[2] if attempt.reasons else ""
+        self.reasons.setdefault(UNFINISHED, Counter())[reason] += 1
+        sample_id = f"s{attempt.number:06d}"
+        before_in, before_out, before_cost = self._spent.get(sample_id, (0, 0, 0.0))
+        tokens = before_in + attempt.input_tokens, before_out + attempt.output_tokens
+        self._add_rejected_use(sample_id, (*tokens, before_cost + (attempt.cost_usd or 0.0)))
+
+    def _add_rejected_use(self, sample_id: str, spent: tuple[int, int, float]) -> None:
+        """Count what a rejected attempt has used. `spent` includes all earlier attempts at the sample."""
+        before = self._spent.get(sample_id, (0, 0, 0.0))
+        self._spent[sample_id] = spent
+        own_in, own_out, own_cost = spent[0] - before[0], spent[1] - before[1], spent[2] - before[2]
+        self.rejected_input_tokens += own_in
+        self.rejected_output_tokens += own_out
+        self.rejected_cost_usd += own_cost
+        if _digest(sample_id.encode()) in self._ids:
+            self.input_tokens -= own_in
+            self.output_tokens -= own_out
+            self.cost_usd -= own_cost
 
     def _add_messages(self, row: Row) -> None:
         counts: Counter[Role] = Counter(message.role for message in row.messages)
@@ -250,9 +281,19 @@ def collect(path: Path) -> Stats:
     stats = Stats()
     for entry in read_entries(path):
         stats.add(entry)
+    for attempt in read_unfinished(path):
+        stats.reject_unfinished(attempt)
     for entry in read_entries(path, is_rejected=True):
         stats.reject(entry)
     return stats
+
+
+def read_unfinished(path: Path) -> Iterator[LedgerEntry]:
+    """Yield the rejected attempts of a dataset's folder that have no row, because no conversation was made."""
+    ledger = Folder(path).ledger
+    if path.is_dir() and ledger.exists():
+        with Ledger(ledger, is_readonly=True) as opened:
+            yield from (item for item in opened.entries(Status.REJECTED) if "verdicts" not in item.details)
 
 
 def count_chars(messages: Sequence[Message]) -> int:

@@ -3,6 +3,7 @@
 Files are read once. The sandboxes of all samples share them until one of them is written to.
 """
 
+import codecs
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
@@ -130,8 +131,12 @@ def _head(content: bytes) -> str:
     start = content[: 4 * MAX_HEAD_CHARS]
     if b"\0" in start:
         return ""
-    # A character may be cut in half at the end.
-    return start.decode("utf-8", "ignore")[:MAX_HEAD_CHARS]
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        # A character may be cut in half at the end.
+        return decoder.decode(start, final=len(start) == len(content))[:MAX_HEAD_CHARS]
+    except UnicodeDecodeError:
+        return ""
 
 
 def _summarize(files: Mapping[str, bytes]) -> Json:

@@ -169,6 +169,8 @@ def missing_files(message: str, environment: Environment, allowed: Sequence[str]
             continue
         extension = f".{name.rpartition('.')[2]}"
         is_file = _EXTENSION.fullmatch(extension) or any(path.endswith(extension) for path in paths)
-        if is_file and not any(path.endswith(f"/{name}") for path in paths):
+        # The name of a file may have spaces, so that only its end looks like a name.
+        is_known = any(path.endswith(name) and path.rpartition("/")[2] in message for path in paths)
+        if is_file and not is_known:
             missing.append(name)
     return missing

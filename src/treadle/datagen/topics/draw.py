@@ -21,6 +21,8 @@ _FONT = 12
 _MARGIN = 20
 _ASPECT = 1.4
 _MAP_RADIUS = 190
+_TITLE, _TITLE_WITH_SCALE = 64, 88
+"""The height of the title of a picture without a map."""
 _MIN_FOR_MAP = 25
 """The smallest number of topics for which a map is drawn."""
 _MAX_NAMED = 22
@@ -42,7 +44,7 @@ def draw_svg(graph: TopicGraph, counts: Mapping[str, int] | None = None) -> str:
     column_wide = _find_width(graph, palette)
     columns = _split(graph, column_wide)
     has_map = len(graph.topics) >= _MIN_FOR_MAP
-    head = 2 * _MAP_RADIUS + 2 * _MARGIN if has_map else 64
+    head = 2 * _MAP_RADIUS + 2 * _MARGIN if has_map else _TITLE if counts is None else _TITLE_WITH_SCALE
     least = 2 * _MAP_RADIUS + 460 if has_map else 320
     wide = max(len(columns) * column_wide, least) + 2 * _MARGIN
     high = head + max(map(len, columns)) * _ROW + 2 * _MARGIN
