@@ -1,7 +1,7 @@
 """Texts that models write and that must neither stop the filters nor keep them busy for long."""
 
 import pytest
-from tests.datagen.quality.candidates import config, play, with_answer
+from tests.datagen.quality.candidates import config, play
 
 from treadle.core.errors import ProviderError
 from treadle.datagen.quality.filters import grounding, placeholders, useless_calls
