@@ -12,6 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.parts import plan_model, used_roles
+from treadle.datagen.config.secrets import hide_secrets
 from treadle.models.config.file import load_config as load_models
 from treadle.sandbox.mount import Mount
 from treadle.tools.resolve import FILE
@@ -63,14 +64,14 @@ class Change(Struct, frozen=True):
 
 def fingerprint(config: Config) -> dict[str, Json]:
     """Return what decides about the rows: values by key, with dots between sections. Long texts and the contents of
-    files are hashes. The result is JSON, for keeping it with the dataset.
+    files are hashes, and secrets are left out. The result is JSON, for keeping it with the dataset.
 
     Raises: `ConfigError` if a file cannot be read.
     """
     value = config.model_dump(mode="json")
     value["models"] = _models_of(config)
     _hash_files(config, value)
-    found = dict(_flatten("", value))
+    found = dict(_flatten("", hide_secrets(value)))
     return {
         key: item
         for key, item in found.items()
