@@ -17,8 +17,8 @@ from treadle.teacher.server.app import OracleApp, Reply, ServerSettings
 from treadle.teacher.server.connection import Connection
 
 Answers = Callable[[dict[str, Any]], Any]
-"""Returns a reply for the body of a request: a text, tool calls as (name, arguments), a `Reply`, or `None` for what the
-teacher says."""
+"""Returns a reply for the body of a request: a text, tool calls as (name, arguments), a `Reply`, or `None` for what
+the teacher says."""
 
 
 class Server:
