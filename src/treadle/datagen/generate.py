@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import MistakesError
+from treadle.core.errors import ConfigError, MistakesError
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.parts import make_models
@@ -78,10 +78,14 @@ async def generate(
     rows; `ProviderError` for a fault of the user, such as a wrong key; `JournalError` if the disk refuses.
     """
     options = options or Options()
-    with (
-        Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}) as ledger,
-        contextlib.closing(open_journal(folder.journal)) as journal,
-    ):
+    with contextlib.ExitStack() as stack:
+        ledger = stack.enter_context(Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}))
+        if ledger.last_number and not folder.journal.exists():
+            raise ConfigError(
+                f"the journal {str(folder.journal)!r} is missing, which has the runs of the rows; put it back, or "
+                "name another folder with output.path"
+            )
+        journal = stack.enter_context(contextlib.closing(open_journal(folder.journal)))
         _take_up(ledger, config, options)
         write_config(folder.path, config)
         generation = _Generation(config, folder, ledger, journal, listener, stop or asyncio.Event())
