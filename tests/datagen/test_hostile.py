@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.datagen.hostile import Server, make_config, read_lines, run
 
+from treadle import open_journal
 from treadle.core.errors import ConfigError, JournalError
+from treadle.core.types import Json
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +64,84 @@ def test_rows_that_were_edited_are_not_cut(tmp_path: Path) -> None:
         with pytest.raises(JournalError, match="was changed"):
             run(make_config(server, tmp_path, generation={"num_samples": 3}))
         assert rows.read_bytes() == edited
+
+
+PRICE = {"input_usd_per_million": 1, "output_usd_per_million": 2}
+
+
+def priced(server: Server, price: bool = True) -> dict[str, Any]:
+    model = {"model": "openai:teacher", "base_url": server.url, "max_attempts": 2}
+    return {"default": model | ({"price": PRICE} if price else {})}
+
+
+def spent(folder: Path) -> int:
+    """Return the tokens of all answers in the journal of a dataset."""
+    with open_journal(folder / "dataset" / "journal.db", must_exist=True) as journal:
+        return sum(info.input_tokens + info.output_tokens for info in journal.runs())
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_tokens": 1500}, {"max_tokens": 9000}, {"max_cost_usd": 0.002}, {"max_cost_usd": 0.012}]
+)
+def test_the_requests_of_a_wide_window_do_not_exceed_a_limit(tmp_path: Path, limits: dict[str, Any]) -> None:
+    """A whole window of requests was sent before the first answer showed how large they are."""
+    with Server() as server:
+        config = make_config(
+            server,
+            tmp_path,
+            models=priced(server),
+            limits=limits,
+            generation={"num_samples": 40, "window": 20},
+        )
+        for _ in range(2):
+            result = run(config)
+            assert result.end.reason == next(iter(limits))
+            assert server.tokens <= limits.get("max_tokens", server.tokens)
+            assert (result.progress.cost_usd or 0) <= limits.get("max_cost_usd", 1)
+            assert result.progress.input_tokens + result.progress.output_tokens == server.tokens
+
+
+def test_topics_judgements_and_interrupted_samples_count_for_limits_after_a_restart(tmp_path: Path) -> None:
+    """Only counted samples did, so that each call of the command could spend the rest of the limit again."""
+    with Server() as server:
+        judge: Json = {"judge": {"rubric": "It is good."}}
+        first = run(make_config(server, tmp_path, quality=judge, limits={"max_tokens": 4500}))
+        assert first.end.reason == "max_tokens"
+        assert first.progress.kept < 2
+        again = run(make_config(server, tmp_path, quality=judge))
+        assert again.progress.kept == 2
+        last = run(make_config(server, tmp_path, quality=judge))
+        used = last.progress.input_tokens + last.progress.output_tokens
+        assert used == server.tokens == spent(tmp_path)
+
+
+def test_topics_that_did_not_fit_in_a_limit_are_built_later(tmp_path: Path) -> None:
+    """They were recorded as failed, and left out for ever although the limit was raised."""
+    topics: Json = {"degree": 3, "depth": 2, "window": 1}
+    with Server() as server:
+        first = run(make_config(server, tmp_path, topics=topics, limits={"max_tokens": 1700}))
+        assert first.end.reason == "max_tokens"
+        assert server.asked["subtopics"] in (1, 2, 3)
+        again = run(make_config(server, tmp_path, topics=topics, generation={"num_samples": "auto"}))
+    assert again.end.reason == "done"
+    assert again.progress.wanted == again.progress.kept == 9
+
+
+def test_a_server_that_does_not_count_tokens_cannot_evade_a_limit(tmp_path: Path) -> None:
+    answer = json.dumps({"subtopics": [{"topic": "Taxes of shops"}, {"topic": "Menus of cafes"}]})
+    with Server(subtopics=lambda asked: answer) as server:
+        server.usage = None
+        result = run(make_config(server, tmp_path, limits={"max_tokens": 3000}))
+        assert result.end.reason == "max_tokens"
+        assert result.progress.input_tokens > 0
+
+
+def test_an_unknown_cost_ends_a_generation_whose_cost_is_limited(tmp_path: Path) -> None:
+    """The sum of the costs became unknown with the first such answer, and the limit was never reached."""
+    limits: Json = {"max_cost_usd": 5}
+    with Server() as server:
+        result = run(make_config(server, tmp_path, models=priced(server, False), limits=limits))
+        assert result.end.reason == "unknown_cost"
+        assert sum(server.asked.values()) == 1
+        free = make_config(server, tmp_path / "free", models={"default": "mock:teacher"}, limits=limits)
+    assert run(free).end.reason == "done"

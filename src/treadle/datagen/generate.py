@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError, MistakesError
+from treadle.core.errors import ConfigError, JournalError, MistakesError, ProviderError
+from treadle.datagen.config.estimate import is_free
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.parts import make_models
@@ -35,12 +36,13 @@ from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.samples import REJECTED, ROWS, Judged, SampleWork
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import possible_kinds
+from treadle.datagen.spending import add_spent
 from treadle.datagen.topics.build import BuildStoppedError, build_topics
 from treadle.datagen.topics.graph import TopicGraph
 from treadle.datagen.topics.store import load_topics, save_topics
 from treadle.engines.engine import End, Engine, Settings
 from treadle.engines.ledger import Item, Ledger, Outcome, Status
-from treadle.engines.meter import Limits, Meter
+from treadle.engines.meter import LimitReachedError, Limits, Meter
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
@@ -144,10 +146,11 @@ class _Generation:
             )
         )
         counts = ledger.counts()
-        self._meter.add(counts.input_tokens, counts.output_tokens, counts.cost_usd)
+        add_spent(self._meter, ledger, journal)
         self._meter.seconds_before = float(ledger.get("worked_seconds") or 0.0)
         self._models: Mapping[str, Model] = {
-            role: self._meter.measure(model) for role, model in make_models(config).items()
+            role: self._meter.measure(model, is_free=is_free(model))
+            for role, model in make_models(config).items()
         }
         self._studio: Studio | None = None
         self.progress = Progress(
@@ -157,9 +160,14 @@ class _Generation:
 
     async def run(self) -> End:
         try:
-            topics = await self._find_topics()
+            async with asyncio.timeout(self._meter.seconds_left):
+                topics = await self._find_topics()
         except BuildStoppedError:
             return End("stopped")
+        except (ProviderError, TimeoutError):
+            if (limit := self._meter.find_limit()) is None:
+                raise
+            return End(limit)
         leaves = list(topics.leaves())
         failed = sum(topic.error is not None for topic in topics.topics.values())
         self._tell(TopicsReady(leaves=len(leaves), failed=failed))
@@ -198,6 +206,8 @@ class _Generation:
 
     async def close(self) -> None:
         """Close the tools and models."""
+        with contextlib.suppress(JournalError):
+            self._ledger.set("worked_seconds", repr(self._meter.worked_seconds))
         if self._studio is not None:
             await self._studio.close()
 
@@ -228,6 +238,9 @@ class _Generation:
                 on_notice=self._tell,
                 stop=self._stop,
             )
+            if (limit := self._meter.reached) is not None:
+                # Topics that did not fit in the limit would be left out for ever.
+                raise LimitReachedError(limit)
         save_topics(graph, self._folder.topics)
         self._ledger.set("topics", "done")
         return graph

@@ -15,6 +15,7 @@ from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Verdict
 from treadle.datagen.scenarios.types import SampleSpec
+from treadle.datagen.spending import bill_of
 from treadle.engines.ledger import Item, Outcome, Status
 from treadle.export.row_formats.native import FORMAT as NATIVE
 from treadle.export.rows import Row
@@ -64,8 +65,16 @@ class SampleWork:
             verdicts = await self._pipeline.check(candidate)
         except ProviderError as error:
             failed = replace(made, row=None, error=str(error), fault=Fault.INFRASTRUCTURE)
-            return Judged(spec, failed)
-        return Judged(spec, made, verdicts)
+            return Judged(spec, self._add_judge(failed))
+        return Judged(spec, self._add_judge(made), verdicts)
+
+    def _add_judge(self, made: Made) -> Made:
+        """Return `made` with what the judge has used."""
+        if not any(item.name == "judge" for item in self._pipeline.filters):
+            return made
+        bill = bill_of(self._studio.journal, [f"{made.run_id}-judge"])
+        bill.add(made.usage, made.cost_usd)
+        return replace(made, usage=bill.usage, cost_usd=bill.cost_usd)
 
     def settle(self, item: Item, attempt: int, result: Judged, connection: sqlite3.Connection) -> Outcome:
         """Return what came of a sample, after the search for duplicates among the rows that were counted."""

@@ -105,6 +105,14 @@ class Entry(Struct, frozen=True, kw_only=True):
     """When the outcome was counted, in seconds since the epoch."""
 
 
+class Spent(Struct, frozen=True):
+    """What the attempts at one item have used."""
+
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+
+
 class Counts(Struct):
     """The sums over a ledger."""
 
@@ -301,6 +309,15 @@ class Ledger:
             ask("SELECT reason, count(*) FROM attempts WHERE status = 'rejected' GROUP BY reason")
         )
         return counts
+
+    def spent(self, number: int) -> Spent:
+        """Return the sums over the attempts at one item."""
+        found = self.connection.execute(
+            "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), total(cost_usd) "
+            "FROM attempts WHERE number = ?",
+            (number,),
+        ).fetchone()
+        return Spent(*found)
 
     @property
     def last_number(self) -> int:

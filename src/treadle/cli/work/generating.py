@@ -154,6 +154,8 @@ class _Drive:
 
 _LIMITS = {
     "max_cost_usd": "limits.max_cost_usd is reached; raise it and run the same command",
+    "unknown_cost": "the cost of an answer is unknown, so that limits.max_cost_usd cannot be kept; give the "
+    "model a price and use another folder, or delete this limit",
     "max_tokens": "limits.max_tokens is reached; raise it and run the same command",
     "max_seconds": "limits.max_seconds is reached; raise it and run the same command",
     "max_items": "too many samples were rejected; see the reasons with `treadle dataset stats`, try them again "
