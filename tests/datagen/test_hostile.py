@@ -10,6 +10,7 @@ from tests.datagen.hostile import Server, make_config, read_lines, run
 from treadle import open_journal
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.types import Json
+from treadle.datagen.dataset.stats import collect
 
 
 @pytest.fixture(autouse=True)
@@ -145,3 +146,31 @@ def test_an_unknown_cost_ends_a_generation_whose_cost_is_limited(tmp_path: Path)
         assert sum(server.asked.values()) == 1
         free = make_config(server, tmp_path / "free", models={"default": "mock:teacher"}, limits=limits)
     assert run(free).end.reason == "done"
+
+
+def placeholder(asked: dict[str, Any]) -> str:
+    return json.dumps({"message": "Sum {{column}} of <your file>.", "goal": "g"})
+
+
+def no_json(asked: dict[str, Any]) -> str:
+    return "I would rather not."
+
+
+@pytest.mark.parametrize("role", [{"scenario": placeholder}, {"scenario": no_json}, {"user_turn": no_json}])
+def test_samples_that_came_to_no_end_are_kept_with_the_reason(tmp_path: Path, role: dict[str, Any]) -> None:
+    """Only the ledger had them, so that the file of rejected samples, the card and the report lacked them."""
+    turns: Json = {"num_samples": 1, "conversation": {"min_turns": 3, "max_turns": 3}}
+    with Server(**role) as server:
+        result = run(make_config(server, tmp_path, generation=turns))
+    assert result.end.reason == "max_items"
+    rejected = read_lines(result.folder.rejected)
+    assert len(rejected) == result.progress.rejected > 0
+    for line in rejected:
+        (verdict,) = line["verdicts"]
+        assert verdict["filter"] == "unfinished"
+        assert verdict["reason"]
+        assert line["lineage"]["sample"]["topic"][0] == "Office work"
+    stats = collect(result.folder.path)
+    assert stats.rejections["unfinished"] == stats.rejected == len(rejected)
+    assert "unfinished" in result.folder.card.read_text()
+    assert "unfinished" in result.folder.report.read_text()

@@ -38,8 +38,8 @@ class Plan:
         ]
 
     def make_item(self, number: int, counts: Counts) -> Item:
-        """Return the sample with this number. The topics take turns; what replaces rejected samples is for the topic
-        that has the fewest."""
+        """Return the sample with this number. The topics take turns; a sample that replaces a rejected one is for
+        the topic that has the fewest."""
         topic = (
             self._next_topic(counts) if number > self.wanted else self._order[(number - 1) % len(self._order)]
         )

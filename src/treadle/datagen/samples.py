@@ -8,20 +8,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ProviderError
-from treadle.core.types import Fault
+from treadle.core.types import Fault, Message, Role
 from treadle.datagen.conversations.make import Made, make_sample
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Verdict
+from treadle.datagen.scenarios.personas import describe_persona
 from treadle.datagen.scenarios.types import SampleSpec
 from treadle.datagen.spending import bill_of
 from treadle.engines.ledger import Item, Outcome, Status
 from treadle.export.row_formats.native import FORMAT as NATIVE
-from treadle.export.rows import Row
+from treadle.export.rows import Lineage, Row, SampleInfo
 
 ROWS, REJECTED = "rows", "rejected"
 """The names of the ledger's files."""
+UNFINISHED = "unfinished"
+"""What a sample is rejected by whose conversation came to no end, because of the models that took part."""
 
 
 class Judged(Struct, frozen=True):
@@ -92,7 +95,9 @@ class SampleWork:
                 outcome, status=Status.FAILED, is_final=True, reasons=(f"infrastructure: {made.error}",)
             )
         if made.row is None:
-            return replace(outcome, reasons=(f"unfinished: {made.error}",))
+            verdict = Verdict(UNFINISHED, False, made.error or "")
+            line = _encode(self._describe_unfinished(result), [verdict])
+            return replace(outcome, reasons=(f"{UNFINISHED}: {made.error}",), file=REJECTED, line=line)
         if self._duplicates is not None and is_good(verdicts):
             verdicts.append(self._duplicates.find(made.row))
         row = mark_row(made.row, verdicts)
@@ -110,6 +115,31 @@ class SampleWork:
             file=ROWS,
             line=_encode(row),
         )
+
+    def _describe_unfinished(self, result: Judged) -> Row:
+        """Return the plan and the first message of a sample whose conversation was not finished, as a row."""
+        spec, made = result.spec, result.made
+        config = self._studio.config
+        said = () if made.scenario is None else (Message(Role.USER, made.scenario.message),)
+        sample = SampleInfo(
+            sample_id=spec.sample_id,
+            dataset=config.name,
+            topic=spec.topic,
+            topic_id=spec.topic_id,
+            seed=spec.seed,
+            kind=spec.kind,
+            difficulty=spec.difficulty,
+            persona=describe_persona(spec.persona),
+            goal="" if made.scenario is None else made.scenario.goal,
+            conversation=config.generation.conversation.type,
+            turns=len(said),
+            models={role: self._studio.models[role].name for role in ("agent", "scenarios")},
+            input_tokens=made.usage.input_tokens,
+            output_tokens=made.usage.output_tokens,
+            cost_usd=made.cost_usd,
+        )
+        lineage = Lineage(made.run_id, self._studio.models["agent"].name, "error", "", sample=sample)
+        return Row(said, (), lineage)
 
 
 def _label(row: Row, item: Item) -> str:
