@@ -1,6 +1,7 @@
 """Generations with servers, folders and files that behave badly."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,32 @@ def test_samples_that_came_to_no_end_are_kept_with_the_reason(tmp_path: Path, ro
     assert stats.rejections["unfinished"] == stats.rejected == len(rejected)
     assert "unfinished" in result.folder.card.read_text()
     assert "unfinished" in result.folder.report.read_text()
+
+
+def call_once(name: str, arguments: str) -> Callable[[dict[str, Any]], Any]:
+    """Return an agent that makes one call and then answers."""
+    return lambda asked: (
+        "I have done what I could." if asked["messages"][-1]["role"] == "tool" else [(name, arguments)]
+    )
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        call_once("read_file", '{"file_path": ' + "[" * 3000 + "]" * 3000 + "}"),
+        call_once("write_file", '{"file_path": "a\\ud800", "content": "\\u0000"}'),
+        call_once("no_such_tool", "{}"),
+        call_once("read_file", "{"),
+        lambda asked: [("list_files", "{}")] * 200,
+        lambda asked: f"It is {'9' * 5000}.\ud800\x00",
+        lambda asked: "",
+    ],
+)
+def test_no_answer_of_an_agent_ends_the_generation(tmp_path: Path, agent: Callable[..., Any]) -> None:
+    """An exception over one sample ended the command, and again each time it was continued."""
+    sizes: Json = {"num_samples": 1, "max_attempts": 1, "sample_attempts": 1}
+    with Server(agent=agent) as server:
+        result = run(make_config(server, tmp_path, generation=sizes))
+    assert result.progress.kept + result.progress.rejected == 1
+    assert len(read_lines(result.folder.rows)) == result.progress.kept
+    assert len(read_lines(result.folder.rejected)) == result.progress.rejected

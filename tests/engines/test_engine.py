@@ -112,6 +112,9 @@ async def test_a_plan_ends_at_its_limits(tmp_path: Path) -> None:
     end = await finish(engine(tmp_path / "b", down, max_failures=5))
     assert (end.reason, end.error) == ("failures", "why: so")
     assert len(down.feedback) < 5 + 8
+    half = Trial(lambda number, attempt: Status.FAILED if number % 2 else Status.REJECTED)
+    end = await finish(engine(tmp_path / "c", half, max_items=20))
+    assert (end.reason, end.error) == ("failures", "why: so"), "the samples were not all to blame"
 
 
 async def test_a_time_limit_stops_work_in_flight(tmp_path: Path) -> None:

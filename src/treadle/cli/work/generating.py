@@ -139,7 +139,7 @@ class _Drive:
             print_interrupted(f"; go on with: {self._again}")
             code = ExitCode.INTERRUPTED
         elif reason == "failures":
-            print_error(f"too many samples failed in a row, the last one with: {result.end.error}")
+            print_error(f"too many samples failed, the last one with: {result.end.error}")
             print_note(f"{write_count(missing, 'row')} missing; go on later with: {self._again}")
             code = ExitCode.FAILED
         elif reason != "done":
