@@ -47,6 +47,13 @@ class Server:
                 outer.tokens += outer.usage["total_tokens"] if outer.usage else 0
                 return completion(found, outer.usage)
 
+        self.connections = 0
+
+        def connect() -> Connection:
+            self.connections += 1
+            return Connection(self._app, set())
+
+        self._connect = connect
         self._app = App(ServerSettings())
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -55,7 +62,7 @@ class Server:
     def __enter__(self) -> "Server":
         self._thread.start()
         listening = asyncio.run_coroutine_threadsafe(
-            self._loop.create_server(lambda: Connection(self._app, set()), "127.0.0.1", 0, backlog=1024),
+            self._loop.create_server(self._connect, "127.0.0.1", 0, backlog=1024),
             self._loop,
         )
         self.url = f"http://127.0.0.1:{listening.result().sockets[0].getsockname()[1]}/v1"

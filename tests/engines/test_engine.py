@@ -155,3 +155,21 @@ async def test_rejected_items_are_tried_again_on_request(tmp_path: Path) -> None
     await finish(engine(tmp_path, trial, wanted=5, max_items=5))
     assert sorted(rows(tmp_path)) == [1, 2, 3, 4, 5]
     assert trial.feedback == [("why: so",)] * 5
+
+
+async def test_one_slow_item_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """DeepFabric waits for the slowest sample of each batch before it begins the next one."""
+    others = asyncio.Event()
+
+    class Slow(Trial):
+        async def attempt(self, item: Item, attempt: int) -> Status:
+            if item.number == 1:
+                await others.wait()
+            result = await super().attempt(item, attempt)
+            if item.number == 30:
+                others.set()
+            return result
+
+    made = engine(tmp_path, Slow(lambda number, attempt: Status.KEPT), wanted=30, window=3)
+    assert (await asyncio.wait_for(finish(made), 60)).reason == "done"
+    assert rows(tmp_path)[-1] == 1
