@@ -11,10 +11,9 @@ import pytest
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.stats import collect
 from treadle.datagen.generate import Options, Result, generate
 from treadle.datagen.progress import Notice, Progress, SampleEnded
-from treadle.engines.ledger import Item, Ledger, Outcome, Status
+from treadle.engines.ledger import Ledger, Status
 from treadle.journal.registry import open_journal
 from treadle.teacher.server import OracleServer, ServerSettings, serve
 
@@ -230,18 +229,3 @@ async def test_a_server_of_tools_that_does_not_start_costs_nothing(tmp_path: Pat
         await make(made, tmp_path)
     with open_journal(tmp_path / "journal.db") as journal:
         assert not journal.runs()
-
-
-async def test_a_sample_without_a_conversation_is_in_the_statistics(tmp_path: Path) -> None:
-    """Every rejected sample is kept with its reason, also if its scenario could not be used."""
-    made = config(None, generation={"num_samples": 1, "max_attempts": 2}, tools={"use": ["files"]})
-    await make(made, tmp_path)
-    with Ledger(tmp_path / "ledger.db", {}) as ledger:
-        number = ledger.last_number + 1
-        ledger.plan(Item(number, "single", "x", {}))
-        reasons = ("unfinished: the scenario is empty",)
-        lost = Outcome(status=Status.REJECTED, reasons=reasons, input_tokens=7, output_tokens=1, details={})
-        ledger.count(number, 1, lambda _: lost)
-    stats = collect(tmp_path)
-    assert (stats.rejected, stats.reasons["unfinished"]) == (1, {"the scenario is empty": 1})
-    assert (stats.rejected_input_tokens, stats.rejected_output_tokens) == (7, 1)

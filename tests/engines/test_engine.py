@@ -112,6 +112,9 @@ async def test_a_plan_ends_at_its_limits(tmp_path: Path) -> None:
     end = await finish(engine(tmp_path / "b", down, max_failures=5))
     assert (end.reason, end.error) == ("failures", "why: so")
     assert len(down.feedback) < 5 + 8
+    half = Trial(lambda number, attempt: Status.FAILED if number % 2 else Status.REJECTED)
+    end = await finish(engine(tmp_path / "c", half, max_items=20))
+    assert (end.reason, end.error) == ("failures", "why: so"), "the samples were not all to blame"
 
 
 async def test_a_time_limit_stops_work_in_flight(tmp_path: Path) -> None:
@@ -152,3 +155,21 @@ async def test_rejected_items_are_tried_again_on_request(tmp_path: Path) -> None
     await finish(engine(tmp_path, trial, wanted=5, max_items=5))
     assert sorted(rows(tmp_path)) == [1, 2, 3, 4, 5]
     assert trial.feedback == [("why: so",)] * 5
+
+
+async def test_one_slow_item_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """DeepFabric waits for the slowest sample of each batch before it begins the next one."""
+    others = asyncio.Event()
+
+    class Slow(Trial):
+        async def attempt(self, item: Item, attempt: int) -> Status:
+            if item.number == 1:
+                await others.wait()
+            result = await super().attempt(item, attempt)
+            if item.number == 30:
+                others.set()
+            return result
+
+    made = engine(tmp_path, Slow(lambda number, attempt: Status.KEPT), wanted=30, window=3)
+    assert (await asyncio.wait_for(finish(made), 60)).reason == "done"
+    assert rows(tmp_path)[-1] == 1

@@ -139,9 +139,12 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     def parsed(self) -> Json:
         """The decoded arguments. An empty text counts as `{}`, because some servers send it for no arguments.
 
-        Raises: `msgspec.DecodeError` if the text is not JSON.
+        Raises: `msgspec.DecodeError` if the text is not JSON, or nested too deeply.
         """
-        return msgspec.json.decode(self.arguments) if self.arguments.strip() else {}
+        try:
+            return msgspec.json.decode(self.arguments) if self.arguments.strip() else {}
+        except RecursionError:
+            raise msgspec.DecodeError("the text is nested too deeply") from None
 
 
 class Artifact(Struct, frozen=True, omit_defaults=True, gc=False):

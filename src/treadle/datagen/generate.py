@@ -5,12 +5,13 @@ A call with the same folder continues what was interrupted.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import MistakesError
+from treadle.core.errors import ConfigError, JournalError, MistakesError, ProviderError
+from treadle.datagen.config.estimate import is_free
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.models import make_models
@@ -36,13 +37,14 @@ from treadle.datagen.samples import REJECTED, ROWS, Judged, SampleWork
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import possible_kinds
 from treadle.datagen.scenarios.types import sample_id_of
+from treadle.datagen.spending import add_spent
 from treadle.datagen.topics.build import BuildStoppedError, build_topics
 from treadle.datagen.topics.graph import TopicGraph
 from treadle.datagen.topics.store import load_topics, save_topics
 from treadle.engines.engine import End, Engine, Settings
 from treadle.engines.ledger import Item, Ledger, Outcome, Status
-from treadle.engines.meter import Limits, Meter
-from treadle.journal.protocol import Journal, RunFilter, RunInfo
+from treadle.engines.meter import LimitReachedError, Limits, Meter
+from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
 
@@ -80,10 +82,14 @@ async def generate(
     cannot be written.
     """
     options = options or Options()
-    with (
-        Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}) as ledger,
-        contextlib.closing(open_journal(folder.journal)) as journal,
-    ):
+    with contextlib.ExitStack() as stack:
+        ledger = stack.enter_context(Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}))
+        if ledger.last_number and not folder.journal.exists():
+            raise ConfigError(
+                f"the journal {str(folder.journal)!r} is missing, which has the runs of the rows; put it back, or "
+                "name another folder with output.path"
+            )
+        journal = stack.enter_context(contextlib.closing(open_journal(folder.journal)))
         _prepare_ledger(ledger, config, options)
         write_config(folder.path, config)
         generation = _Generation(config, folder, ledger, journal, listener, stop or asyncio.Event())
@@ -117,19 +123,6 @@ def _write_files(folder: Folder, config: Config) -> None:
     write_report(folder.path)
 
 
-def _find_uncounted(ledger: Ledger, journal: Journal) -> Iterator[RunInfo]:
-    """Yield the runs whose use is not in the ledger: those of the topics, and of samples that were in flight."""
-    yield from journal.runs(RunFilter(id_prefix="topic-"))
-    failed = {entry.number for entry in ledger.entries(Status.FAILED)}
-    for item in ledger.open_items():
-        if item.number in failed:
-            continue
-        run_id = f"s{item.number:06d}-{item.attempts + 1}"
-        for info in journal.runs(RunFilter(id_prefix=run_id)):
-            if info.run_id == run_id or info.run_id.startswith(f"{run_id}-"):
-                yield info
-
-
 class _Generation:
     """One process's work on a dataset."""
 
@@ -155,12 +148,11 @@ class _Generation:
             )
         )
         counts = ledger.counts()
-        self._meter.add(counts.input_tokens, counts.output_tokens, counts.cost_usd)
-        for info in _find_uncounted(ledger, journal):
-            self._meter.add(info.input_tokens, info.output_tokens, info.cost_usd)
+        add_spent(self._meter, ledger, journal)
         self._meter.seconds_before = float(ledger.get("worked_seconds") or 0.0)
         self._models: Mapping[str, Model] = {
-            role: self._meter.measure(model) for role, model in make_models(config).items()
+            role: self._meter.measure(model, is_free=is_free(model))
+            for role, model in make_models(config).items()
         }
         self._studio: Studio | None = None
         self.progress = Progress(
@@ -175,9 +167,14 @@ class _Generation:
             self._config, self._models, self._journal, environments, self._tell_step
         )
         try:
-            topics = await self._find_topics()
+            async with asyncio.timeout(self._meter.seconds_left):
+                topics = await self._find_topics()
         except BuildStoppedError:
             return End("stopped")
+        except (ProviderError, TimeoutError):
+            if (limit := self._meter.find_limit()) is None:
+                raise
+            return End(limit)
         leaves = list(topics.leaves())
         failed = sum(topic.error is not None for topic in topics.topics.values())
         self._tell(TopicsReady(leaves=len(leaves), failed=failed))
@@ -212,6 +209,8 @@ class _Generation:
 
     async def close(self) -> None:
         """Close the tools and models."""
+        with contextlib.suppress(JournalError):
+            self._ledger.set("worked_seconds", repr(self._meter.worked_seconds))
         if self._studio is not None:
             await self._studio.close()
 
@@ -241,6 +240,9 @@ class _Generation:
                 on_notice=self._tell,
                 stop=self._stop,
             )
+            if (limit := self._meter.reached) is not None:
+                # Topics that did not fit in the limit would be left out for ever.
+                raise LimitReachedError(limit)
         save_topics(graph, self._folder.topics)
         self._ledger.set("topics", "done")
         return graph

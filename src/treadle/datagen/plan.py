@@ -31,14 +31,18 @@ class Plan:
         self._config = config
         self._kinds = kinds
         order = Draw(f"{config.seed}/topics").shuffled(leaves)
+        self._order = order
         self._topics = {topic.topic_id: (index, topic) for index, topic in enumerate(order)}
         self._queue: list[tuple[int, int, str]] = [
             (0, index, topic.topic_id) for index, topic in enumerate(order)
         ]
 
     def make_item(self, number: int, counts: Counts) -> Item:
-        """Return the sample with this number, for the topic that has the fewest samples."""
-        topic = self._next_topic(counts)
+        """Return the sample with this number. The topics take turns; a sample that replaces a rejected one is for
+        the topic that has the fewest."""
+        topic = (
+            self._next_topic(counts) if number > self.wanted else self._order[(number - 1) % len(self._order)]
+        )
         spec = self._make_spec(number, topic, counts)
         kind = "" if spec.kind is None else spec.kind.value
         return Item(number, kind, topic.topic_id, msgspec.to_builtins(spec))

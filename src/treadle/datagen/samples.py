@@ -8,20 +8,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ProviderError
-from treadle.core.types import Fault
-from treadle.datagen.conversations.bill import Bill
+from treadle.core.types import Fault, Message, Role
 from treadle.datagen.conversations.make import Made, make_sample
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Verdict
+from treadle.datagen.scenarios.personas import describe_persona
 from treadle.datagen.scenarios.types import SampleSpec
+from treadle.datagen.spending import bill_of
 from treadle.engines.ledger import Item, Outcome, Status
 from treadle.export.row_formats.native import FORMAT as NATIVE
-from treadle.export.rows import Row
+from treadle.export.rows import Lineage, Row, SampleInfo
 
 ROWS, REJECTED = "rows", "rejected"
 """The names of the ledger's files."""
+UNFINISHED = "unfinished"
+"""What a sample is rejected by whose conversation came to no end, because of the models that took part."""
 
 
 class Judged(Struct, frozen=True):
@@ -66,20 +69,25 @@ class SampleWork:
             verdicts = await self._pipeline.check(candidate)
         except ProviderError as error:
             failed = replace(made, row=None, error=str(error), fault=Fault.INFRASTRUCTURE)
-            return Judged(spec, failed)
-        return Judged(spec, made, verdicts)
+            return Judged(spec, self._add_judge(failed))
+        return Judged(spec, self._add_judge(made), verdicts)
+
+    def _add_judge(self, made: Made) -> Made:
+        """Return `made` with what the judge has used."""
+        if not any(item.name == "judge" for item in self._pipeline.filters):
+            return made
+        bill = bill_of(self._studio.journal, [f"{made.run_id}-judge"])
+        bill.add(made.usage, made.cost_usd)
+        return replace(made, usage=bill.usage, cost_usd=bill.cost_usd)
 
     def settle(self, item: Item, attempt: int, result: Judged, connection: sqlite3.Connection) -> Outcome:
         """Return the outcome of an attempt, after searching for duplicates among the counted rows."""
         made, verdicts = result.made, list(result.verdicts)
-        bill = Bill(made.usage, made.cost_usd)
-        for verdict in verdicts:
-            bill.add(verdict.usage, verdict.cost_usd)
         outcome = Outcome(
             status=Status.REJECTED,
-            input_tokens=bill.usage.input_tokens,
-            output_tokens=bill.usage.output_tokens,
-            cost_usd=bill.cost_usd,
+            input_tokens=made.usage.input_tokens,
+            output_tokens=made.usage.output_tokens,
+            cost_usd=made.cost_usd,
             is_final=attempt >= self._attempts,
             details={"run_id": made.run_id},
         )
@@ -88,7 +96,9 @@ class SampleWork:
                 outcome, status=Status.FAILED, is_final=True, reasons=(f"infrastructure: {made.error}",)
             )
         if made.row is None:
-            return replace(outcome, reasons=(f"unfinished: {made.error}",))
+            verdict = Verdict(UNFINISHED, False, made.error or "")
+            line = _encode(self._describe_unfinished(result), [verdict])
+            return replace(outcome, reasons=(f"{UNFINISHED}: {made.error}",), file=REJECTED, line=line)
         if self._duplicates is not None and is_good(verdicts):
             verdicts.append(self._duplicates.find(made.row))
         row = mark_row(made.row, verdicts)
@@ -106,6 +116,31 @@ class SampleWork:
             file=ROWS,
             line=_encode(row),
         )
+
+    def _describe_unfinished(self, result: Judged) -> Row:
+        """Return the plan and the first message of a sample whose conversation was not finished, as a row."""
+        spec, made = result.spec, result.made
+        config = self._studio.config
+        said = () if made.scenario is None else (Message(Role.USER, made.scenario.message),)
+        sample = SampleInfo(
+            sample_id=spec.sample_id,
+            dataset=config.name,
+            topic=spec.topic,
+            topic_id=spec.topic_id,
+            seed=spec.seed,
+            kind=spec.kind,
+            difficulty=spec.difficulty,
+            persona=describe_persona(spec.persona),
+            goal="" if made.scenario is None else made.scenario.goal,
+            conversation=config.generation.conversation.type,
+            turns=len(said),
+            models={role: self._studio.models[role].name for role in ("agent", "scenarios")},
+            input_tokens=made.usage.input_tokens,
+            output_tokens=made.usage.output_tokens,
+            cost_usd=made.cost_usd,
+        )
+        lineage = Lineage(made.run_id, self._studio.models["agent"].name, "error", "", sample=sample)
+        return Row(said, (), lineage)
 
 
 def _label(row: Row, item: Item) -> str:

@@ -83,6 +83,8 @@ class Engine(Generic[R]):
         self._last_number = ledger.last_number
         self._failures = 0
         """How many attempts in a row failed."""
+        self._error: str | None = None
+        """Why the newest of them failed."""
         self._changed = asyncio.Event()
         """Set when an outcome was counted, or the work is to stop."""
         self.end: End | None = None
@@ -134,7 +136,7 @@ class Engine(Generic[R]):
                 if self._last_number < self._settings.max_items:
                     return self._plan_next()
                 if not self.in_flight:
-                    self.end = End("max_items")
+                    self.end = End("failures", self._error) if self.counts.failed else End("max_items")
                     return None
             await self._changed.wait()
 
@@ -183,6 +185,7 @@ class Engine(Generic[R]):
         else:
             counts.failed += 1
             self._failures += 1
+            self._error = outcome.reasons[0] if outcome.reasons else None
             if self._failures >= self._settings.max_failures and self.end is None:
-                self.end = End("failures", outcome.reasons[0] if outcome.reasons else None)
+                self.end = End("failures", self._error)
         self._on_outcome(item, outcome)

@@ -92,6 +92,14 @@ class Entry(Struct, frozen=True, kw_only=True):
     """When the outcome was counted, in seconds since the epoch."""
 
 
+class Spent(Struct, frozen=True):
+    """What the attempts at one item have used."""
+
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+
+
 class Counts(Struct):
     """The totals of a ledger."""
 
@@ -290,6 +298,15 @@ class Ledger:
         )
         return counts
 
+    def spent(self, number: int) -> Spent:
+        """Return the sums over the attempts at one item."""
+        found = self.connection.execute(
+            "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), total(cost_usd) "
+            "FROM attempts WHERE number = ?",
+            (number,),
+        ).fetchone()
+        return Spent(*found)
+
     @property
     def last_number(self) -> int:
         """The number of the last item of the plan; 0 if there is none."""
@@ -337,17 +354,36 @@ class Ledger:
         )
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-            if (size := os.fstat(file).st_size) < end:
+            try:
+                self._check_file(path, file, end)
+                os.ftruncate(file, end)
+            except BaseException:
                 os.close(file)
-                raise JournalError(
-                    f"{str(path)!r} has {size:,} bytes, but its counted lines end at {end:,}: lines are missing. "
-                    "Put the file back"
-                )
-            os.ftruncate(file, end)
+                raise
         except OSError as error:
             raise JournalError(f"cannot write {str(path)!r}: {error.strerror}") from error
         self._ends[name] = end
         return file
+
+    def _check_file(self, path: Path, file: int, end: int) -> None:
+        """Raise an error if a file is not what was counted. After a crash, at most one line more is there."""
+        size = os.fstat(file).st_size
+        if size < end:
+            raise JournalError(
+                f"{str(path)!r} has {size:,} bytes, but its counted lines end at {end:,}: lines are missing. "
+                "Put the file back"
+            )
+        with os.fdopen(os.dup(file), "rb") as opened:
+            opened.seek(max(0, end - 1))
+            is_whole = end == 0 or opened.read(1) == b"\n"
+            more = len(opened.readline()) < size - end
+        if not is_whole:
+            raise JournalError(f"{str(path)!r} was changed after its lines were counted. Put the file back")
+        if more or (size and not self.last_number):
+            raise JournalError(
+                f"{str(path)!r} has lines that were not counted by {str(self.path)!r}. Put the ledger back, or "
+                "move the file to another folder"
+            )
 
     def _append(self, name: str, line: bytes) -> int:
         """Write a line after the last counted one, and return where it ends."""

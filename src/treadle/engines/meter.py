@@ -1,13 +1,15 @@
 """The use of tokens, money and time by all models of a plan, and the limits on it."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import TransportError
-from treadle.core.types import Completion, Request, Usage
-from treadle.models.protocol import Model, Watch
+from treadle.core.types import Completion, Message, Request, Usage
+from treadle.models.protocol import Model, Watch, estimate_cost_usd
 from treadle.models.wrappers.wrapper import Wrapper
 
 
@@ -26,7 +28,25 @@ class LimitReachedError(TransportError):
     is_retryable = False
 
     def __init__(self, limit: str) -> None:
-        super().__init__(f"the limit {limit} of the plan is reached")
+        super().__init__(
+            "the cost of an answer is unknown, so the limit max_cost_usd of the plan cannot be kept"
+            if limit == UNKNOWN_COST
+            else f"the limit {limit} of the plan is reached"
+        )
+
+
+UNKNOWN_COST = "unknown_cost"
+"""The name of the limit that is reached if the cost is limited and the cost of an answer is unknown."""
+_CHARS_PER_TOKEN = 3
+_MIN_OUTPUT_TOKENS = 500
+"""The least number of tokens that an answer is expected to have."""
+
+
+class _Need(Struct):
+    """What a request may use."""
+
+    tokens: int = 0
+    cost_usd: float = 0.0
 
 
 class Meter:
@@ -38,10 +58,17 @@ class Meter:
         self.output_tokens = 0
         self.cost_usd: float | None = 0.0
         """`None` if the cost of an answer is unknown."""
+        self.reached: str | None = None
+        """The limit that a request did not fit in."""
+        self._reserved = _Need()
+        """What the requests in flight may use."""
         self._in_flight = 0
-        self._most_tokens = 0
-        """The tokens of the largest request so far, its answer included."""
-        self._most_usd = 0.0
+        self._most_output = _MIN_OUTPUT_TOKENS
+        """The tokens of the longest answer so far."""
+        self._chars_per_token = float(_CHARS_PER_TOKEN)
+        """The least number of characters for each token in the requests so far."""
+        self._changed = asyncio.Event()
+        """Set when a request in flight has ended."""
         self.seconds_before = 0.0
         """How long earlier processes worked."""
         self._now = now
@@ -73,39 +100,82 @@ class Meter:
             self.cost_usd += cost_usd
 
     def find_limit(self) -> str | None:
-        """Return the limit that the next request would reach; `None` if it may be sent.
+        """Return the limit that is reached; `None` if there is none. Requests in flight do not count."""
+        return self.reached or self._find_limit(_Need())
 
-        A request in flight is counted with the size of the largest request so far.
-        """
-        limits, in_flight = self.limits, self._in_flight + 1
-        tokens = self.input_tokens + self.output_tokens + in_flight * self._most_tokens
-        if limits.max_tokens is not None and (tokens > limits.max_tokens or not limits.max_tokens):
+    def _find_limit(self, need: _Need) -> str | None:
+        limits = self.limits
+        tokens = self.input_tokens + self.output_tokens
+        if limits.max_tokens is not None and (
+            tokens >= limits.max_tokens or tokens + need.tokens > limits.max_tokens
+        ):
             return "max_tokens"
-        cost = (self.cost_usd or 0.0) + in_flight * self._most_usd
-        if limits.max_cost_usd is not None and (cost > limits.max_cost_usd or not limits.max_cost_usd):
-            return "max_cost_usd"
+        if limits.max_cost_usd is not None:
+            if self.cost_usd is None:
+                return UNKNOWN_COST
+            most = limits.max_cost_usd
+            if self.cost_usd >= most or self.cost_usd + need.cost_usd > most:
+                return "max_cost_usd"
         if limits.max_seconds is not None and self.worked_seconds >= limits.max_seconds:
             return "max_seconds"
         return None
 
-    async def infer(self, model: Model, request: Request, watch: Watch) -> Completion:
-        """Return the answer of `model`, and count it. Raises: `LimitReachedError` at a limit."""
-        if (limit := self.find_limit()) is not None:
-            raise LimitReachedError(limit)
-        self._in_flight += 1
+    async def infer(self, model: "MeteredModel", request: Request, watch: Watch) -> Completion:
+        """Return the answer of `model`, and count it.
+
+        What it may use is reserved before. A request that only fits if those in flight use less than reserved waits
+        for them. Raises: `LimitReachedError` at a limit.
+        """
+        need = await self._reserve(model, request)
         try:
-            completion = await model.infer(request, watch)
+            completion = await model.ask(request, watch)
         finally:
             self._in_flight -= 1
-        usage = completion.usage or Usage()
+            self._reserved = _Need(
+                self._reserved.tokens - need.tokens, self._reserved.cost_usd - need.cost_usd
+            )
+            self._changed.set()
+        usage = completion.usage
+        if usage is None:
+            # The server does not say how many tokens it used.
+            usage = Usage(self._guess_input(request), len(_text_of(completion.message)) // _CHARS_PER_TOKEN)
+        elif self._is_limited and usage.input_tokens:
+            ratio = _count_chars(request) / usage.input_tokens
+            self._chars_per_token = max(1.0, min(self._chars_per_token, ratio))
+        self._most_output = max(self._most_output, usage.output_tokens)
         self.add(usage.input_tokens, usage.output_tokens, completion.cost_usd)
-        self._most_tokens = max(self._most_tokens, usage.total_tokens)
-        self._most_usd = max(self._most_usd, completion.cost_usd or 0.0)
         return completion
 
-    def measure(self, model: Model) -> "MeteredModel":
-        """Return a model that asks `model` and counts its use here."""
-        return MeteredModel(model, self)
+    @property
+    def _is_limited(self) -> bool:
+        return self.limits.max_tokens is not None or self.limits.max_cost_usd is not None
+
+    async def _reserve(self, model: Model, request: Request) -> _Need:
+        """Reserve what a request may use, and return it. Raises: `LimitReachedError`."""
+        need = self._guess(model, request) if self._is_limited else _Need()
+        while True:
+            if (limit := self._find_limit(need)) is not None:
+                self.reached = limit
+                raise LimitReachedError(limit)
+            tokens, cost_usd = self._reserved.tokens + need.tokens, self._reserved.cost_usd + need.cost_usd
+            if not self._in_flight or self._find_limit(_Need(tokens, cost_usd)) is None:
+                break
+            self._changed.clear()
+            await self._changed.wait()
+        self._in_flight += 1
+        self._reserved = _Need(tokens, cost_usd)
+        return need
+
+    def _guess(self, model: Model, request: Request) -> _Need:
+        used = Usage(self._guess_input(request), self._most_output)
+        return _Need(used.total_tokens, estimate_cost_usd(model, used) or 0.0)
+
+    def _guess_input(self, request: Request) -> int:
+        return round(_count_chars(request) / self._chars_per_token)
+
+    def measure(self, model: Model, *, is_free: bool = False) -> "MeteredModel":
+        """Return `model` with its use counted here. A model that is free costs nothing if it states no cost."""
+        return MeteredModel(model, self, is_free=is_free)
 
 
 class MeteredModel(Wrapper):
@@ -113,10 +183,31 @@ class MeteredModel(Wrapper):
 
     CHANGES_ANSWERS = False
 
-    def __init__(self, inner: Model, meter: Meter) -> None:
+    def __init__(self, inner: Model, meter: Meter, *, is_free: bool) -> None:
         super().__init__(inner)
         self._meter = meter
+        self._is_free = is_free
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the inner model's answer; see `Model.infer`. Raises: `LimitReachedError` at a limit."""
-        return await self._meter.infer(self.inner, request, watch)
+        return await self._meter.infer(self, request, watch)
+
+    async def ask(self, request: Request, watch: Watch) -> Completion:
+        """Return the inner model's answer without counting it."""
+        completion = await self.inner.infer(request, watch)
+        if self._is_free and completion.cost_usd is None:
+            completion = replace(completion, cost_usd=0.0)
+        return completion
+
+
+def _text_of(message: Message) -> str:
+    return "".join(
+        [message.content, message.reasoning or "", *[call.arguments for call in message.tool_calls]]
+    )
+
+
+def _count_chars(request: Request) -> int:
+    """Return about how many characters a request has."""
+    texts = [_text_of(message) for message in request.messages]
+    texts += [f"{tool.name}{tool.description}{tool.parameters}" for tool in request.tools]
+    return sum(map(len, texts)) + len(str(request.output_schema or ""))

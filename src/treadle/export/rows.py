@@ -20,7 +20,17 @@ from treadle.core.events import (
 )
 from treadle.core.state import fold
 from treadle.core.transcript import check_transcript
-from treadle.core.types import Effect, Fault, Json, Message, Role, StopReason, ToolCall, ToolSpec
+from treadle.core.types import (
+    Effect,
+    Fault,
+    Json,
+    Message,
+    Role,
+    StopReason,
+    ToolCall,
+    ToolErrorKind,
+    ToolSpec,
+)
 from treadle.journal.protocol import Journal
 
 
@@ -92,6 +102,8 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
     """The ids of the calls whose result is an error. Rows have no such flag in their messages."""
     simulated: tuple[str, ...] = ()
     """The ids of the calls whose result was simulated and not returned by a real tool."""
+    in_doubt: tuple[str, ...] = ()
+    """The ids of the calls that were interrupted, so that their result only says that the outcome is unknown."""
     models: tuple[str, ...] = ()
     """The names of the models that wrote the assistant messages, in order. Empty if `model` wrote all of them."""
     call_ids: tuple[str, ...] = ()
@@ -137,6 +149,7 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
         raise ExportError(f"run {run_id!r} has no answer ({state.stop_reason}: {state.error})")
     task, parent = started.task, started.parent
     models = _find_models(bodies)
+    results = [body.result for body in bodies if isinstance(body, ToolCompleted)]
     lineage = Lineage(
         run_id=run_id,
         model=models[-1] if models else started.spec.model.name,
@@ -147,13 +160,8 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
         reward=state.rewards.get("check"),
         parent=None if parent is None else f"{parent.run_id}:{parent.seq}",
         tool_errors=tuple([item.call_id for item in messages if item.is_error and item.call_id]),
-        simulated=tuple(
-            [
-                body.result.call_id
-                for body in bodies
-                if isinstance(body, ToolCompleted) and body.result.is_simulated
-            ]
-        ),
+        simulated=tuple([item.call_id for item in results if item.is_simulated]),
+        in_doubt=tuple([item.call_id for item in results if item.error_kind is ToolErrorKind.IN_DOUBT]),
         models=tuple(models) if len(set(models)) > 1 else (),
         event_version=VERSION,
         treadle_version=treadle.__version__,

@@ -1,7 +1,7 @@
 """The files of a folder on disk that are copied into a sandbox. The folder is only read.
 
-Files that an agent does not need or must not see are left out: those that git ignores, keys, virtual environments
-and caches. Journals are always left out.
+Files that an agent does not need or must not see are left out: those that git ignores, keys, virtual environments,
+caches and datasets. Journals are always left out.
 """
 
 import os
@@ -84,8 +84,8 @@ service[-_]account*.json
 """The files that are left out by default, as rules of .gitignore: version control, caches, environments and
 keys."""
 
-_MARKS = ("pyvenv.cfg", "CACHEDIR.TAG")
-"""Files that mark their folder as a virtual environment or a cache."""
+_MARKS = ("pyvenv.cfg", "CACHEDIR.TAG", "ledger.lock")
+"""Files that mark their folder as a virtual environment, a cache or a dataset that is generated."""
 
 
 class Mount(Mapping[str, bytes]):

@@ -109,6 +109,16 @@ def test_texts_of_the_dataset_cannot_change_the_metadata_or_the_tables(tmp_path:
     assert not [line for line in text.splitlines() if line.startswith(("| a |", "license:", "---"))]
 
 
+def test_a_text_with_a_backtick_brings_no_link_and_no_picture(tmp_path: Path) -> None:
+    """A dataset from elsewhere could put a picture that reports its readers into the card."""
+    folder = made.plain_folder(tmp_path / "d", 1)
+    evil = "a ` ![x](http://127.0.0.1:9/x)"
+    made.write_rows(Folder(folder).rows, [made.plain_row(1, models={"agent": evil})])
+    _, text = write(folder, configured())
+    assert re.search(r"(?<!\\)\]\(http", text) is None
+    assert r"\`" in text
+
+
 def test_licences_have_the_names_of_the_services() -> None:
     assert [hub_license(name) for name in ("CC-BY-4.0", "GPL-3.0-only", "ODC-By-1.0", "Mine")] == [
         "cc-by-4.0",

@@ -163,7 +163,7 @@ class _Drive:
             print_interrupted(f"; go on with: {self._again}")
             code = ExitCode.INTERRUPTED
         elif reason == "failures":
-            print_error(f"too many samples failed in a row, the last one with: {result.end.error}")
+            print_error(f"too many samples failed, the last one with: {result.end.error}")
             print_note(f"{write_count(missing, 'row')} missing; go on later with: {self._again}")
             code = ExitCode.FAILED
         elif reason != "done":
@@ -179,6 +179,8 @@ class _Drive:
 
 _LIMITS = {
     "max_cost_usd": "limits.max_cost_usd is reached; raise it and run the same command",
+    "unknown_cost": "the cost of an answer is unknown, so that limits.max_cost_usd cannot be kept; give the "
+    "model a price and use another folder, or delete this limit",
     "max_tokens": "limits.max_tokens is reached; raise it and run the same command",
     "max_seconds": "limits.max_seconds is reached; raise it and run the same command",
     "max_items": "too many samples were rejected; see the reasons with `{stats}`, try them again "

@@ -15,6 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.models import plan_model, used_roles
+from treadle.datagen.config.secrets import hide_secrets
 from treadle.models.config.file import load_config as load_models
 from treadle.sandbox.mount import Mount
 from treadle.tools.resolve import FILE
@@ -65,11 +66,14 @@ class Change(Struct, frozen=True):
 
 
 def fingerprint(config: Config) -> dict[str, Json]:
-    """Return the values that have an influence on the rows, by key with dots between sections."""
+    """Return the values that have an influence on the rows, by key with dots between sections, without secrets.
+
+    Raises: `ConfigError` if a file cannot be read.
+    """
     value = config.model_dump(mode="json")
     value["models"] = _models_of(config)
     _hash_files(config, value)
-    found = dict(_flatten("", value))
+    found = dict(_flatten("", hide_secrets(value)))
     return {
         key: item
         for key, item in found.items()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from treadle.agent.task import task_set
 from treadle.core.errors import ConfigError, TreadleError
@@ -119,6 +120,7 @@ def _check_output(config: Config, leaves: int | None) -> Iterator[Problem]:
     elif nearest == path and any(path.iterdir()) and not Folder(path).ledger.exists():
         text = f"the folder {str(path)!r} has files, but no dataset of Treadle; name another one"
         yield Problem(("output", "path"), text)
+    yield from _check_place(config, path)
     if config.output.parquet:
         try:
             require_arrow()
@@ -129,6 +131,15 @@ def _check_output(config: Config, leaves: int | None) -> Iterator[Problem]:
             f"{leaves} leaf topics cannot fill {len(config.output.splits)} splits, because no topic is in two"
         )
         yield Problem(("output", "splits"), f"{text}; ask for more topics, or for fewer splits")
+
+
+def _check_place(config: Config, path: Path) -> Iterator[Problem]:
+    """Yield a problem if the dataset would be written among the files that its rows are made from."""
+    files = config.tools.files
+    is_folder = isinstance(files, str) and not files.startswith("tasks:")
+    if is_folder and path.resolve() == Path(str(files)).expanduser().resolve():
+        text = f"the folder {str(path)!r} is tools.files too, and would change while the dataset is made"
+        yield Problem(("output", "path"), f"{text}; name another one")
 
 
 def _check_prices(config: Config, models: Mapping[Role, Model]) -> Iterator[Problem]:

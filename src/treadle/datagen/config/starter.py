@@ -1,6 +1,7 @@
 """A configuration to begin with, and the file of a configuration."""
 
 from treadle.datagen.config.model import Config
+from treadle.datagen.config.secrets import hide_secrets
 
 _STARTER = """\
 # A dataset of conversations in which an agent works with files. All keys: docs/generate-config.md
@@ -62,8 +63,8 @@ def starter() -> str:
 
 
 def dump(config: Config) -> str:
-    """Return the YAML file of a configuration, with all paths as they were resolved and without defaults."""
-    value = config.model_dump(mode="json", exclude_defaults=True)
+    """Return the YAML file of a configuration, with all paths as they were resolved, and without secrets."""
+    value = hide_secrets(config.model_dump(mode="json", exclude_defaults=True))
     import yaml
 
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)

@@ -4,6 +4,7 @@ Only named facts are written. The configuration is not copied, so keys, headers,
 machine cannot get into it.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from treadle.models.config.file import ModelTable
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 _LARGEST = "1M<n<10M"
 _TAGS = ("synthetic", "tool-use", "function-calling", "agents", "treadle")
+_CODE = re.compile(r"`[^`]*+`(?:, `[^`]*+`)*")
+"""File names, which the card shows as code."""
 _SETTINGS = ("temperature", "top_p", "max_output_tokens", "seed", "output_mode", "format")
 """The settings of a model that the card shows."""
 
@@ -252,6 +255,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _plain(text: str) -> str:
     """Return a text as one line, with the characters that have a meaning in Markdown escaped."""
     line = " ".join(text.split()).replace("\\", "\\\\")
-    for mark in "|<>[]*_" if "`" not in line else "|<>":
+    for mark in "|<>" if _CODE.fullmatch(line) else "|<>[]*_`":
         line = line.replace(mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark])
     return line

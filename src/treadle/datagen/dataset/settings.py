@@ -10,7 +10,7 @@ from treadle.export.whole import write_whole
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write the configuration, without defaults. Keys of models are not part of a configuration.
+    """Write the configuration, without defaults. Texts that may be secret are not in it.
 
     Raises: `ConfigError` if no file can be made.
     """

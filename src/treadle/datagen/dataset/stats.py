@@ -5,7 +5,7 @@ texts.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -15,15 +15,10 @@ from msgspec import Struct, field
 
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.entries import Entry, read_entries
-from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.quality.protocol import Verdict
-from treadle.engines.ledger import Entry as LedgerEntry
-from treadle.engines.ledger import Ledger, Status
 from treadle.export.rows import Row
 
 _DIGEST_BYTES = 16
-UNFINISHED = "unfinished"
-"""The name that stands for a filter if a sample was rejected before there was a conversation."""
 START, END = "(start)", "(answer)"
 """The names that stand for the user's message and for the answer in the order of the tool calls."""
 
@@ -186,17 +181,6 @@ class Stats(Struct, kw_only=True):
             self.rejected_topics[sample.topic_id] += 1
             self.topic_paths.setdefault(sample.topic_id, sample.topic)
 
-    def reject_unfinished(self, attempt: LedgerEntry) -> None:
-        """Count a rejected attempt that has no row. It must be counted before those that have one."""
-        self.rejected += 1
-        self.rejections[UNFINISHED] += 1
-        reason = attempt.reasons[0].partition(": ")[2] if attempt.reasons else ""
-        self.reasons.setdefault(UNFINISHED, Counter())[reason] += 1
-        sample_id = f"s{attempt.number:06d}"
-        before_in, before_out, before_cost = self._spent.get(sample_id, (0, 0, 0.0))
-        tokens = before_in + attempt.input_tokens, before_out + attempt.output_tokens
-        self._add_rejected_use(sample_id, (*tokens, before_cost + (attempt.cost_usd or 0.0)))
-
     def _add_rejected_use(self, sample_id: str, spent: tuple[int, int, float]) -> None:
         """Count what a rejected attempt has used. `spent` includes all earlier attempts at the sample."""
         before = self._spent.get(sample_id, (0, 0, 0.0))
@@ -281,19 +265,9 @@ def collect(path: Path) -> Stats:
     stats = Stats()
     for entry in read_entries(path):
         stats.add(entry)
-    for attempt in read_unfinished(path):
-        stats.reject_unfinished(attempt)
     for entry in read_entries(path, is_rejected=True):
         stats.reject(entry)
     return stats
-
-
-def read_unfinished(path: Path) -> Iterator[LedgerEntry]:
-    """Yield the rejected attempts of a dataset's folder that have no row, because no conversation was made."""
-    ledger = Folder(path).ledger
-    if path.is_dir() and ledger.exists():
-        with Ledger(ledger, is_readonly=True) as opened:
-            yield from (item for item in opened.entries(Status.REJECTED) if "verdicts" not in item.details)
 
 
 def count_chars(messages: Sequence[Message]) -> int:

@@ -208,7 +208,7 @@ def tool_shape(row: Row) -> frozenset[int]:
     calls: list[str] = []
     for item in exchanges(row.messages):
         try:
-            arguments = msgspec.json.decode(item.call.arguments) if item.call.arguments.strip() else {}
+            arguments = item.call.parsed
         except msgspec.DecodeError:
             arguments = {}
         keys = ",".join(sorted(arguments)) if isinstance(arguments, dict) else ""

@@ -27,6 +27,10 @@ _MAX_LINES = 2000
 """The largest number of lines that are read. If there are more, every number is accepted."""
 _MAX_TOTALS = 24
 """How many totals are subtracted from each other."""
+_MAX_TOTAL = 1e12
+"""Larger totals are not compared."""
+_MAX_PLACES = 12
+"""How many decimal places are compared."""
 _MAX_TIMES = 20
 """How many times of day are subtracted from each other."""
 _MAX_PAIRED = 10
@@ -48,11 +52,12 @@ class Source(Struct, frozen=True):
 
 
 def read_number(text: str) -> float | None:
-    """Return the value of a number as people write it, or `None`."""
+    """Return the value of a number as people write it; `None` if it is none, or too large."""
     try:
-        return float(_MARKS.sub("", text.replace("−", "-")))
+        value = float(_MARKS.sub("", text.replace("−", "-")))
     except ValueError:
         return None
+    return value if math.isfinite(value) else None
 
 
 def find_numbers(text: str) -> Iterator[float]:
@@ -108,9 +113,12 @@ class Derived:
 
     def _is_total(self, value: float, places: int, step: int) -> bool:
         """Return whether a number is one of the totals of a step, rounded to as many places."""
+        if value >= _MAX_TOTAL:
+            return False
+        places = min(places, _MAX_PLACES)
         key = step, places
         if key not in self._rounded:
-            scaled = [total * 10.0**places for total in self._totals[step] if total < 1e12]
+            scaled = [total * 10.0**places for total in self._totals[step] if total < _MAX_TOTAL]
             # A whole number must equal a whole total, because among many totals one rounds to nearly any number.
             slack = 0.501 if places else 1e-6
             self._rounded[key] = {
@@ -215,7 +223,7 @@ def _read_header(lines: Sequence[str]) -> tuple[list[str], str]:
 def _labelled(line: str, header: Sequence[str], delimiter: str) -> Iterator[tuple[float, list[str]]]:
     """Yield the numbers of a line, each with its column, or with the words before and after it."""
     if header:
-        for name, cell in zip(header, next(csv.reader([line], delimiter=delimiter)), strict=False):
+        for name, cell in zip(header, _split(line, delimiter), strict=False):
             if NUMBER.fullmatch(cell.strip()) and (value := read_number(cell.strip())) is not None:
                 yield value, [name]
         return
@@ -231,6 +239,14 @@ def _labelled(line: str, header: Sequence[str], delimiter: str) -> Iterator[tupl
                     *([f"# {after[0].casefold()}"] if after else ()),
                 ],
             )
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    """Return the cells of a line of a table."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter))
+    except csv.Error:  # a cell is very long
+        return line.split(delimiter)
 
 
 def _aggregate(groups: Groups) -> set[float]:

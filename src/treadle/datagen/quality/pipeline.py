@@ -5,6 +5,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
+from treadle.core.errors import TreadleError
 from treadle.core.types import Usage
 from treadle.datagen.config.model import Config
 from treadle.datagen.conversations.bill import Bill
@@ -13,6 +14,8 @@ from treadle.datagen.quality.registry import DUPLICATES, FILTERS, read_settings
 from treadle.export.rows import Row
 from treadle.models.protocol import Model
 from treadle.tools.protocol import ToolLike
+
+_MAX_ERROR = 300
 
 
 class Pipeline:
@@ -38,16 +41,27 @@ class Pipeline:
     async def check(self, candidate: Candidate) -> tuple[Verdict, ...]:
         """Return the verdicts about a sample, in the order of the filters.
 
-        All filters of one cost run, so that every reason is known; costlier ones run only if none rejected.
+        All filters of one cost run, so that every reason is known; costlier ones run only if none rejected. A
+        sample on which a filter fails with an unexpected error is rejected.
 
         Raises: the error of a server that a filter needs, because that is not the sample's fault.
         """
         verdicts: list[Verdict] = []
         for _, equals in groupby(self.filters, key=lambda item: item.cost):
-            verdicts += [await item.check(candidate) for item in equals]
+            verdicts += [await _check(item, candidate) for item in equals]
             if not is_good(verdicts):
                 break
         return tuple(verdicts)
+
+
+async def _check(chosen: Filter[Settings], candidate: Candidate) -> Verdict:
+    """Return the verdict of one filter. Raises: `TreadleError`."""
+    try:
+        return await chosen.check(candidate)
+    except TreadleError:
+        raise
+    except Exception as error:
+        return chosen.reject(f"the filter failed with {type(error).__name__}: {error}"[:_MAX_ERROR])
 
 
 def is_good(verdicts: Sequence[Verdict]) -> bool:

@@ -160,7 +160,7 @@ _COURTESY = re.compile(
     r"does (?:this|that) (?:help|make sense)|want me to",
     re.IGNORECASE,
 )
-_SENTENCE = re.compile(r"[^.!?\uff1f\u061f\n]*[?\uff1f\u061f]")
+_SENTENCE = re.compile(r"(?<![^.!?\uff1f\u061f\n])[^.!?\uff1f\u061f\n]*+[?\uff1f\u061f]")
 
 
 def is_question(text: str, *, at_end: bool = False) -> bool:

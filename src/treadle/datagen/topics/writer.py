@@ -18,6 +18,8 @@ from treadle.engines.once import run_once
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
 
+RUN_PREFIX = "topic-"
+"""The beginning of the ids of all runs for topics."""
 MAX_CHARS = 300
 """The longest text that is a topic."""
 _BULLET = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.)])\s+")
@@ -108,7 +110,7 @@ class TopicWriter:
         Raises: `ConfigError` if the journal has the run with other settings; `ProviderError` if no request of this
         model can succeed, such as with a wrong API key.
         """
-        run_id = f"topic-{request.topic.topic_id}-{request.attempt}"
+        run_id = f"{RUN_PREFIX}{request.topic.topic_id}-{request.attempt}"
         for _ in range(self._config.max_attempts):
             run = await self._run(run_id, request)
             if run.fault is not Fault.INFRASTRUCTURE:

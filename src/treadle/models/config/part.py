@@ -39,7 +39,7 @@ def describe_part(name: str, options: Mapping[str, Any]) -> PartSpec:
             continue
         if key in ("headers", "transport"):
             missing = missing or f"the option {key} was set by the program"
-        elif key == "base_url" and _is_secret_url(str(value)):
+        elif key == "base_url" and is_secret_url(str(value)):
             missing = missing or (
                 "its base URL holds a user, a password or a query, which are not recorded; name the model in "
                 "treadle.toml"
@@ -53,7 +53,8 @@ def describe_part(name: str, options: Mapping[str, Any]) -> PartSpec:
     return PartSpec(name=name, settings=settings or None, missing=missing)
 
 
-def _is_secret_url(url: str) -> bool:
+def is_secret_url(url: str) -> bool:
+    """Return whether a URL has a user, a password or a query."""
     parts = urlsplit(url)
     return "@" in parts.netloc or bool(parts.query)
 

@@ -17,7 +17,7 @@ from treadle.datagen.dataset.report.samples import Drawn
 from treadle.datagen.dataset.report.timeline import draw_time
 from treadle.datagen.dataset.report.topic_map import draw_map
 from treadle.datagen.dataset.settings import read_config
-from treadle.datagen.dataset.stats import Stats, read_unfinished
+from treadle.datagen.dataset.stats import Stats
 from treadle.datagen.dataset.topics import read_leaves
 from treadle.export.whole import write_whole
 
@@ -51,8 +51,6 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     for entry in read_entries(folder):
         stats.add(entry)
         kept.add(entry)
-    for attempt in read_unfinished(folder):
-        stats.reject_unfinished(attempt)
     for entry in read_entries(folder, is_rejected=True):
         stats.reject(entry)
         rejected.add(entry)

@@ -15,8 +15,8 @@ _CHARS_PER_TOKEN = 4
 
 
 class TranscriptFilter(BuiltinFilter[Settings]):
-    """Each call has exactly one result, in order, before the next message of the assistant, and every turn ends
-    with an answer."""
+    """Each call has exactly one result, in order, before the next message of the assistant, no result stands for a
+    call that was interrupted, and every turn ends with an answer."""
 
     name = "transcript"
 
@@ -25,6 +25,8 @@ class TranscriptFilter(BuiltinFilter[Settings]):
         messages = candidate.row.messages
         if faults := check_transcript(messages):
             return self.reject("; ".join(faults[:3]))
+        if doubtful := candidate.row.lineage.in_doubt:
+            return self.reject(f"the call {doubtful[0]} was interrupted, so its result came from no tool")
         turns = sum([message.role is Role.USER for message in messages])
         ends = answers(messages)
         if not turns or len(ends) != turns:

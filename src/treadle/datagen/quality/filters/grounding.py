@@ -12,10 +12,10 @@ from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings,
 from treadle.datagen.quality.transcripts import answers, quote
 
 _PATH = re.compile(
-    r"(?<![\w/@:])(?:[\w.+-]+/|\./|/)[\w./+-]*\w|(?<![\w/@.])[\w+-]+\.[a-z][a-z0-9]{1,5}\b(?!/|\()"
+    r"(?<![\w/@:.+-])(?:[\w.+-]+/|\./|/)[\w./+-]*\w|(?<![\w/@.+-])[\w+-]++\.[a-z][a-z0-9]{1,5}\b(?!/|\()"
 )
 _SYMBOL = re.compile(
-    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # an address
+    r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+"  # an address
     r"|\bhttps?://\S*[\w/]"
     r"|\b\d+(?:[.:-]\d+){2,}\b|\b\d{1,2}:\d\d\b"  # a version, a date, a time
     r"|(?<![\w.])\d+\.\d+[^\W\d_]+\b"  # a number with a unit
@@ -24,7 +24,9 @@ _SYMBOL = re.compile(
     r"|\b[a-z]+[A-Z]\w*\b"  # camelCase
 )
 _QUOTED = re.compile(r"`([^`\n]{1,60})`|\"([^\"\n]{1,60})\"|“([^”\n]{1,60})”")
-_ANSWER = re.compile(r"^[\s>*_#-]*(?:final )?answer[\s*_]*[:=][\s*_`]*(.+)$", re.IGNORECASE | re.MULTILINE)
+_ANSWER = re.compile(
+    r"^(?:[>*_#-]|[^\S\n])*+(?:final )?answer[\s*_]*[:=][\s*_`]*(.+)$", re.IGNORECASE | re.MULTILINE
+)
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _UNIT = re.compile(
     r"(\d+(?:\.\d+)?)(?:st|nd|rd|th|ms|km|kg|kb|mb|gb|min|px|[smhdkxMGT]|°[CF])", re.IGNORECASE
@@ -99,7 +101,7 @@ def _statements(answer: str) -> Iterator[tuple[str, str]]:
             else:
                 yield what, text
         rest = pattern.sub(" \x00 ", rest)
-    for found in NUMBER.finditer(re.sub(r"(?m)^\s*\d+[.)]\s", "", rest)):
+    for found in NUMBER.finditer(re.sub(r"(?m)^[^\S\n]*+\d+[.)]\s", "", rest)):
         yield "number", found[0]
     yield from (("name", text) for text in _names(rest))
 
@@ -148,14 +150,11 @@ class _Seen:
         """Return whether a statement of the given kind occurs in earlier messages, or can be derived from them."""
         if what == "number":
             value = read_number(text)
+            if value is None:
+                return text.casefold() in self._text
             if self._numbers is None:
                 self._numbers = {abs(number) for number in find_numbers(self._text)}
-            return (
-                value is None
-                or abs(value) in self._numbers
-                or _has_digits(self._text, text)
-                or self._derived.has(text)
-            )
+            return abs(value) in self._numbers or _has_digits(self._text, text) or self._derived.has(text)
         if what == "name":
             if self._words is None:
                 self._words = set(_WORD.findall(self._text))

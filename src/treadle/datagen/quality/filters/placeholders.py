@@ -18,7 +18,7 @@ _MARK = re.compile(
     r"|\$\{[A-Z_]+\}"
     r"|(?<![\w/])/?path/to/[\w./-]*"
     r"|\byour[_-](?:\w+[_-])?(?:name|file|path|key|token|email|password|value|id|folder|directory)\b"
-    r"|\b(?:[\w.+-]+@)?(?:[\w-]+\.)*example\.(?:com|org|net)\b"
+    r"|(?<![\w.+-])(?:[\w.+-]++@)?(?:[\w-]+\.)*example\.(?:com|org|net)\b"
     r"|\blorem ipsum\b",
     re.IGNORECASE,
 )

@@ -12,7 +12,7 @@ from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings,
 from treadle.datagen.quality.transcripts import Exchange, exchanges
 from treadle.export.rows import Row
 
-_TOKEN = re.compile(r"[\w./-]*\w")
+_TOKEN = re.compile(r"(?<![\w./-])[\w./-]*\w")
 
 
 class UselessCallSettings(Settings):

@@ -1,0 +1,72 @@
+"""Secrets of a configuration are not stored with the dataset."""
+
+import json
+from pathlib import Path
+
+from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
+from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.settings import read_config, write_config
+
+SECRET = "planted-0123456789"
+PLACE = "Bearer ${TOKEN}"
+
+
+def make(secret: str) -> Config:
+    return Config.model_validate(
+        {
+            "topics": {"prompt": "x"},
+            "models": {
+                "default": {
+                    "model": "openai:m",
+                    "base_url": f"http://me:{secret}@localhost:1/v1",
+                    "headers": {"X-Team": secret, "Authorization": PLACE},
+                }
+            },
+            "tools": {
+                "use": [
+                    "files",
+                    f"mcp:https://example.org/mcp?token={secret}",
+                    f"mcp:server --api-key {secret}",
+                    {"name": f"spin:http://u:{secret}@localhost:3000", "settings": {"component": "vfs"}},
+                    {
+                        "name": "mcp:server",
+                        "settings": {
+                            "env": {"A": [secret, 5]},
+                            "api_token": secret,
+                            "url": f"http://x@{secret}",
+                        },
+                    },
+                ]
+            },
+        }
+    )
+
+
+def test_the_copy_of_the_configuration_has_no_secrets_and_can_be_read(tmp_path: Path) -> None:
+    write_config(tmp_path, make(SECRET))
+    text = (tmp_path / "config.yaml").read_text()
+    assert SECRET not in text
+    assert PLACE in text
+    copy = read_config(tmp_path)
+    assert copy is not None
+    assert copy.tools.use[0] == "files"
+    assert [part.name.partition(":")[0] for part in copy.tools.parts()] == [
+        "files",
+        "mcp",
+        "mcp",
+        "spin",
+        "mcp",
+    ]
+
+
+def test_the_ledger_has_no_secrets_and_another_key_is_no_other_configuration() -> None:
+    stored = fingerprint(make(SECRET))
+    assert SECRET[:8] not in json.dumps(stored)
+    assert find_changes(stored, make("another-9876543210")) == []
+    changed = make(SECRET).model_copy(update={"seed": 5})
+    changes = find_changes(stored, changed)
+    assert [item.key for item in changes] == ["seed"]
+    fewer = changed.tools.model_copy(update={"use": ["files"]})
+    text = explain_changes(find_changes(stored, changed.model_copy(update={"tools": fewer})), "undo it")
+    assert "tools.use" in text
+    assert SECRET[:8] not in text

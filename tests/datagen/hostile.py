@@ -1,0 +1,130 @@
+"""A real server on a thread, whose answers a test decides by role; the built-in teacher gives all others."""
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from treadle.core.types import Json
+from treadle.datagen.config.model import Config
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.generate import Options, Result, generate
+from treadle.teacher.server.app import OracleApp, Reply, ServerSettings
+from treadle.teacher.server.connection import Connection
+
+Answers = Callable[[dict[str, Any]], Any]
+"""Returns a reply for the body of a request: a text, tool calls as (name, arguments), a `Reply`, or `None` for what
+the teacher says."""
+
+
+class Server:
+    """The server. `roles` maps `subtopics`, `scenario`, `user_turn`, `judgement` and `agent` to answers."""
+
+    def __init__(self, **roles: Answers) -> None:
+        self.asked: Counter[str] = Counter()
+        """The number of requests by role."""
+        self.usage: Json = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        self.tokens = 0
+        outer = self
+
+        class App(OracleApp):
+            def answer(self, method: str, path: str, body: bytes) -> Reply:
+                asked = json.loads(body)
+                role = role_of(asked)
+                outer.asked[role] += 1
+                found = roles[role](asked) if role in roles else None
+                if isinstance(found, Reply):
+                    return found
+                if found is None:
+                    reply = super().answer(method, path, body)
+                    usage = json.loads(reply.pieces[0]).get("usage")
+                    outer.tokens += usage["total_tokens"] if usage else 0
+                    return reply
+                outer.tokens += outer.usage["total_tokens"] if outer.usage else 0
+                return completion(found, outer.usage)
+
+        self.connections = 0
+
+        def connect() -> Connection:
+            self.connections += 1
+            return Connection(self._app, set())
+
+        self._connect = connect
+        self._app = App(ServerSettings())
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.url = ""
+
+    def __enter__(self) -> "Server":
+        self._thread.start()
+        listening = asyncio.run_coroutine_threadsafe(
+            self._loop.create_server(self._connect, "127.0.0.1", 0, backlog=1024),
+            self._loop,
+        )
+        self.url = f"http://127.0.0.1:{listening.result().sockets[0].getsockname()[1]}/v1"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+def role_of(asked: Mapping[str, Any]) -> str:
+    """Return what a request asks for: the `write` of its facts, or `agent`."""
+    for message in asked["messages"]:
+        text = message.get("content") or ""
+        if message["role"] != "assistant" and isinstance(text, str) and "<facts>\n" in text:
+            facts = json.loads(text.partition("<facts>\n")[2].partition("\n</facts>")[0])
+            return str(facts["write"])
+    return "agent"
+
+
+def completion(found: Any, usage: Json) -> Reply:
+    """Return a completion with a text, or with tool calls."""
+    message: dict[str, Any] = {"role": "assistant", "content": found}
+    if isinstance(found, list):
+        calls = [
+            {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for number, (name, arguments) in enumerate(found)
+        ]
+        message = {"role": "assistant", "content": "I do it.", "tool_calls": calls}
+    reason = "tool_calls" if isinstance(found, list) else "stop"
+    value = {
+        "id": "x", "object": "chat.completion", "created": 0, "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+        "usage": usage,
+    }  # fmt: skip
+    return Reply(200, [json.dumps(value).encode()], {"Content-Type": "application/json"})
+
+
+def make_config(server: Server, folder: Path, **sections: Json) -> Config:
+    """Return a small configuration that asks `server`."""
+    value: dict[str, Any] = {
+        "name": "hostile",
+        "models": {"default": {"model": "openai:teacher", "base_url": server.url, "max_attempts": 2}},
+        "topics": {"prompt": "Office work", "degree": 2, "depth": 1},
+        "generation": {"num_samples": 2, "window": 2},
+        "tools": {"use": ["files"], "files": "tasks:files"},
+        "output": {"path": str(folder / "dataset")},
+    }
+    for name, section in sections.items():
+        value[name] = value.get(name, {}) | section if isinstance(section, dict) else section
+    return Config.model_validate(value)
+
+
+def run(config: Config, **options: bool) -> Result:
+    """Generate the dataset, or go on with it."""
+    return asyncio.run(
+        asyncio.wait_for(generate(config, Folder(config.output.path), options=Options(**options)), 100)
+    )
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the JSON objects of a file."""
+    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []

@@ -1,0 +1,88 @@
+"""Texts that models write and that must neither stop the filters nor keep them busy for long."""
+
+import pytest
+from tests.datagen.quality.candidates import config, play
+
+from treadle.core.errors import ProviderError
+from treadle.datagen.quality.filters import grounding, placeholders, useless_calls
+from treadle.datagen.quality.pipeline import Pipeline
+from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
+from treadle.datagen.scenarios import kinds
+from treadle.models.scripted import call
+
+READ = [call("read_file", {"file_path": "notes.txt"})]
+NUMBERS = ("9" * 400, "1" + ",000" * 200, f"12345.{'0' * 400}1", f"{'1' * 300}.{'5' * 30}", "-" + "8" * 310)
+
+
+async def check(notes: str, answer: str) -> dict[str, Verdict]:
+    found = await play("What is in notes.txt?", READ, answer, files={"notes.txt": notes})
+    return {item.filter: item for item in await Pipeline(config()).check(found)}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+async def test_numbers_beyond_the_range_of_floats(number: str) -> None:
+    """Such a number in an answer ended the whole generation, and again each time it was continued."""
+    invented = await check("milk 12", f"It says {number}.")
+    assert not invented["grounding"].is_passed
+    assert "failed" not in invented["grounding"].reason
+    assert (await check(f"milk {number}", f"It says {number}."))["grounding"].is_passed
+
+
+async def test_a_table_with_a_very_long_cell() -> None:
+    verdicts = await check(f"name,count\n{'x' * 200_000},12\nb,30\n", "The sum is 42.")
+    assert verdicts["grounding"].is_passed
+
+
+class _Broken(BuiltinFilter[Settings]):
+    """A filter with a mistake."""
+
+    name = "broken"
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def check(self, candidate: Candidate) -> Verdict:
+        """See `Filter.check`."""
+        raise self.error
+
+
+async def test_a_filter_with_a_mistake_rejects_the_sample_and_says_so() -> None:
+    found = await play("What is in notes.txt?", READ, "It says milk.", files={"notes.txt": "milk"})
+    pipeline = Pipeline(config())
+    pipeline.filters = (_Broken(KeyError("x" * 1000)),)
+    (verdict,) = await pipeline.check(found)
+    assert not verdict.is_passed
+    assert verdict.reason.startswith("the filter failed with KeyError: 'xxx")
+    assert len(verdict.reason) <= 300
+    pipeline.filters = (_Broken(ProviderError("down")),)
+    with pytest.raises(ProviderError, match="down"):
+        await pipeline.check(found)
+
+
+PATTERNS = {
+    "path": grounding._PATH,
+    "symbol": grounding._SYMBOL,
+    "answer": grounding._ANSWER,
+    "mark": placeholders._MARK,
+    "token": useless_calls._TOKEN,
+    "sentence": kinds._SENTENCE,
+}
+TEXTS = {
+    "dots": "." * 8,
+    "words": "a" * 8,
+    "minus": "-" * 8,
+    "lines": "\n" * 8,
+    "dotted": "a." * 4,
+    "dashes": "a-" * 4,
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_patterns_take_time_in_proportion_to_the_text(name: str) -> None:
+    """One long answer of dots or line breaks kept the whole generation busy for minutes.
+
+    A pattern that is quadratic takes longer than the whole test run at this length.
+    """
+    for text in TEXTS.values():
+        for _ in PATTERNS[name].finditer(text * 100_000):
+            pass
