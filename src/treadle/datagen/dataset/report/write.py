@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, structs
 
 from treadle.core.types import Json
 from treadle.datagen.config.model import Config
@@ -38,14 +39,16 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 """The page's own rule for the browser: nothing may be loaded."""
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the report of a dataset's folder, or of a file of rows, and return the path of the report.
+class Contents(Struct, frozen=True):
+    """What a report shows of the rows and of the rejected samples."""
 
-    Raises: as `read_entries` does; `ConfigError` if no file can be made.
-    """
-    find_rows(folder)
-    if out is None:
-        out = Folder(folder).report if folder.is_dir() else folder.with_suffix(".report.html")
+    stats: Stats
+    kept: Drawn
+    rejected: Drawn
+
+
+def read_contents(folder: Path) -> Contents:
+    """Read the rows of a dataset's folder, or of a file of rows, for a report. Raises: as `read_entries` does."""
     stats, kept = Stats(), Drawn(_ROWS, _ROWS_BYTES)
     rejected = Drawn(_REJECTED, _REJECTED_BYTES, is_rejected=True)
     for entry in read_entries(folder):
@@ -54,6 +57,19 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     for entry in read_entries(folder, is_rejected=True):
         stats.reject(entry)
         rejected.add(entry)
+    return Contents(stats, kept, rejected)
+
+
+def write_report(folder: Path, out: Path | None = None, *, contents: Contents | None = None) -> Path:
+    """Write the report of a dataset's folder, or of a file of rows, and return the path of the report.
+
+    `contents` is what was read before, if it was. Raises: as `read_entries` does; `ConfigError` if no file can be
+    made.
+    """
+    find_rows(folder)
+    if out is None:
+        out = Folder(folder).report if folder.is_dir() else folder.with_suffix(".report.html")
+    stats, kept, rejected = structs.astuple(contents or read_contents(folder))
     config = read_config(folder)
     name = ", ".join(sorted(stats.datasets)) or (config.name if config is not None else folder.name)
     time = draw_time(Folder(folder).ledger) if folder.is_dir() else ""

@@ -26,6 +26,7 @@ _QUOTED = re.compile(r"`([^`\n]{1,60})`|\"([^\"\n]{1,60})\"|“([^”\n]{1,60})�
 _ANSWER = re.compile(r"^[\s>*_#-]*(?:final )?answer[\s*_]*[:=][\s*_`]*(.+)$", re.IGNORECASE | re.MULTILINE)
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _UNIT = re.compile(r"(\d+)(?:st|nd|rd|th|ms|km|kg|kb|mb|gb|min|px|[smhdkxMGT]|°[CF])", re.IGNORECASE)
+_IS_WORD = re.compile(r"\w").match
 _START = re.compile(r"(?:^|[.!?:;\n|>*#(\[\"“]|^\s*[-+]|\d[.)])\s*$")
 _MAX_CAPITALS = 0.35
 _COMMON_WORDS = (
@@ -144,14 +145,11 @@ class _Seen:
         """Return whether a statement of the given kind was seen, or follows from what was seen."""
         if what == "number":
             value = read_number(text)
+            if value is None or _has_digits(self._text, text):
+                return True
             if self._numbers is None:
                 self._numbers = {abs(number) for number in find_numbers(self._text)}
-            return (
-                value is None
-                or abs(value) in self._numbers
-                or _has_digits(self._text, text)
-                or self._derived.has(text)
-            )
+            return abs(value) in self._numbers or self._derived.has(text)
         if what == "name":
             if self._words is None:
                 self._words = set(_WORD.findall(self._text))
@@ -167,7 +165,13 @@ class _Seen:
 def _has_digits(seen: str, text: str) -> bool:
     """Return whether digits stand in the text as a part of a date or a time."""
     digits = text.strip("$€£-−")
-    return len(digits) > 1 and re.search(rf"(?<![\w.]){re.escape(digits)}(?!\w)", seen) is not None
+    start = seen.find(digits) if len(digits) > 1 else -1
+    while start >= 0:
+        before, after = seen[max(0, start - 1) : start], seen[start + len(digits) : start + len(digits) + 1]
+        if before != "." and not _IS_WORD(before) and not _IS_WORD(after):
+            return True
+        start = seen.find(digits, start + 1)
+    return False
 
 
 def _texts(arguments: str) -> Iterator[str]:
