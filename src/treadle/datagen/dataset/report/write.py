@@ -70,6 +70,7 @@ def write_report(folder: Path, out: Path | None = None, *, contents: Contents | 
     if out is None:
         out = Folder(folder).report if folder.is_dir() else folder.with_suffix(".report.html")
     stats, kept, rejected = structs.astuple(contents or read_contents(folder))
+    rows, samples = kept.rows(), rejected.rows()
     config = read_config(folder)
     name = ", ".join(sorted(stats.datasets)) or (config.name if config is not None else folder.name)
     time = draw_time(Folder(folder).ledger) if folder.is_dir() else ""
@@ -80,9 +81,9 @@ def write_report(folder: Path, out: Path | None = None, *, contents: Contents | 
         "kinds": _kinds(stats),
         "quality": _quality(stats),
         "time": _time(stats, time),
-        "browse": _browse(kept, rejected),
+        "browse": _browse((len(rows), kept.seen, "rows"), (len(samples), rejected.seen, "rejected samples")),
     }
-    page = _page(name, _head(name, stats, config), sections, [*kept.rows(), *rejected.rows()])
+    page = _page(name, _head(name, stats, config), sections, [*rows, *samples])
     write_whole([page.encode()], out)
     return out
 
@@ -262,17 +263,13 @@ def _time(stats: Stats, pictures: str) -> str:
     return section("time", "Time and cost", "", pictures, _GAP, sums)
 
 
-def _browse(kept: Drawn, rejected: Drawn) -> str:
-    rows, samples = len(kept.rows()), len(rejected.rows())
-    parts = []
-    for shown, drawn, what in ((rows, kept, "rows"), (samples, rejected, "rejected samples")):
-        if drawn.seen:
-            is_whole = shown == drawn.seen
-            parts.append(
-                f"all {drawn.seen:,} {what}"
-                if is_whole
-                else f"{shown:,} of {drawn.seen:,} {what} (drawn at random)"
-            )
+def _browse(*drawn: tuple[int, int, str]) -> str:
+    """Return the section with the list. `drawn` says how many there are to read, of how many, of what."""
+    parts = [
+        f"all {seen:,} {what}" if shown == seen else f"{shown:,} of {seen:,} {what} (drawn at random)"
+        for shown, seen, what in drawn
+        if seen
+    ]
     if not parts:
         return ""
     selects = "".join(
