@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from treadle import Agent, Policy, ScriptedModel, load_task, tool
+from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.agent.task import Grade
 from treadle.core.errors import ConfigError
 from treadle.core.events import Rewarded
@@ -152,3 +152,27 @@ async def test_a_cancelled_turn_can_stay_open(pauses):
 def test_wrong_options_of_a_session(options, message):
     with pytest.raises(ConfigError, match=message):
         Agent(ScriptedModel([]), journal=MemoryJournal()).session(**options)
+
+
+async def test_the_events_that_a_session_keeps_are_those_of_its_journal(tmp_path):
+    """A session that was opened again has appended only a part of them, so it reads all from the journal."""
+    with open_journal(tmp_path / "j.db") as journal:
+        agent = Agent(
+            ScriptedModel([[call("write", {"x": (1, 2)})], "one", "two"]), tools=[write], journal=journal
+        )
+        async with agent.session("s", keeps_events=True, files={"a": "b"}) as session:
+            await session.send("go")
+            kept = await session.read_events()
+            read = journal.read("s")
+        assert [(event.seq, event.body) for event in kept] == [(event.seq, event.body) for event in read]
+        assert len(kept) > 5
+        async with agent.session("s", keeps_events=True) as session:
+            await session.send("go on")
+            assert [event.seq for event in await session.read_events()] == [
+                *range(1, len(journal.read("s")) + 1)
+            ]
+
+
+@tool(effect="pure")
+def write(x: list[int]) -> str:
+    return str(x)

@@ -415,6 +415,7 @@ class Agent(Generic[T_co]):
             options.get("deps", self.deps),
             options.get("on_event"),
             trust=options.get("trust", False),
+            keeps_events=options.get("keeps_events", False),
         )
 
 

@@ -137,6 +137,8 @@ class SessionOptions(TypedDict, total=False):
     pauses_when_cancelled: bool
     """True if a cancelled turn stays open, so that the session can be opened again and the turn be finished. By
     default, cancelling ends the turn."""
+    keeps_events: bool
+    """True if the session keeps the events that it appends in memory, for `Session.read_events`."""
     deps: object
     trust: bool
     """As for `ResumeOptions`."""
@@ -158,6 +160,8 @@ class Given(Struct, frozen=True):
     emit: Emit | None = None
     trust: bool = False
     """True if the caller trusts a run that comes from elsewhere."""
+    keeps_events: bool = False
+    """True if the driver keeps the events that it appends in memory."""
 
 
 def check_agent(model: object, options: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from treadle.agent.run import Run, T_co
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError
+from treadle.core.events import Event
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
 from treadle.core.types import Message
@@ -135,6 +136,16 @@ class Session(Generic[T_co]):
                     grade_run(driver, self._task)
                 await driver.kept()
             return driver.state.rewards.get("check")
+
+    async def read_events(self) -> Sequence[Event]:
+        """Return the events so far. They are read from the journal, unless this session began the run and
+        `keeps_events`."""
+        driver = self._open_driver()
+        await driver.kept()
+        kept = driver.kept_events
+        if kept is not None and len(kept) == driver.state.seq:
+            return tuple(kept)
+        return await asyncio.to_thread(self._agent.journal.read, driver.run_id)
 
     async def close(self) -> None:
         """Wait for a running turn to end, then release the run, so that any process can open it again.

@@ -18,7 +18,7 @@ from treadle.datagen.config.models import make_models
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.report.write import write_report
+from treadle.datagen.dataset.report.write import read_contents, write_report
 from treadle.datagen.dataset.settings import write_config
 from treadle.datagen.dataset.splits import write_splits
 from treadle.datagen.plan import Plan
@@ -119,8 +119,9 @@ def _prepare_ledger(ledger: Ledger, config: Config, options: Options) -> None:
 
 def _write_files(folder: Folder, config: Config) -> None:
     write_splits(folder.path, config)
-    write_card(folder.path, config)
-    write_report(folder.path)
+    contents = read_contents(folder.path)
+    write_card(folder.path, config, contents.stats)
+    write_report(folder.path, contents=contents)
 
 
 class _Generation:

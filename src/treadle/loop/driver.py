@@ -86,6 +86,8 @@ class Driver:
         self.find_answer_fault: FindFault | None = None
         """The function that checks answers; `None`: only their JSON Schema is checked."""
         self._worked_seconds, self._stamped_at = state.work_seconds, clock.monotonic()
+        self.kept_events: list[e.Event] | None = None
+        """The events that this driver appended, in memory; `None` if they are not kept."""
         self._unsent: deque[e.Event] = deque()
         self._is_released = False
         self._listener: Listener | None = None
@@ -167,9 +169,13 @@ class Driver:
         self._writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)
-        if self._listener is not None:
+        if self._listener is not None or self.kept_events is not None:
             first_seq = state.seq - len(bodies) + 1
-            self._unsent += [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
+            events = [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
+            if self._listener is not None:
+                self._unsent += events
+            if self.kept_events is not None:
+                self.kept_events += events
 
     def _stamp_work(self, bodies: Sequence[e.DurableBody]) -> None:
         """Set how long the turn has been worked on."""

@@ -4,12 +4,15 @@ Every path from a model, a user or a folder on disk is normalised here. A normal
 folder on disk without leaving that folder.
 """
 
+from functools import lru_cache
+
 from treadle.core.errors import SandboxError
 
 MAX_PATH_BYTES = 4096
 MAX_PART_BYTES = 255
 
 
+@lru_cache(maxsize=1024)
 def normalize_file(path: str) -> str:
     """Return the normalised path of a file. A leading `/` or `./` stands for the root.
 
@@ -22,6 +25,7 @@ def normalize_file(path: str) -> str:
     return normal
 
 
+@lru_cache(maxsize=1024)
 def normalize_folder(path: str) -> str:
     """Return the normalised path of a folder; `""` is the root. Raises: like `normalize_file`, except for
     folders."""

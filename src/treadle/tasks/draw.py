@@ -43,13 +43,13 @@ class Draw:
 
     def pick(self, options: Sequence[T]) -> T:
         """Return one of `options`."""
-        return options[self.below(len(options))]
+        return options[int(self._random() * len(options))]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
         """Return all of `items` in random order."""
-        result = list(items)
+        result, random = list(items), self._random
         for index in range(len(result) - 1, 0, -1):
-            other = self.below(index + 1)
+            other = int(random() * (index + 1))
             result[index], result[other] = result[other], result[index]
         return result
 

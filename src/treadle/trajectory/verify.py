@@ -17,6 +17,7 @@ from treadle.agent.driving.trust import settle_trust
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.inner import InnerDecision, Recall, Run, Settle
+from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
 from treadle.core.state import State, advance
 from treadle.core.types import (
@@ -117,19 +118,21 @@ async def verify_run(
             raise UntrustedError(f"run {run_id!r}", demands)
         tools = ["files"]
     events = await asyncio.to_thread(journal.read, run_id)
-    return await _Verifier(journal, run_id, tools, files, is_trusted=is_trusted).verify(events)
+    return await verify_events(
+        journal, run_id, events, Implementations(tools, is_trusted=is_trusted), files=files
+    )
 
 
 async def verify_events(
     journal: Journal,
     run_id: str,
     events: Sequence[e.Event],
-    tools: Iterable[ToolLike] | None = None,
+    implementations: "Implementations",
     *,
     files: SharedFiles | None = None,
 ) -> Verification:
-    """Make the calls of a trusted run again, as `verify_run` does. `events` are those of the whole run."""
-    return await _Verifier(journal, run_id, tools, files, is_trusted=True).verify(events)
+    """Make the calls of a run again, as `verify_run` does. `events` are those of the whole run."""
+    return await _Verifier(journal, run_id, implementations, files).verify(events)
 
 
 def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> tuple[str, ...]:
@@ -152,6 +155,47 @@ class _Recorded:
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
         raise AssertionError("a tool without its implementation is not run")
+
+
+class Implementations:
+    """The implementations of recorded tools. Runs one after another with the same tools share what was found."""
+
+    def __init__(self, tools: Iterable[ToolLike] | None = None, *, is_trusted: bool = True) -> None:
+        """Keep `tools`. If the runs are trusted, tools that they name are used too."""
+        self._given = () if tools is None else resolve_tools(tools)
+        self._is_trusted = is_trusted
+        self._found: Sequence[Tool] = ()
+        self._found_for: tuple[tuple[PartSpec, ...], set[str]] | None = None
+        """The agent's parts and the names of the tools that `_found` was looked up for."""
+        self._toolbox = Toolbox({})
+        self._toolbox_for: tuple[tuple[PartSpec, ...], tuple[ToolSpec, ...], Policy] | None = None
+
+    def toolbox(self, parts: tuple[PartSpec, ...], specs: tuple[ToolSpec, ...], policy: Policy) -> Toolbox:
+        """Return the tools with the definitions `specs`, for an agent with these parts."""
+        if (parts, specs, policy) != self._toolbox_for:
+            given = {tool.spec.name: tool for tool in self._find(parts, {spec.name for spec in specs})}
+            tools = {
+                spec.name: given[spec.name]
+                if spec.name in given and given[spec.name].spec.parameters == spec.parameters
+                else _Recorded(spec)
+                for spec in specs
+            }
+            self._toolbox = Toolbox(tools, policy)
+            self._toolbox_for = parts, specs, policy
+        return self._toolbox
+
+    def _find(self, parts: tuple[PartSpec, ...], names: set[str]) -> Sequence[Tool]:
+        """Return the implementations at hand; those that were found for the same agent before stay as they are."""
+        if not self._is_trusted:
+            return self._given
+        if (parts, names) != self._found_for:
+            given = {tool.spec.name for tool in self._given}
+            named = resolve_tools([part for part in parts if part.missing is None]) if names - given else ()
+            others = _built_in(names - given - {tool.spec.name for tool in named})
+            # A given tool replaces another one of the same name.
+            self._found = tuple({tool.spec.name: tool for tool in (*others, *named, *self._given)}.values())
+            self._found_for = parts, names
+        return self._found
 
 
 class _Inner(Struct, frozen=True):
@@ -214,20 +258,13 @@ class _Verifier:
         self,
         journal: Journal,
         run_id: str,
-        tools: Iterable[ToolLike] | None,
+        implementations: Implementations,
         files: SharedFiles | None,
-        *,
-        is_trusted: bool,
     ) -> None:
         self._files = files
         self._journal = journal
         self._run_id = run_id
-        self._given = () if tools is None else resolve_tools(tools)
-        self._is_trusted = is_trusted
-        """True if tools that were not given may be used too."""
-        self._found: Sequence[Tool] = ()
-        self._found_for: tuple[tuple[PartSpec, ...], set[str]] | None = None
-        """The agent's parts and the names of the tools that `_found` was looked up for."""
+        self._implementations = implementations
         self._toolbox = Toolbox({})
         self._sandbox = MemorySandbox()
         self._recorded_id = FilesId()
@@ -271,7 +308,9 @@ class _Verifier:
             self._running.clear()
             await self._compare_group(is_whole=False)
         if isinstance(body, e.RunStarted) or (isinstance(body, e.RunResumed) and body.agent is not None):
-            self._toolbox = Toolbox(self._implement(self._state.tools), self._state.policy)
+            state = self._state
+            parts = state.agent.tools if state.agent is not None else ()
+            self._toolbox = self._implementations.toolbox(parts, state.tools, state.policy)
         if isinstance(body, e.SnapshotTaken) and self._state.turn == 0:
             self._begin(body.delta)
         elif isinstance(body, e.InferenceCompleted):
@@ -292,29 +331,6 @@ class _Verifier:
             self._group.append((seq, body.result))
             if not self._running:
                 await self._compare_group(is_whole=True)
-
-    def _implement(self, specs: tuple[ToolSpec, ...]) -> dict[str, Tool]:
-        given = {tool.spec.name: tool for tool in self._find_tools({spec.name for spec in specs})}
-        return {
-            spec.name: given[spec.name]
-            if spec.name in given and given[spec.name].spec.parameters == spec.parameters
-            else _Recorded(spec)
-            for spec in specs
-        }
-
-    def _find_tools(self, names: set[str]) -> Sequence[Tool]:
-        """Return the implementations at hand; those that were found for the same agent before stay as they are."""
-        if not self._is_trusted:
-            return self._given
-        parts = self._state.agent.tools if self._state.agent is not None else ()
-        if (parts, names) != self._found_for:
-            given = {tool.spec.name for tool in self._given}
-            named = resolve_tools([part for part in parts if part.missing is None]) if names - given else ()
-            others = _built_in(names - given - {tool.spec.name for tool in named})
-            # A given tool replaces another one of the same name.
-            self._found = tuple({tool.spec.name: tool for tool in (*others, *named, *self._given)}.values())
-            self._found_for = parts, names
-        return self._found
 
     def _adopt_snapshot(self) -> None:
         """Replace the sandbox by one with the recorded files, because the calls that made them do not run again."""

@@ -130,6 +130,7 @@ def make_driver(
         read_blob=agent.journal.read_blob,
         clock=agent.clock,
     )
+    driver.kept_events = [] if given.keeps_events else None
     driver.bench.deps = given.deps
     driver.find_answer_fault = given.answer.find_fault
     return driver

@@ -5,6 +5,7 @@ the agent, and the agent's turn n + 1 begins with it. An interrupted dialogue th
 model for an answer that is already there.
 """
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,6 +14,7 @@ from msgspec import Struct
 from treadle.agent.run import Run
 from treadle.agent.session import Session
 from treadle.agent.task import Task
+from treadle.core.events import Event
 from treadle.core.types import Json, StopReason
 from treadle.datagen.conversations.answers import read_answer
 from treadle.datagen.conversations.bill import Bill, Failed, failure_of
@@ -35,9 +37,9 @@ class Dialogue(Struct, frozen=True):
     """The metadata of the runs, by `sample` and `user`."""
 
 
-async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Failed | None:
-    """Hold a dialogue until it ends, or continue one that was interrupted. Return why it failed; `None` if it did
-    not fail."""
+async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Sequence[Event] | Failed:
+    """Hold a dialogue until it ends, or continue one that was interrupted. Return the events of the agent's run, or
+    why the dialogue failed."""
     spec = dialogue.spec
     async with AsyncExitStack() as stack:
         agent = studio.agent(dialogue.instructions)
@@ -49,6 +51,7 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Faile
                 metadata=dialogue.labels["sample"],
                 expects_new=True,
                 pauses_when_cancelled=True,
+                keeps_events=True,
             )
         )
         run = await session.finish_turn()
@@ -67,8 +70,10 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Faile
                 break
             run = await session.send(said.value.message)
             failed = failure_of(run, "the agent", needs_answer=False)
+        events: Sequence[Event] = ()
         if failed is None:
             await session.grade()
+            events = await session.read_events()
         if said is None and run.state.turn > 1:
             # All that the user said is from an earlier process, whose use belongs to the sample too.
             user = await stack.enter_async_context(_open_user(studio, dialogue))
@@ -76,7 +81,7 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Faile
         bill.add(run.usage, run.cost_usd)
         if said is not None:
             bill.add(said.usage, said.cost_usd)
-    return failed
+    return failed or events
 
 
 def _open_user(studio: Studio, dialogue: Dialogue) -> Session[UserTurn]:

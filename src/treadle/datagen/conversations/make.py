@@ -86,29 +86,23 @@ async def make_sample(
             instructions=f"{shown}\n\n{advice}" if advice else shown,
             labels={part: labels(name, part, spec.sample_id, attempt) for part in ("sample", "user")},
         )
-        failed = await hold_dialogue(studio, dialogue, bill)
-        if failed is None:
-            events, made = await asyncio.to_thread(_read_row, studio, dialogue, shown, bill)
-            row, failed = (None, made) if isinstance(made, Failed) else (made, None)
+        held = await hold_dialogue(studio, dialogue, bill)
+        if isinstance(held, Failed):
+            failed = held
+        else:
+            made = await asyncio.to_thread(make_row, studio, dialogue, held, shown, bill)
+            row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held)
     return Made(
         run_id=run_id,
         environment=environment,
         scenario=scenario if isinstance(scenario, Scenario) else None,
         row=row,
-        events=() if row is None else events,
+        events=events,
         usage=bill.usage,
         cost_usd=bill.cost_usd,
         error=None if failed is None else failed.error,
         fault=None if failed is None else failed.fault,
     )
-
-
-def _read_row(
-    studio: Studio, dialogue: Dialogue, shown: str, bill: Bill
-) -> tuple[Sequence[Event], Row | Failed]:
-    """Return the events of a finished dialogue, and its row or the reason why there is none. Blocks."""
-    events = studio.journal.read(dialogue.run_id)
-    return events, make_row(studio, dialogue, events, shown, bill)
 
 
 async def _write_scenario(
@@ -144,7 +138,8 @@ async def _write_scenario(
             run = await session.send(write_facts(facts))
         while True:
             failed = failure_of(run, "the writer of scenarios")
-            faults = () if failed else find_scenario_faults(run.value, spec, environment)
+            written = None if failed else run.value
+            faults = () if written is None else find_scenario_faults(written, spec, environment)
             if failed or not faults:
                 break
             if run.state.turn >= MAX_TRIES:
@@ -152,4 +147,7 @@ async def _write_scenario(
                 break
             run = await session.send("\n".join(["The scenario cannot be used. Write it again.", *faults]))
         bill.add(run.usage, run.cost_usd)
-    return failed or to_scenario(run.value)
+    if failed is not None:
+        return failed
+    assert written is not None
+    return to_scenario(written)

@@ -52,7 +52,8 @@ def _newest(messages: Log[Message]) -> list[Message]:
 
 
 def _lines(message: Message) -> Iterator[str]:
-    text = " ".join(message.content.split())
+    # Only the beginning is shown, and white space within it becomes shorter.
+    text = " ".join(message.content[: 4 * _MAX_CHARS].split())
     if message.role is Role.TOOL:
         yield _cut(f"{message.name}: {'error: ' if message.is_error else ''}{text}")
     elif text:

@@ -53,6 +53,12 @@ _WORDS = {
 WORDS = {name: frozenset(text.split()) for name, text in _WORDS.items()}
 """The most frequent words of the languages that are recognised by words."""
 
+_LANGUAGES_OF: dict[str, list[str]] = {}
+"""The languages that have a word among their most frequent ones."""
+for _name, _words in WORDS.items():
+    for _word in _words:
+        _LANGUAGES_OF.setdefault(_word, []).append(_name)
+
 _SCRIPTS = {
     "HIRAGANA": "ja",
     "KATAKANA": "ja",
@@ -98,8 +104,11 @@ def detect_language(text: str) -> str | None:
 
 def _detect_by_words(text: str) -> str | None:
     words = {word.casefold() for word in _SPOKEN.findall(text)}
-    counts = sorted([(len(words & known), name) for name, known in WORDS.items()], reverse=True)
-    (best, name), (second, _) = counts[0], counts[1]
+    counts = dict.fromkeys(WORDS, 0)
+    for word in words & _LANGUAGES_OF.keys():
+        for name in _LANGUAGES_OF[word]:
+            counts[name] += 1
+    (best, name), (second, _) = sorted([(count, name) for name, count in counts.items()], reverse=True)[:2]
     return name if best >= _MIN_WORDS and best >= second * _MIN_LEAD else None
 
 

@@ -6,9 +6,10 @@ the same request about other things has the same words. The order of words does 
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache, reduce
 from hashlib import blake2b, shake_128
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -26,12 +27,17 @@ _VALUES = int.from_bytes(b"\xff\xff\xff\x7f" * (BANDS * ROWS), "little")
 _KEY = struct.Struct("<q")
 
 _TOKEN = re.compile(
-    r"(?P<name>\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|`[^`\n]{1,80}`|(?<!\w)'[^'\n]{1,80}'(?!\w)"
+    r"([^\W\d_]++)(?=[\s,;:!?)]|\Z)"
+    r"|(\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|`[^`\n]{1,80}`|(?<!\w)'[^'\n]{1,80}'(?!\w)"
     r"|[\w.+-]*[/\\@](?:[\w./\\@:?=&%#+-]*[\w/])?|\w+(?:[.]\w+)+|[#$€£]?(?=[\w-]*\d)\w+(?:[.,:'-]\w+)*[%°]?)"
-    r"|(?P<word>[^\W\d]+(?:['’][^\W\d]+)*)"
-    r"|(?P<end>[.!?:;\n]+)"
-    r"|(?P<comma>,)"
+    r"|([^\W\d]+(?:['’][^\W\d]+)*)"
+    r"|([.!?:;\n]+)"
+    r"|(,)"
 )
+"""A plain word, a name, another word, the end of a sentence, or a comma. Most tokens are plain words, which are
+found quickly because they are tried first."""
+_Token: TypeAlias = tuple[str, str, str, str]
+"""A token as name, word, end of a sentence or comma; the others are empty."""
 _NO_SPACES = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 _MAX_NAME_SHARE = 0.6
 """If more of at least `_MIN_TITLE` words are capitalised, as in titles, capitals do not mark names."""
@@ -74,50 +80,50 @@ class Signature(Struct, frozen=True):
 def make_signature(text: str, min_words: int) -> Signature:
     """Return the signature of a request. Requests with fewer than `min_words` words are only compared exactly."""
     words = content_words(text)
-    exact = hash_text(" ".join([item.casefold() for item in re.findall(r"\w+", text)]))
+    exact = hash_text(" ".join(re.findall(r"\w+", text.casefold())))
     keys = _keys(words) if len(words) >= min_words else ()
     return Signature(exact, frozenset([_vector(word) & 0xFFFFFFFF for word in words]), keys)
 
 
 def content_words(text: str) -> frozenset[str]:
     """Return the words that say what is asked for, in lower case and in the singular."""
-    tokens = [(found.lastgroup, found[0]) for found in _TOKEN.finditer(text)]
-    words = [token for kind, token in tokens if kind == "word"]
+    tokens: list[_Token] = [
+        (name, plain or word, end, comma) for plain, name, word, end, comma in _TOKEN.findall(text)
+    ]
+    words = [word for _, word, _, _ in tokens if word]
     share = sum([word[0].isupper() for word in words]) / (len(words) or 1)
     is_title = len(words) >= _MIN_TITLE and share > _MAX_NAME_SHARE
     has_names = not is_title and len(GERMAN.intersection(words)) < 2
     found: set[str] = set()
     is_start = True
-    for position, (kind, token) in enumerate(tokens):
-        if kind == "word" and not (has_names and _is_name(tokens, position, is_start=is_start)):
-            found.update(_split(token))
-        is_start = kind == "end" or (is_start and kind not in ("word", "name"))
+    for position, (name, word, end, _) in enumerate(tokens):
+        if word and not (has_names and word[0].isupper() and _is_name(tokens, position, is_start=is_start)):
+            found.update(_split(word))
+        is_start = bool(end) or (is_start and not word and not name)
     return frozenset(found) - _SILENT
 
 
-def _is_name(tokens: list[tuple[str | None, str]], position: int, *, is_start: bool) -> bool:
-    """Return whether a word is a name: it is capitalised, and not only because a sentence begins with it."""
+def _is_name(tokens: list[_Token], position: int, *, is_start: bool) -> bool:
+    """Return whether a capitalised word is a name, and not only at the beginning of a sentence."""
     token = tokens[position][1]
-    if not token[0].isupper() or (len(token) > 1 and token.isupper()):
+    if len(token) > 1 and token.isupper():
         return False
     if not is_start:
         return True
-    kind, after = tokens[position + 1] if position + 1 < len(tokens) else (None, "")
-    is_followed = kind == "word" and after[0].isupper() and not after.isupper()
+    _, after, _, comma = tokens[position + 1] if position + 1 < len(tokens) else ("", "", "", "")
+    is_followed = after[:1].isupper() and not after.isupper()
     is_followed = is_followed and token.casefold() not in _VERBS
-    return (
-        token.endswith(("'s", "’s")) or is_followed or (kind == "comma" and token.casefold() not in _SILENT)
-    )
+    return token.endswith(("'s", "’s")) or is_followed or (comma != "" and token.casefold() not in _SILENT)
 
 
-def _split(token: str) -> Iterator[str]:
+@lru_cache(maxsize=4096)
+def _split(token: str) -> tuple[str, ...]:
     word = token.casefold()
     if _NO_SPACES.match(word):
-        yield from (word[start : start + 2] for start in range(max(1, len(word) - 1)))
-    elif len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
-        yield word[:-1]
-    else:
-        yield word
+        return tuple([word[start : start + 2] for start in range(max(1, len(word) - 1))])
+    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+        return (word[:-1],)
+    return (word,)
 
 
 def hash_text(text: str) -> int:

@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, structs
 
 from treadle.core.types import Json
 from treadle.datagen.config.model import Config
@@ -38,14 +39,16 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 """The page's own rule for the browser: nothing may be loaded."""
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the report of a dataset's folder, or of a file of rows, and return the path of the report.
+class Contents(Struct, frozen=True):
+    """What a report shows of the rows and of the rejected samples."""
 
-    Raises: as `read_entries` does; `ConfigError` if no file can be made.
-    """
-    find_rows(folder)
-    if out is None:
-        out = Folder(folder).report if folder.is_dir() else folder.with_suffix(".report.html")
+    stats: Stats
+    kept: Drawn
+    rejected: Drawn
+
+
+def read_contents(folder: Path) -> Contents:
+    """Read the rows of a dataset's folder, or of a file of rows, for a report. Raises: as `read_entries` does."""
     stats, kept = Stats(), Drawn(_ROWS, _ROWS_BYTES)
     rejected = Drawn(_REJECTED, _REJECTED_BYTES, is_rejected=True)
     for entry in read_entries(folder):
@@ -54,6 +57,20 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     for entry in read_entries(folder, is_rejected=True):
         stats.reject(entry)
         rejected.add(entry)
+    return Contents(stats, kept, rejected)
+
+
+def write_report(folder: Path, out: Path | None = None, *, contents: Contents | None = None) -> Path:
+    """Write the report of a dataset's folder, or of a file of rows, and return the path of the report.
+
+    `contents` is what was read before, if it was. Raises: as `read_entries` does; `ConfigError` if no file can be
+    made.
+    """
+    find_rows(folder)
+    if out is None:
+        out = Folder(folder).report if folder.is_dir() else folder.with_suffix(".report.html")
+    stats, kept, rejected = structs.astuple(contents or read_contents(folder))
+    rows, samples = kept.rows(), rejected.rows()
     config = read_config(folder)
     name = ", ".join(sorted(stats.datasets)) or (config.name if config is not None else folder.name)
     time = draw_time(Folder(folder).ledger) if folder.is_dir() else ""
@@ -64,9 +81,9 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         "kinds": _kinds(stats),
         "quality": _quality(stats),
         "time": _time(stats, time),
-        "browse": _browse(kept, rejected),
+        "browse": _browse((len(rows), kept.seen, "rows"), (len(samples), rejected.seen, "rejected samples")),
     }
-    page = _page(name, _head(name, stats, config), sections, [*kept.rows(), *rejected.rows()])
+    page = _page(name, _head(name, stats, config), sections, [*rows, *samples])
     write_whole([page.encode()], out)
     return out
 
@@ -246,17 +263,13 @@ def _time(stats: Stats, pictures: str) -> str:
     return section("time", "Time and cost", "", pictures, _GAP, sums)
 
 
-def _browse(kept: Drawn, rejected: Drawn) -> str:
-    rows, samples = len(kept.rows()), len(rejected.rows())
-    parts = []
-    for shown, drawn, what in ((rows, kept, "rows"), (samples, rejected, "rejected samples")):
-        if drawn.seen:
-            is_whole = shown == drawn.seen
-            parts.append(
-                f"all {drawn.seen:,} {what}"
-                if is_whole
-                else f"{shown:,} of {drawn.seen:,} {what} (drawn at random)"
-            )
+def _browse(*drawn: tuple[int, int, str]) -> str:
+    """Return the section with the list. `drawn` says how many there are to read, of how many, of what."""
+    parts = [
+        f"all {seen:,} {what}" if shown == seen else f"{shown:,} of {seen:,} {what} (drawn at random)"
+        for shown, seen, what in drawn
+        if seen
+    ]
     if not parts:
         return ""
     selects = "".join(

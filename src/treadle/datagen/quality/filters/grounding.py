@@ -31,6 +31,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _UNIT = re.compile(
     r"(\d+(?:\.\d+)?)(?:st|nd|rd|th|ms|km|kg|kb|mb|gb|min|px|[smhdkxMGT]|°[CF])", re.IGNORECASE
 )
+_IS_WORD = re.compile(r"\w").match
 _START = re.compile(r"(?:^|[.!?:;\n|>*#(\[\"“]|^\s*[-+]|\d[.)])\s*$")
 _MAX_CAPITALS = 0.35
 _COMMON_WORDS = (
@@ -152,9 +153,11 @@ class _Seen:
             value = read_number(text)
             if value is None:
                 return text.casefold() in self._text
+            if _has_digits(self._text, text):
+                return True
             if self._numbers is None:
                 self._numbers = {abs(number) for number in find_numbers(self._text)}
-            return abs(value) in self._numbers or _has_digits(self._text, text) or self._derived.has(text)
+            return abs(value) in self._numbers or self._derived.has(text)
         if what == "name":
             if self._words is None:
                 self._words = set(_WORD.findall(self._text))
@@ -170,7 +173,13 @@ class _Seen:
 def _has_digits(seen: str, text: str) -> bool:
     """Return whether digits occur in the text as a part of a date or a time."""
     digits = text.strip("$€£-−")
-    return len(digits) > 1 and re.search(rf"(?<![\w.]){re.escape(digits)}(?!\w)", seen) is not None
+    start = seen.find(digits) if len(digits) > 1 else -1
+    while start >= 0:
+        before, after = seen[max(0, start - 1) : start], seen[start + len(digits) : start + len(digits) + 1]
+        if before != "." and not _IS_WORD(before) and not _IS_WORD(after):
+            return True
+        start = seen.find(digits, start + 1)
+    return False
 
 
 def _texts(arguments: str) -> Iterator[str]:

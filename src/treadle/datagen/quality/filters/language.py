@@ -42,12 +42,14 @@ class LanguageFilter(BuiltinFilter[LanguageSettings]):
         """See `Filter.check`."""
         messages = candidate.row.messages
         spoken = [index for index, item in enumerate(messages) if item.role is Role.USER]
+        checked = [*spoken, *answers(messages)]
         wanted = self.settings.language
         if wanted is None:
             wanted = detect_language(messages[spoken[0]].content) if spoken else None
+            checked = checked[1:]
         if wanted is None:
             return self.accept("the language was not recognised")
-        for index in sorted([*spoken, *answers(messages)]):
+        for index in sorted(checked):
             found = detect_language(messages[index].content)
             if found not in (None, wanted):
                 return self.reject(f"message {index} is in {found!r} and not in {wanted!r}", language=found)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from treadle.core.types import Message, Role
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
@@ -44,7 +45,7 @@ def _find(candidate: Candidate) -> Iterator[tuple[int, str, str]]:
     messages = candidate.row.messages
     told = ""
     system = messages[0].content if messages and messages[0].role is Role.SYSTEM else ""
-    runs = _runs(system)
+    runs = _runs_of_system(system)
     for index, message in enumerate(messages):
         text = message.content
         is_spoken = message.role in (Role.USER, Role.ASSISTANT)
@@ -73,6 +74,12 @@ def _find_in_answer(
     shared = runs & _runs(text) if runs else runs
     if shared and (shared := shared - _runs(told)):
         yield index, " ".join(min(shared)), "repeats the system message"
+
+
+@lru_cache(maxsize=64)
+def _runs_of_system(text: str) -> frozenset[tuple[str, ...]]:
+    """Return `_runs` of a system message. Most samples of a dataset have the same one."""
+    return _runs(text)
 
 
 def _runs(text: str) -> frozenset[tuple[str, ...]]:

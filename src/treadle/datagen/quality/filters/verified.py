@@ -3,9 +3,9 @@
 from typing import Literal
 
 from treadle.core.types import Json
-from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
+from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Resources, Settings, Verdict
 from treadle.sandbox.memory import SharedFiles
-from treadle.trajectory.verify import verify_events
+from treadle.trajectory.verify import Implementations, verify_events
 
 
 class VerifiedSettings(Settings):
@@ -26,6 +26,10 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
     cost = 1
     settings_type = VerifiedSettings
 
+    def __init__(self, settings: VerifiedSettings, resources: Resources) -> None:
+        super().__init__(settings, resources)
+        self._implementations = Implementations(resources.tools)
+
     async def check(self, candidate: Candidate) -> Verdict:
         """See `Filter.check`."""
         files = candidate.environment.files
@@ -33,7 +37,7 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
             candidate.journal,
             candidate.run_id,
             candidate.events,
-            self.resources.tools,
+            self._implementations,
             files=files if isinstance(files, SharedFiles) else None,
         )
         counts: dict[str, Json] = {"calls": found.calls, "matched": found.matched}
