@@ -104,8 +104,9 @@ class Limiter:
 
         `store` is a path, such as that of a journal: processes share the requests and tokens of the limiter `name`
         through the file `<store>.limits`. `max_concurrency` counts for each process alone. If
-        `learns_from_refusals` is false, a refusal only delays the next requests, for as long as the server asked; this is for servers that
-        also refuse requests that no limit concerns.
+        `learns_from_refusals` is false, a refusal only delays the next requests, for as long as the server asked;
+        this is for servers that also refuse requests that no limit concerns.
+
         Raises: `ConfigError` for numbers out of range.
         """
         for what, value in (
