@@ -269,6 +269,8 @@ class _Generation:
                 sample_id=sample_id_of(item.number), status=outcome.status.value, reasons=outcome.reasons
             )
         )
+        if self._stop.is_set():
+            engine.stop()
 
     def _tell_step(self, sample_id: str, text: str) -> None:
         self._tell(SampleStep(sample_id=sample_id, text=text))
