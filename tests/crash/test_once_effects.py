@@ -23,7 +23,7 @@ def order(item: str, context: ToolContext) -> str:
     file = os.open("orders.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, f"{context.idempotency_key}\\n".encode())
     os.close(file)
-    time.sleep(0.03)
+    time.sleep(0.15)
     return f"ordered {item} under {context.idempotency_key}"
 """
 CONFIG = """
@@ -67,7 +67,7 @@ def test_no_effect_happens_twice_and_every_row_shows_its_own(tmp_path: Path) -> 
         for _ in range(30 if IS_FULL else 4):
             process = start()
             try:
-                process.wait(draw.uniform(0.15, 0.6))
+                process.wait(draw.uniform(0.3, 0.9))
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
                 process.wait(60)
