@@ -112,8 +112,12 @@ def _folder_writer(out: Path) -> Callable[[Row, bytes], object]:
         raise ConfigError(f"cannot make the folder {str(out)!r}: {error.strerror}") from error
 
     def put(row: Row, lines: bytes) -> None:
-        name = re.sub(r"[^\w.-]", "_", row.lineage.run_id)[:200] or "row"
-        if name in names:
+        sample = row.lineage.sample
+        # Rows of merged datasets can have the same run id; their own ids differ.
+        ids = [row.lineage.run_id] if sample is None else [row.lineage.run_id, sample.sample_id]
+        found = [re.sub(r"[^\w.-]", "_", item)[:200] or "row" for item in ids]
+        name = next((item for item in found if item not in names), None)
+        if name is None:
             raise ExportError(f"two rows have the run id {row.lineage.run_id!r}, which names their file")
         with whole_file(out / f"{name}.jsonl") as file:
             file.write(lines)

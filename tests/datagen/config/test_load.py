@@ -247,3 +247,24 @@ def test_mistakes_in_changes_name_the_option(tmp_path: Path) -> None:
     assert "--set generation.window: 0 is not possible" in text
     assert "--set topics.dpeth: there is no such key; did you mean 'depth'?" in text
     assert "outptu: there is no such key; did you mean 'output'?" in text
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "generation: {kinds: {single: .inf}}",
+        "generation: {difficulties: {easy: .inf, hard: 1}}",
+        "generation: {window: 10000000}",
+        "topics: {prompt: x, window: 10001}",
+        "limits: {max_seconds: .inf}",
+        "limits: {max_cost_usd: .nan}",
+        "output: {splits: {train: .inf, test: 1}}",
+    ],
+)
+def test_numbers_that_no_generation_can_use_are_mistakes(tmp_path: Path, section: str) -> None:
+    """Infinite shares failed at the end, when everything was paid for, and a huge window took all memory."""
+    topics = "" if section.startswith("topics") else "topics: {prompt: x}\n"
+    file = tmp_path / "config.yaml"
+    file.write_text(f"{topics}tools: {{use: [files], files: tasks:files}}\n{section}\n")
+    with pytest.raises(ConfigError, match=f"{file}:[0-9]+: {section.partition(':')[0]}"):
+        load_config(file)

@@ -8,6 +8,7 @@ from tests.datagen.dataset import made
 from treadle import ConfigError
 from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.dataset.merge import merge
+from treadle.datagen.dataset.splits import SplitPlan, split_rows
 from treadle.datagen.dataset.stats import collect
 
 
@@ -44,6 +45,19 @@ def test_datasets_with_the_same_name_and_other_topics_are_not_mixed_up(tmp_path:
     assert [source.kept for source in merged.sources] == [5, 5, 0]
     stats = collect(tmp_path / "out")
     assert (stats.rows, stats.duplicates, stats.repeated_ids) == (10, 0, 0)
+
+
+def test_all_rows_of_a_merge_can_be_files_of_their_own(tmp_path: Path) -> None:
+    """Runs of different datasets have the same ids, so half of the rows were left out of such a format."""
+    one = made.write_rows(tmp_path / "one.jsonl", [made.plain_row(number) for number in (1, 2)])
+    other = made.plain_row(2, text="How much is the tea?", name="other")
+    merge([one, made.write_rows(tmp_path / "two.jsonl", [other])], tmp_path / "all")
+    found = split_rows(
+        tmp_path / "all", tmp_path / "all", SplitPlan(shares={"train": 1.0}, formats=("hf_trace",))
+    )
+    assert found.left_out == {}
+    files = sorted(file.name for file in (tmp_path / "all" / "train.hf_trace").iterdir())
+    assert files == ["other-s000002.jsonl", "s000001-1.jsonl", "s000002-1.jsonl"]
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from treadle.datagen.scenarios.types import Difficulty, Kind
 from treadle.models.config.file import ModelTable
 
 Count = Annotated[int, Field(ge=1)]
+Window = Annotated[int, Field(ge=1, le=10_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0)]
 Role = Literal["topics", "scenarios", "agent", "user", "judge"]
@@ -20,7 +21,7 @@ Role = Literal["topics", "scenarios", "agent", "user", "judge"]
 class Section(BaseModel):
     """A part of the configuration. Unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Models(Section):
@@ -56,7 +57,7 @@ class Topics(Section):
     """How many levels there are below the root."""
     load: Path | None = None
     """A file of topics to use instead of building them."""
-    window: Count = 16
+    window: Window = 16
     """How many topics are expanded at the same time."""
     max_attempts: Count = 3
     """How often a topic is expanded before it is recorded as failed."""
@@ -106,7 +107,7 @@ class Generation(Section):
     """The weights of the difficulties; by default, all are equally frequent."""
     personas: Personas = Personas()
     """The simulated users."""
-    window: Count = 32
+    window: Window = 32
     """How many samples are made at the same time."""
     max_attempts: Count = 3
     """How many samples are planned for each wanted row, on average, before the generation stops."""
