@@ -22,7 +22,7 @@ class UselessCallSettings(Settings):
     """How many repeated calls a conversation may have."""
     max_unused: Annotated[int, Field(ge=0)] | None = None
     """How many results may stay unused. A result is unused if it has new words and none of its words is among the
-    new words of later calls, answers and reasoning. By default unused results are only counted, because a call that
+    new words of later calls, answers and reasoning. By default unused results are allowed, because a call that
     finds nothing can still be needed."""
 
 
@@ -46,8 +46,10 @@ class UselessCallFilter(BuiltinFilter[UselessCallSettings]):
                 "could have changed it",
                 repeats=len(repeats),
             )
+        if settings.max_unused is None:
+            return self.accept()
         unused = list(_find_unused(candidate.row, items))
-        if settings.max_unused is not None and len(unused) > settings.max_unused:
+        if len(unused) > settings.max_unused:
             return self.reject(f"the results of {len(unused)} calls are not used: {', '.join(unused[:3])}")
         return self.accept(unused=len(unused))
 
