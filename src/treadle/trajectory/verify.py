@@ -65,6 +65,11 @@ class Difference(Struct, frozen=True):
     recorded: str
     found: str
 
+    @property
+    def tool(self) -> str:
+        """The name of the tool."""
+        return self.call.partition(" (")[0]
+
     def __str__(self) -> str:
         return f"{self.call} at seq {self.seq}: recorded {self.recorded!r:.200}, now {self.found!r:.200}"
 

@@ -267,3 +267,21 @@ async def test_a_tool_that_answers_otherwise_is_a_difference() -> None:
     found = await made.check(journal_row)
     assert not found.is_passed
     assert "recorded '0', now '1'" in found.reason
+
+
+async def test_rows_of_a_tool_that_once_answered_otherwise_are_not_marked() -> None:
+    """A tool whose results are equal only by chance would make rows that a later verification denies."""
+    answers = iter([1, 1, 1, 2, 1, 1])
+
+    @tool(effect="pure")
+    def coin() -> int:
+        """Throw a coin."""
+        return next(answers)
+
+    made = VerifiedFilter(VerifiedSettings(), Resources(config=config(), tools=[coin]))
+    found = [
+        await made.check(await play("Throw it.", [call("coin")], "It fell.", tools=[coin])) for _ in range(3)
+    ]
+    assert [item.is_passed for item in found] == [True, False, True]
+    assert [item.details.get("is_verified", False) for item in found] == [True, False, False]
+    assert "'coin' gave another result" in found[2].reason

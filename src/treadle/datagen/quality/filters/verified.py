@@ -19,7 +19,8 @@ class VerifiedSettings(Settings):
 class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
     """The calls, made again in a fresh sandbox, give the recorded results.
 
-    The row is marked as verified if it has calls and all of them were made again.
+    The row is marked as verified if it has calls and all of them were made again. After a difference, no further
+    rows with calls of that tool are marked.
     """
 
     name = "verified"
@@ -29,6 +30,8 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
     def __init__(self, settings: VerifiedSettings, resources: Resources) -> None:
         super().__init__(settings, resources)
         self._implementations = Implementations(resources.tools)
+        self._unsteady: set[str] = set()
+        """The tools that gave another result when a call was made again. Rows with them are no longer marked."""
 
     async def check(self, candidate: Candidate) -> Verdict:
         """See `Filter.check`."""
@@ -42,6 +45,7 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
         )
         counts: dict[str, Json] = {"calls": found.calls, "matched": found.matched}
         if found.differences:
+            self._unsteady.update(item.tool for item in found.differences)
             return self.reject(str(found.differences[0]), **counts)
         if found.skipped:
             reason = f"{found.skipped} of {found.calls} calls were not made again: {found.skips[0]}"
@@ -49,4 +53,10 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
             return self.accept(reason, **counts) if is_kept else self.reject(reason, **counts)
         if not found.calls:
             return self.accept("there are no calls", **counts)
+        names = {call.name for message in candidate.row.messages for call in message.tool_calls}
+        if unsteady := sorted(names & self._unsteady):
+            reason = (
+                f"the tool {unsteady[0]!r} gave another result when a call of another sample was made again"
+            )
+            return self.accept(reason, **counts)
         return self.accept(is_verified=True, **counts)
