@@ -2,6 +2,7 @@
 test_limit_rules.py."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sqlite3
@@ -378,3 +379,25 @@ async def test_a_store_that_cannot_be_used_is_an_error(tmp_path):
     limiter = Limiter(requests_per_minute=60, store=tmp_path / "broken.db")
     with pytest.raises(ConfigError, match="not a database"):
         await asyncio.wait_for(limiter.admit(), 5)
+
+
+@pytest.mark.parametrize(("every", "learns"), [(20, False), (2, True)])
+async def test_a_rate_is_learned_only_if_many_requests_are_refused(every, learns):
+    """A server that refuses one request of twenty by accident is not slowed down; one with a limit is."""
+
+    class Server:
+        name = "server"
+        asked = 0
+
+        async def infer(self, request, watch):
+            self.asked += 1
+            if self.asked % every == 0:
+                raise RateLimitError("slow down", status=429, retry_after_seconds=0.001)
+            return Completion(Message(Role.ASSISTANT, "yes"), FinishReason.STOP, Usage(1, 1))
+
+    limiter = Limiter(is_adaptive=False, learn_at_share=0.4)
+    model = LimitModel(Server(), limiter=limiter)
+    for _ in range(32):
+        with contextlib.suppress(RateLimitError):
+            await model.infer(REQUEST, Watch())
+    assert limiter._learns is learns

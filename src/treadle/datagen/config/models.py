@@ -108,5 +108,5 @@ def _make(plan: ModelPlan, file: ModelFile, config: Config, *, needs_keys: bool)
         server = f"{provider} {table.base_url or ''} {table.api_key_env or ''}"
         from treadle.models.wrappers.limiter import Limiter
 
-        limiter = Limiter.shared(f"generate {server}", is_adaptive=False, learns_from_refusals=False)
+        limiter = Limiter.shared(f"generate {server}", is_adaptive=False, learn_at_share=0.4)
     return file.model_of(table, name=plan.name, limiter=limiter, **options)

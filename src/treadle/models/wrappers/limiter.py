@@ -27,6 +27,8 @@ from treadle.models.wrappers.limit_store import Lease, SharedBuckets
 START_CONCURRENCY = 8
 MOST_CONCURRENCY = 4096
 _OVERLOADED = frozenset((502, 503, 504, 529))
+_OUTCOMES = 40
+"""The number of requests over which the share of refusals is counted."""
 _FIRST_OUTPUT_TOKENS = 500
 """The expected tokens of an answer, as long as there was no answer."""
 
@@ -96,16 +98,17 @@ class Limiter:
         tokens_per_minute: float | None = None,
         max_concurrency: int | None = None,
         is_adaptive: bool = True,
-        learns_from_refusals: bool = True,
+        learn_at_share: float = 0.0,
         store: str | Path | None = None,
         name: str = "default",
     ) -> None:
         """Make a limiter.
 
         `store` is a path, such as that of a journal: processes share the requests and tokens of the limiter `name`
-        through the file `<store>.limits`. `max_concurrency` counts for each process alone. If
-        `learns_from_refusals` is false, a refusal only delays the next requests, for as long as the server asked.
-        This is for servers that also refuse requests for other reasons than a limit.
+        through the file `<store>.limits`. `max_concurrency` counts for each process alone. A
+        refusal only delays the next requests, for as long as the server asked, until `learn_at_share` of the last
+        40 requests were refused; then a rate is learned. A server that refuses a few requests for other reasons
+        than a limit is not slowed down this way.
         Raises: `ConfigError` for numbers out of range.
         """
         for what, value in (
@@ -124,7 +127,7 @@ class Limiter:
         self.name = name
         self._max_concurrency = max_concurrency
         self._is_adaptive = is_adaptive
-        self._learns_from_refusals = learns_from_refusals
+        self._learn_at_share = learn_at_share
         self._store = None if store is None else SharedBuckets(f"{store}.limits", name, self._per_minute)
         self._executor: ThreadPoolExecutor | None = None
         self._begin()
@@ -153,6 +156,9 @@ class Limiter:
         self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle, float] | None = None
         self._in_flight = 0
         self._pace = Pace(now)
+        self._outcomes: deque[bool] = deque(maxlen=_OUTCOMES)
+        """Whether each of the last requests was refused; filled until a rate is learned."""
+        self._learns = self._learn_at_share == 0
         self._next_at = now
         """The time before which the first request in the queue is not sent."""
         self._local = self._store is None
@@ -261,12 +267,13 @@ class Limiter:
             self._reserved -= permit.tokens
             if isinstance(error, RateLimitError):
                 self._refused += 1
-                if self._learns_from_refusals:
+                if self._is_limited(True):
                     self._pace.refuse(permit.sent_at, now, error.retry_after_seconds)
                 else:
                     self._pace.hold(now, error.retry_after_seconds or 0.0)
                 self._share_hold()
             elif is_answered:
+                self._is_limited(False)
                 self._pace.succeed()
                 if self._concurrency is not None:
                     self._concurrency.answer(
@@ -279,6 +286,13 @@ class Limiter:
             is_alone = not self._waiters
         if not is_alone:
             self._pump()
+
+    def _is_limited(self, is_refused: bool) -> bool:
+        """Take the outcome of a request, and return whether so many were refused that a limit is the reason."""
+        if not self._learns:
+            self._outcomes.append(is_refused)
+            self._learns = sum(self._outcomes) >= self._learn_at_share * _OUTCOMES
+        return self._learns
 
     def hear(self, limits: RateLimits) -> None:
         """Learn from the limits that a server reported with an answer."""
