@@ -2,26 +2,25 @@
 
 import asyncio
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from tests.teacher.threaded import ThreadedServer
 
 from treadle.core.types import Json
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.generate import Options, Result, generate
 from treadle.teacher.server.app import OracleApp, Reply, ServerSettings
-from treadle.teacher.server.connection import Connection
 
 Answers = Callable[[dict[str, Any]], Any]
 """Returns a reply for the body of a request: a text, tool calls as (name, arguments), a `Reply`, or `None` for what
 the teacher says."""
 
 
-class Server:
+class Server(ThreadedServer):
     """The server. `roles` maps `subtopics`, `scenario`, `user_turn`, `judgement` and `agent` to answers."""
 
     def __init__(self, **roles: Answers) -> None:
@@ -47,32 +46,7 @@ class Server:
                 outer.tokens += outer.usage["total_tokens"] if outer.usage else 0
                 return completion(found, outer.usage)
 
-        self.connections = 0
-
-        def connect() -> Connection:
-            self.connections += 1
-            return Connection(self._app, set())
-
-        self._connect = connect
-        self._app = App(ServerSettings())
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.url = ""
-
-    def __enter__(self) -> "Server":
-        self._thread.start()
-        listening = asyncio.run_coroutine_threadsafe(
-            self._loop.create_server(self._connect, "127.0.0.1", 0, backlog=1024),
-            self._loop,
-        )
-        self.url = f"http://127.0.0.1:{listening.result().sockets[0].getsockname()[1]}/v1"
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        super().__init__(App(ServerSettings()))
 
 
 def role_of(asked: Mapping[str, Any]) -> str:

@@ -175,8 +175,9 @@ async def test_a_wrong_key_ends_the_generation_at_once(tmp_path: Path) -> None:
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     model = {"model": "openai:gpt", "base_url": f"http://127.0.0.1:{port}/v1", "api_key_env": ""}
-    made = config(None).model_copy(update={"models": config(None).models.model_copy(update={"agent": None})})
-    made = Config.model_validate({**made.model_dump(), "models": {"default": "mock:teacher", "agent": model}})
+    made = Config.model_validate(
+        {**config(None).model_dump(), "models": {"default": "mock:teacher", "agent": model}}
+    )
     with pytest.raises(ProviderError, match="Incorrect API key"):
         await make(made, tmp_path)
     server.close()
