@@ -1,10 +1,11 @@
 """The completions of the built-in models: their usage, their ids, and their pieces when they are streamed."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.types import Completion, FinishReason, Message, Usage
+from treadle.core.types import Completion, FinishReason, Json, Message, Request, ToolSpec, Usage
 from treadle.models.protocol import Watch
 
 _CHUNK_CHARS = 24
@@ -41,6 +42,35 @@ def deliver(completion: Completion, watch: Watch) -> Completion:
         for delta in stream(completion.message):
             watch.on_delta(delta)
     return completion
+
+
+class BuiltInModel(ABC):
+    """A model that computes its answers from the transcript, here or behind the mock server."""
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """Return the next message; see `complete`."""
+        completion = self.complete(
+            list(request.messages),
+            request.tools,
+            schema=request.output_schema,
+            required=request.required_tool,
+        )
+        return deliver(completion, watch)
+
+    @abstractmethod
+    def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        max_calls: int | None = None,
+        schema: dict[str, Json] | None = None,
+        required: str | None = None,
+    ) -> Completion:
+        """Return the message that follows `messages`, with at most `max_calls` calls of `tools`.
+
+        A final answer fits `schema`. If `required` names a tool, that tool is called.
+        """
 
 
 def _chunks(text: str) -> Iterator[str]:

@@ -22,14 +22,13 @@ from treadle.core.types import (
     Completion,
     Json,
     Message,
-    Request,
     Role,
     ToolCall,
     ToolSpec,
 )
 from treadle.models.config.build import ModelConfig
-from treadle.models.protocol import Model, Watch
-from treadle.teacher.completion import deliver, digest, make_completion
+from treadle.models.protocol import Model
+from treadle.teacher.completion import BuiltInModel, digest, make_completion
 from treadle.teacher.instance import make_instance
 
 _MAX_RESULT_CHARS = 2_000
@@ -46,23 +45,13 @@ class _Script(Struct, frozen=True):
     """The final answer; `None` if the message does not say one."""
 
 
-class EchoModel:
+class EchoModel(BuiltInModel):
     """A model that makes the tool calls of a script, and repeats a message without a script."""
 
     def __init__(self, name: str = "mock:echo") -> None:
         self.name = name
         self.part = PartSpec(name=name)
         """The description for the agent spec."""
-
-    async def infer(self, request: Request, watch: Watch) -> Completion:
-        """Return the next step of the script in the last user message."""
-        completion = self.complete(
-            list(request.messages),
-            request.tools,
-            schema=request.output_schema,
-            required=request.required_tool,
-        )
-        return deliver(completion, watch)
 
     def complete(
         self,
@@ -73,10 +62,7 @@ class EchoModel:
         schema: dict[str, Json] | None = None,
         required: str | None = None,
     ) -> Completion:
-        """Return the message that follows `messages`, with at most `max_calls` calls of `tools`.
-
-        A final answer fits `schema`. If `required` names a tool, that tool is called.
-        """
+        """See `BuiltInModel.complete`."""
         start = _find_script(messages)
         text = messages[start].content if start >= 0 else ""
         since = messages[start + 1 :]

@@ -11,9 +11,8 @@ import msgspec
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
-from treadle.core.types import Completion, Json, Message, Request, Role, ToolCall, ToolSpec
-from treadle.models.protocol import Watch
-from treadle.teacher.completion import deliver, digest, make_completion
+from treadle.core.types import Completion, Json, Message, Role, ToolCall, ToolSpec
+from treadle.teacher.completion import BuiltInModel, digest, make_completion
 from treadle.teacher.facts import Facts, find_facts, text_of
 from treadle.teacher.oracle import check_rate
 from treadle.teacher.play import Manner
@@ -35,7 +34,7 @@ _WRITERS: Mapping[str, Callable[[Facts, Sequence[Message], float], Json]] = {
 """The writers by the fact `write`. The last argument is the probability of a mistake."""
 
 
-class TeacherModel:
+class TeacherModel(BuiltInModel):
     """A model for the whole generation of a dataset."""
 
     def __init__(self, *, mistake_rate: float = 0.0) -> None:
@@ -46,16 +45,6 @@ class TeacherModel:
         self.part = PartSpec(name=self.name)
         """The description for the agent spec."""
 
-    async def infer(self, request: Request, watch: Watch) -> Completion:
-        """Return the answer to a request with facts, or the agent's next message."""
-        completion = self.complete(
-            list(request.messages),
-            request.tools,
-            schema=request.output_schema,
-            required=request.required_tool,
-        )
-        return deliver(completion, watch)
-
     def complete(
         self,
         messages: Sequence[Message],
@@ -65,10 +54,7 @@ class TeacherModel:
         schema: dict[str, Json] | None = None,
         required: str | None = None,
     ) -> Completion:
-        """Return the message that follows `messages`, with at most `max_calls` calls of `tools`.
-
-        A final answer fits `schema`. If `required` names a tool, that tool is called.
-        """
+        """See `BuiltInModel.complete`."""
         facts = find_facts(messages)
         write = None if facts is None else _WRITERS.get(text_of(facts, "write"))
         if facts is not None and write is not None:
