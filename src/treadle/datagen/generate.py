@@ -149,7 +149,7 @@ class _Generation:
             )
         )
         counts = ledger.counts()
-        add_spent(self._meter, ledger, journal)
+        add_spent(self._meter, counts, ledger, journal)
         self._meter.seconds_before = float(ledger.get("worked_seconds") or 0.0)
         self._models: Mapping[str, Model] = {
             role: self._meter.measure(model, is_free=is_free(model))

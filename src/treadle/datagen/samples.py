@@ -76,7 +76,7 @@ class SampleWork:
         """Return `made` with what the judge has used."""
         if not any(item.name == "judge" for item in self._pipeline.filters):
             return made
-        bill = bill_of(self._studio.journal, [f"{made.run_id}-judge"])
+        bill = bill_of(self._studio.journal, f"{made.run_id}-judge")
         bill.add(made.usage, made.cost_usd)
         return replace(made, usage=bill.usage, cost_usd=bill.cost_usd)
 

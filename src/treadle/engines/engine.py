@@ -156,16 +156,13 @@ class Engine(Generic[R]):
             outcome = self.ledger.count(
                 item.number,
                 attempt,
-                lambda connection: self._settle(item, attempt, result, connection),
+                lambda connection: self._work.settle(item, attempt, result, connection),
                 self._meter.worked_seconds,
             )
         finally:
             self.in_flight -= 1
             self._changed.set()
         self._take(item, attempt, outcome)
-
-    def _settle(self, item: Item, attempt: int, result: R, connection: sqlite3.Connection) -> Outcome:
-        return self._work.settle(item, attempt, result, connection)
 
     def _take(self, item: Item, attempt: int, outcome: Outcome) -> None:
         counts = self.counts

@@ -267,13 +267,13 @@ class Limiter:
             self._reserved -= permit.tokens
             if isinstance(error, RateLimitError):
                 self._refused += 1
-                if self._is_limited(True):
+                if self._note_outcome(is_refused=True):
                     self._pace.refuse(permit.sent_at, now, error.retry_after_seconds)
                 else:
                     self._pace.hold(now, error.retry_after_seconds or 0.0)
                 self._share_hold()
             elif is_answered:
-                self._is_limited(False)
+                self._note_outcome(is_refused=False)
                 self._pace.succeed()
                 if self._concurrency is not None:
                     self._concurrency.answer(
@@ -287,8 +287,8 @@ class Limiter:
         if not is_alone:
             self._pump()
 
-    def _is_limited(self, is_refused: bool) -> bool:
-        """Take the outcome of a request, and return whether so many were refused that a limit is the reason."""
+    def _note_outcome(self, *, is_refused: bool) -> bool:
+        """Note whether a request was refused, and return whether so many were that a limit is the reason."""
         if not self._learns:
             self._outcomes.append(is_refused)
             self._learns = sum(self._outcomes) >= self._learn_at_share * _OUTCOMES
