@@ -171,6 +171,7 @@ def test_samples_that_came_to_no_end_are_kept_with_the_reason(tmp_path: Path, ro
         assert verdict["filter"] == "unfinished"
         assert verdict["reason"]
         assert line["lineage"]["sample"]["topic"][0] == "Office work"
+        assert line["lineage"]["sample"]["is_from_teacher"]
     stats = collect(result.folder.path)
     assert stats.rejections["unfinished"] == stats.rejected == len(rejected)
     assert "unfinished" in result.folder.card.read_text()

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from treadle.core.errors import ProviderError
 from treadle.core.types import Fault, Message, Role
 from treadle.datagen.conversations.make import Made, make_sample
+from treadle.datagen.conversations.project import describe_plan
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Verdict
-from treadle.datagen.scenarios.personas import describe_persona
 from treadle.datagen.scenarios.types import SampleSpec
 from treadle.datagen.spending import bill_of
 from treadle.engines.ledger import Item, Outcome, Status
 from treadle.export.row_formats.native import FORMAT as NATIVE
-from treadle.export.rows import Lineage, Row, SampleInfo
+from treadle.export.rows import Lineage, Row
 
 ROWS, REJECTED = "rows", "rejected"
 """The names of the ledger's files."""
@@ -119,27 +119,16 @@ class SampleWork:
 
     def _describe_unfinished(self, result: Judged) -> Row:
         """Return the plan and the first message of a sample whose conversation was not finished, as a row."""
-        spec, made = result.spec, result.made
-        config = self._studio.config
+        made, agent = result.made, self._studio.models["agent"].name
         said = () if made.scenario is None else (Message(Role.USER, made.scenario.message),)
-        sample = SampleInfo(
-            sample_id=spec.sample_id,
-            dataset=config.name,
-            topic=spec.topic,
-            topic_id=spec.topic_id,
-            seed=spec.seed,
-            kind=spec.kind,
-            difficulty=spec.difficulty,
-            persona=describe_persona(spec.persona),
-            goal="" if made.scenario is None else made.scenario.goal,
-            conversation=config.generation.conversation.type,
+        sample = replace(
+            describe_plan(self._studio, result.spec, made.scenario, agent),
             turns=len(said),
-            models={role: self._studio.models[role].name for role in ("agent", "scenarios")},
             input_tokens=made.usage.input_tokens,
             output_tokens=made.usage.output_tokens,
             cost_usd=made.cost_usd,
         )
-        lineage = Lineage(made.run_id, self._studio.models["agent"].name, "error", "", sample=sample)
+        lineage = Lineage(made.run_id, agent, "error", "", sample=sample)
         return Row(said, (), lineage)
 
 

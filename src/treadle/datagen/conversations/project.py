@@ -14,6 +14,7 @@ from treadle.datagen.conversations.dialogue import Dialogue
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.personas import describe_persona
+from treadle.datagen.scenarios.types import SampleSpec, Scenario
 from treadle.export.rows import Lineage, Row, SampleInfo, row_of
 from treadle.journal.protocol import RunFilter
 
@@ -73,25 +74,15 @@ def _describe(
     studio: Studio, dialogue: Dialogue, lineage: Lineage, messages: Sequence[Message], bill: Bill
 ) -> SampleInfo:
     """Return the origin of a row."""
-    spec, config = dialogue.spec, studio.config
-    conversation = config.generation.conversation
-    models = {"agent": lineage.model or "", "scenarios": studio.models["scenarios"].name}
+    planned = describe_plan(studio, dialogue.spec, dialogue.scenario, lineage.model or "")
+    models = planned.models
+    if dialogue.spec.turns > 1:
+        models = models | {"user": studio.models["user"].name}
     bill = _add_earlier(studio, dialogue, bill)
-    if spec.turns > 1:
-        models["user"] = studio.models["user"].name
-    return SampleInfo(
-        sample_id=spec.sample_id,
-        dataset=config.name,
-        topic=spec.topic,
-        topic_id=spec.topic_id,
-        seed=spec.seed,
-        kind=spec.kind,
+    return replace(
+        planned,
         kinds=tuple([kind.value for kind in kinds_of(messages)]) if studio.has_tools else (),
-        difficulty=spec.difficulty,
-        persona=describe_persona(spec.persona),
-        goal=dialogue.scenario.goal,
-        conversation=conversation.type,
-        reasoning=conversation.reasoning,
+        reasoning=studio.config.generation.conversation.reasoning,
         turns=sum(
             message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
             for index, message in enumerate(messages)
@@ -102,8 +93,25 @@ def _describe(
         cost_usd=bill.cost_usd,
         prices={role: text for role, text in studio.prices().items() if role in models},
         tool_hashes=studio.tool_hashes,
-        is_from_teacher=not set(models["agent"].split(":")).isdisjoint(TEACHERS),
         environment=dialogue.environment.task or dialogue.environment.source,
+    )
+
+
+def describe_plan(studio: Studio, spec: SampleSpec, scenario: Scenario | None, agent: str) -> SampleInfo:
+    """Return what is known about a sample before its conversation. `agent` is the name of the agent's model."""
+    return SampleInfo(
+        sample_id=spec.sample_id,
+        dataset=studio.config.name,
+        topic=spec.topic,
+        topic_id=spec.topic_id,
+        seed=spec.seed,
+        kind=spec.kind,
+        difficulty=spec.difficulty,
+        persona=describe_persona(spec.persona),
+        goal="" if scenario is None else scenario.goal,
+        conversation=studio.config.generation.conversation.type,
+        models={"agent": agent, "scenarios": studio.models["scenarios"].name},
+        is_from_teacher=not set(agent.split(":")).isdisjoint(TEACHERS),
     )
 
 

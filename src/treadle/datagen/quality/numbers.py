@@ -156,7 +156,7 @@ class Derived:
         return _aggregate(groups) | set(_solve_equations(self._work)) | set(_spans(times))
 
     def _derive_of_words(self) -> set[float]:
-        """Return what follows from the numbers with one label in the lines that have a certain word."""
+        """Return the totals of numbers with the same label, over the lines that contain the same word."""
         groups: Groups = defaultdict(list)
         for folder, lines in self._lines:
             for line in lines:

@@ -22,7 +22,10 @@ _PARTS = ("path", "second", "third")
 
 
 def _reading_all(answer: Callable[[Mapping[str, str], Mapping[str, str]], str]) -> Callable[..., Work]:
-    """Return work that reads all files of the values at once; `answer` gets the values, and the texts by path."""
+    """Return a function that reads all files of an errand in one step, and answers with what `answer` returns.
+
+    `answer` is called with the values of the errand, and with the texts of its files by path.
+    """
 
     def work(values: Mapping[str, str], kit: Kit) -> Work:
         paths = [values[name] for name in _PARTS if name in values]
