@@ -48,19 +48,22 @@ _ABOUT = (
 )
 _IDENTITY = re.compile(r"(?<!\w)(?:" + "|".join(_ABOUT) + ")")
 
-_COMMON = frozenset(
-    "about above after again against also always and answer anything are avoid because been before being best better "
-    "both but can could details discuss does doing don't down during each even ever every everything few for from "
-    "general give given good have having help here how into information its just keep kind know less like make many "
-    "may more most much must need never not nothing now offer only other our out over own people please provide question "
-    "really refuse right say should show some something still such sure take talk tell than that the their them then "
-    "there these they thing things this those through too topic under until use user users using very want was way "
-    "were what when where which while who why will with without work would you your is it in on to of a an or as at by "
-    "aldri alle alltid andre at av bare bli blir bruk bruker brukere brukeren da de den denne der deres det dette du "
-    "eller en er et for fra før gi gir gjøre gjør god ha han har hun hva hvem hvis hvor hvordan hvorfor i ikke ingen "
-    "jeg kan kom kun la lag man med meg men mer mange mot må mye når noe noen og om opp oppgi oss over på råd s si skal som "
-    "snakk svar så ta til under unngå ut uten var ved vi vil være å".split()
+_COMMON_TEXT = (
+    "about above after again against also always and answer anything are avoid because been before being "
+    "best better both but can could details discuss does doing don't down during each even ever every "
+    "everything few for from general give given good have having help here how into information its just "
+    "keep kind know less like make many may more most much must need never not nothing now offer only "
+    "other our out over own people please provide question really refuse right say should show some "
+    "something still such sure take talk tell than that the their them then there these they thing things "
+    "this those through too topic under until use user users using very want was way were what when where "
+    "which while who why will with without work would you your is it in on to of a an or as at by aldri "
+    "alle alltid andre at av bare bli blir bruk bruker brukere brukeren da de den denne der deres det "
+    "dette du eller en er et for fra før gi gir gjøre gjør god ha han har hun hva hvem hvis hvor hvordan "
+    "hvorfor i ikke ingen jeg kan kom kun la lag man med meg men mer mange mot må mye når noe noen og om "
+    "opp oppgi oss over på råd s si skal som snakk svar så ta til under unngå ut uten var ved vi vil være "
+    "å"
 )
+_COMMON = frozenset(_COMMON_TEXT.split())
 _LETTERS = re.compile(r"[^\W\d_]{2,40}+")
 _MIN_SHARE = 0.5
 """The share of a topic's own words that a message must have. Three of them always suffice."""
@@ -70,8 +73,8 @@ _ENDINGS = re.compile(
 
 
 def is_identity_sensitive(message: str, *, topics: Iterable[str] = ()) -> bool:
-    """Return whether a message asks who the assistant is, tries to make it leave its role or rules, or touches one of
-    the persona's `topics`, which are its constraints, views and domains as texts.
+    """Return whether a message asks who the assistant is, tries to make it leave its role or rules, or touches one
+    of the persona's `topics`, which are its constraints, views and domains as texts.
 
     A topic is touched if the message has at least half of its own words or three of them. Words that most messages
     have, such as "never" and "provide", do not count. Words are compared without their endings, in any script.

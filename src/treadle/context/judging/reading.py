@@ -1,7 +1,7 @@
 """The reading of a message: its own words, without quoted text, code and addresses, and its language.
 
-Every judgement starts from a `Reading`. Of a long message only the beginning and the end are read, because the middle
-is usually pasted text; so the time for a message does not grow with its length.
+Every judgement starts from a `Reading`. Of a long message only the beginning and the end are read, because the
+middle is usually pasted text; so the time for a message does not grow with its length.
 """
 
 import re
@@ -33,17 +33,20 @@ _WORD = re.compile(r"[^\W_]++(?:['’-][^\W_]++)*+")
 FILE, ADDRESS, QUOTE, CODE = "\ue000", "\ue001", "\ue002", "\ue003"
 """The characters that stand in `Reading.prose` for what is not the user's own prose."""
 
-_ENGLISH = frozenset(
-    "the and you is of to it that this my me can please what how i a an in for with on are do not your be have we "
-    "was would should about from thanks thank when where who why which some make write find give tell all it's "
-    "don't could will them there at or if us our then up out his her".split()
+_ENGLISH_TEXT = (
+    "the and you is of to it that this my me can please what how i a an in for with on are do not your be "
+    "have we was would should about from thanks thank when where who why which some make write find give "
+    "tell all it's don't could will them there at or if us our then up out his her"
 )
-_NORWEGIAN = frozenset(
-    "og jeg du er det den ikke på en et til av meg kan vil å som med har hva hvordan hvor hvorfor hvem når skal må "
-    "vennligst takk om min mitt mine din ditt dine vi oss dem alle alt fra ved så eg ikkje kva korleis ein eit kvifor "
-    "være bli ble var hadde skriv lag finn gi fortell slett hjelp dette disse ut opp noe noen hele bare denne i hvis "
-    "deg han hun eller men inn over under etter før også litt gjerne kunne ville skulle".split()
+_ENGLISH = frozenset(_ENGLISH_TEXT.split())
+_NORWEGIAN_TEXT = (
+    "og jeg du er det den ikke på en et til av meg kan vil å som med har hva hvordan hvor hvorfor hvem "
+    "når skal må vennligst takk om min mitt mine din ditt dine vi oss dem alle alt fra ved så eg ikkje "
+    "kva korleis ein eit kvifor være bli ble var hadde skriv lag finn gi fortell slett hjelp dette disse "
+    "ut opp noe noen hele bare denne i hvis deg han hun eller men inn over under etter før også litt "
+    "gjerne kunne ville skulle"
 )
+_NORWEGIAN = frozenset(_NORWEGIAN_TEXT.split())
 
 
 class Reading(Struct, frozen=True):
