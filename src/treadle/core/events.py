@@ -16,19 +16,26 @@ from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.summary import summarize
 from treadle.core.types import (
     Artifact,
+    Caller,
+    Child,
     Completion,
+    Delivery,
     Effect,
     Fault,
     FileDelta,
     Json,
     Message,
+    Option,
     OutputSpec,
     Parent,
+    Recalled,
+    Route,
     StopReason,
     TaskRef,
     ToolResult,
     ToolSpec,
     Usage,
+    Window,
 )
 
 VERSION = "2.1"
@@ -77,6 +84,10 @@ class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
     """The form that final answers must have; `None`: any text."""
     metadata: dict[str, Json] | None = None
     """Data that the caller wants to keep with the run."""
+    window: Window | None = None
+    """The context window of the model; `None` if it is not known."""
+    caller: Caller | None = None
+    """The tool call that started this run as a sub-agent; `None`: no call did."""
     policy: Policy | None = None
     """Only in version 1: the policy, which is now in `agent`."""
     model: str | None = None
@@ -102,6 +113,10 @@ class TurnStarted(BodyWithContents, frozen=True, gc=False, tag="turn_started"):
     """The number of the turn, from 1."""
     message: Message
     """The user's message."""
+    recalled: Recalled | None = None
+    """What the model is told before the text of the message; `None`: nothing was recalled."""
+    queued_seq: int | None = None
+    """The number of the `message_injected` event that holds the same message; `None` if it was not queued."""
 
 
 class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
@@ -118,6 +133,9 @@ class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):
     reserved_cost_usd: float | None = None
     """The cost that counts for the budget of the turn if the outcome is lost; `None` if the policy has no
     `max_cost_usd`, or the cost cannot be estimated."""
+    route: Route | None = None
+    """The choice of the model, if it was made for this inference. It applies to the rest of the turn. `None`: the
+    turn's earlier choice applies, or the agent has only one model."""
 
 
 class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference_completed"):
@@ -153,7 +171,12 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     model: str | None = None
     """The name of the model that failed; `None` if only one model was asked."""
     may_be_billed: bool = False
-    """True if the server may charge for the attempt, which then counts for the budgets as reserved."""
+    """True if the server may charge for the attempt, which then counts for the budgets as reserved, or as `usage`
+    and `cost_usd` say."""
+    usage: Usage | None = None
+    """The tokens of an answer that was complete and thrown away; `None`: there was no such answer."""
+    cost_usd: float | None = None
+    """What that answer cost; `None` if it is not known, or there was none."""
 
 
 class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):
@@ -186,6 +209,8 @@ class ToolCompleted(BodyWithContents, frozen=True, gc=False, tag="tool_completed
     """How long the tool ran; 0 if the call was not run."""
     parent_call_id: str | None = None
     """The id of the running call that made this one and got the result; `None` for a call of the model."""
+    child: Child | None = None
+    """The run that the call drove; `None` if it drove none."""
 
     @property
     def call_id(self) -> str:
@@ -199,14 +224,33 @@ class ToolCompleted(BodyWithContents, frozen=True, gc=False, tag="tool_completed
 
 
 class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_compacted"):
-    """The replacement of the oldest messages by a shorter form."""
+    """A change of what the model sees of the transcript, so that it fits into the model's context again."""
 
     messages: int
-    """How many messages, from the first, are replaced."""
+    """How many messages, from the first, are replaced. They are counted in the transcript as the model saw it."""
     replacement: tuple[Message, ...]
     """The messages that take their place."""
     usage: Usage | None = None
-    """The tokens that the compaction took; `None` if unknown."""
+    """The tokens that the summary took; `None` if they are not known, or no model was asked."""
+    shortened: dict[str, str] = {}
+    """The results after the replaced messages of which the model sees only a line from now on: the line by call
+    id."""
+    dropped: int = 0
+    """How many of the replaced messages are in no summary."""
+    reason: str = "budget"
+    """Why the context was compacted: `budget`, `overflow` (the server refused the prompt) or `asked`."""
+    tokens_before: int = 0
+    """The estimated tokens of the prompt before."""
+    tokens_after: int = 0
+    """The estimated tokens of the prompt after it."""
+    model: str | None = None
+    """The name of the model that wrote the summary; `None` if no model was asked."""
+    cost_usd: float | None = 0.0
+    """The cost of the summary; `None` if it is not known."""
+    error: str | None = None
+    """Why there is no new summary; `None` if there is one, or none was needed."""
+    duration_seconds: float = 0.0
+    """How long the compaction took."""
 
 
 class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_injected"):
@@ -219,6 +263,10 @@ class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_inje
     """What in the model's answer does not fit the schema; `None` if the message is about something else."""
     tells_schema: bool = False
     """True if the message tells the schema of answers to a model that took the run over."""
+    delivery: Delivery | None = None
+    """How a message of the user that came during a turn reaches the model; `None` for Treadle's own messages."""
+    is_nudge: bool = False
+    """True if the message asks the model to act, after an answer that had no content."""
 
 
 class QuestionAsked(Body, frozen=True, gc=False, tag="question_asked"):
@@ -229,7 +277,13 @@ class QuestionAsked(Body, frozen=True, gc=False, tag="question_asked"):
     text: str
     """The question."""
     call_id: str | None = None
-    """The id of the tool call that the question is about; the answer becomes its result. `None`: no call."""
+    """The id of the tool call that the question is about, or that asked it. `None`: no call."""
+    options: tuple[Option, ...] = ()
+    """The answers that the question offers."""
+    allows_text: bool = True
+    """True if the answer may be a text other than the options."""
+    schema: dict[str, Json] | None = None
+    """The JSON Schema of the answer, which is then JSON; `None`: the answer is text."""
 
 
 class QuestionAnswered(Body, frozen=True, gc=False, tag="question_answered"):
@@ -301,6 +355,8 @@ class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
     """The tools that are offered to the model from here on; ignored if `agent` is `None`."""
     output: OutputSpec | None = None
     """How the model is asked for answers that fit a schema from now on; `None`: as before."""
+    window: Window | None = None
+    """The context window of the model from here on; `None` if it is not known."""
 
 
 class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):

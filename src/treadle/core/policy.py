@@ -20,6 +20,22 @@ class InDoubt(StrEnum):
     """Ask the user what happened; the answer becomes the call's result."""
 
 
+class Autonomy(StrEnum):
+    """How many questions an agent may ask the user in one turn, before it must decide by itself."""
+
+    CAUTIOUS = "cautious"
+    """Five questions."""
+    BALANCED = "balanced"
+    """Three questions."""
+    DECISIVE = "decisive"
+    """One question."""
+
+    @property
+    def max_questions(self) -> int:
+        """How many questions the agent may ask in one turn."""
+        return {Autonomy.CAUTIOUS: 5, Autonomy.BALANCED: 3, Autonomy.DECISIVE: 1}[self]
+
+
 class Approval(StrEnum):
     """The rule that says whether a tool call is run."""
 
@@ -94,6 +110,22 @@ class Policy(Struct, frozen=True, kw_only=True):
     """The treatment of calls with the effect `once` whose outcome was lost."""
     last_step_message: str = LAST_STEP_MESSAGE
     """The message that asks the model for its wrap-up; `{limit}` stands for the limit's name."""
+    context_tokens: int | None = None
+    """The context window of the model in tokens. Default: what is known about the model."""
+    compact_at: float | None = 0.8
+    """The share of the room for the prompt at which the context is compacted; `None`: it is never compacted."""
+    compact_to: float = 0.4
+    """The share of the room for the prompt that a compacted context may fill."""
+    keep_turns: int = 2
+    """How many of the newest turns a compaction keeps as they are, if there is room for them."""
+    summary_model: str | None = None
+    """The model that summarises old turns, such as `small` or `openai:gpt-5-mini`. Default: the agent's own
+    model."""
+    autonomy: Autonomy = Autonomy.BALANCED
+    """How many questions the agent may ask in one turn: `cautious` 5, `balanced` 3, `decisive` 1."""
+    text_markers: bool = False
+    """True if an answer that begins with `[ASK_USER]` is a question to the user, and what follows `[FINAL]` is the
+    final answer, for models that cannot call tools."""
 
     def __post_init__(self) -> None:
         try:
@@ -130,6 +162,7 @@ class Policy(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"Policy.parallel_tool_calls is {self.parallel_tool_calls!r}; give at least 1")
         if not is_number(self.max_output_attempts, 1):
             raise ConfigError(f"Policy.max_output_attempts is {self.max_output_attempts!r}; give at least 1")
+        self._check_context()
         try:
             self.last_step_message.format(limit="max_steps")
         except (KeyError, IndexError, ValueError) as error:
@@ -137,6 +170,23 @@ class Policy(Struct, frozen=True, kw_only=True):
                 f"Policy.last_step_message may hold no placeholder but {{limit}} ({error!r}); "
                 "write {{ for a brace"
             ) from None
+
+    def _check_context(self) -> None:
+        if self.context_tokens is not None and not is_number(self.context_tokens, 1):
+            raise ConfigError(f"Policy.context_tokens is {self.context_tokens!r}; give at least 1, or None")
+        shares = (self.compact_to, 1.0 if self.compact_at is None else self.compact_at)
+        if not all([is_number(share, 0) for share in shares]) or not 0 < shares[0] < shares[1] <= 1:
+            raise ConfigError(
+                f"Policy.compact_to is {self.compact_to!r} and compact_at is {self.compact_at!r}; give shares "
+                "above 0 and up to 1, the first below the second"
+            )
+        if not is_number(self.keep_turns, 0):
+            raise ConfigError(f"Policy.keep_turns is {self.keep_turns!r}; give at least 0")
+        try:
+            force_setattr(self, "autonomy", Autonomy(self.autonomy))
+        except ValueError:
+            known = ", ".join(map(repr, map(str, Autonomy)))
+            raise ConfigError(f"Policy.autonomy is {self.autonomy!r}; use one of {known}") from None
 
     def tool_names(self) -> tuple[str, ...]:
         """Return the names of tools in `approve` and `tool_limits`, without patterns and effects."""

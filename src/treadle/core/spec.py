@@ -21,6 +21,33 @@ class PartSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Why the part cannot be built from its name, such as "it is an object of the program"; `None` if it can be."""
 
 
+class MemorySpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The memory of an agent: where it is, and how it is used."""
+
+    persona: str = "default"
+    """The name of the persona that remembers; with `user`, the namespace of the memories."""
+    user: str = "default"
+    """The name of the user whom the memories are about."""
+    embeddings: str | None = None
+    """The model of an `/v1/embeddings` server that finds memories by meaning, as `provider:name`; `None`: memories
+    are found by their words alone."""
+    writes_back: bool = False
+    """True if each completed turn becomes an episode."""
+
+
+class ContextSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Everything that an agent knows besides its instructions and the conversation."""
+
+    persona: dict[str, Json] | None = None
+    """The persona, as its file says it; `None` if there is none."""
+    memory: MemorySpec | None = None
+    """The memory; `None`: the agent remembers nothing between sessions."""
+    skills: tuple[str, ...] = ()
+    """The folders in which skills are searched, in order."""
+    documents: tuple[str, ...] = ()
+    """The paths of documents that the agent knows."""
+
+
 class AgentSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Everything that is needed to build an agent again, except API keys."""
 
@@ -34,6 +61,8 @@ class AgentSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The JSON Schema that every final answer must fit; `None`: answers are free text."""
     task_set: str | None = None
     """The name of the task set that the run's task comes from; `None` if the run has no task."""
+    context: ContextSpec | None = None
+    """The persona, memory, skills and documents; `None` if there are none."""
     files: str | None = None
     """The folder whose files were copied to the sandbox; `None` if there were none or the program gave them."""
     is_foreign: bool = False

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.log import Log
@@ -21,6 +22,7 @@ from treadle.core.parts import parts_among
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
 from treadle.core.types import (
+    Delivery,
     Effect,
     Fault,
     FinishReason,
@@ -28,12 +30,14 @@ from treadle.core.types import (
     OutputMode,
     OutputSpec,
     Role,
+    Route,
     StopReason,
     ToolCall,
     ToolErrorKind,
     ToolResult,
     ToolSpec,
     Usage,
+    Window,
 )
 
 _REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, ToolErrorKind.TRUNCATED)
@@ -105,6 +109,12 @@ class Spent(Struct, gc=False):
     """The cost of the inferences whose cost is known; for one whose answer was lost, what was reserved."""
     is_cost_known: bool = True
     """True if the cost of every inference is known."""
+    questions: int = 0
+    """Questions to the user, except those about calls whose outcome was lost."""
+    overflows: int = 0
+    """How often the context was compacted because the server refused the prompt as too long."""
+    nudges: int = 0
+    """How often the model was asked to act, after an answer that had no content."""
 
 
 class State(Struct, gc=False):
@@ -135,6 +145,17 @@ class State(Struct, gc=False):
     """The number of the newest turn; 0 before the first."""
     is_turn_open: bool = False
     """True if the newest turn has not ended."""
+    window: Window | None = None
+    """The context window of the model, as the newest start or resume recorded it; `None` if it is not known."""
+    compactions: int = 0
+    """How often the context was compacted in the run."""
+    route: Route | None = None
+    """The choice of the model for the open turn; `None` if none was made."""
+    queued: tuple[tuple[int, Message], ...] = ()
+    """The messages of the user that wait for the next turns, each with the number of its event."""
+    steering: tuple[tuple[int, Message], ...] = ()
+    """The messages of the user that the model sees at its next step, each with the number of its event. Those that
+    it has not seen when the turn ends wait for the next turns."""
     step: int = 0
     """How many inferences were completed in the run."""
     calls: dict[str, CallState] = {}
@@ -164,6 +185,8 @@ class State(Struct, gc=False):
     """True if an inference of the wrap-up may have been paid for, although its answer was lost."""
     questions: dict[str, str | None] = {}
     """The answer to each question, by question id; `None` while the question is open."""
+    asked_texts: dict[str, str] = {}
+    """The id of the newest question with each text, by the text that `normalize_question` returns."""
     spent: Spent = field(default_factory=Spent)
     """The part of its budgets that the current turn has used."""
     call_limits: dict[str, int] = {}
@@ -252,6 +275,7 @@ def clone(state: State) -> State:
     new.spent.calls_by_tool = dict(state.spent.calls_by_tool)
     new.spent.retries_by_tool = dict(state.spent.retries_by_tool)
     new.questions = dict(state.questions)
+    new.asked_texts = dict(state.asked_texts)
     new.files = dict(state.files)
     new.tool_states = dict(state.tool_states)
     new.rewards = dict(state.rewards)
@@ -282,6 +306,7 @@ def _on_run_started(state: State, body: e.RunStarted, before: float) -> None:
     state.output_spec = body.output
     state.messages = Log() if instructions is None else Log((Message(Role.SYSTEM, instructions),))
     state.unsent_chars = len(instructions or "")
+    state.window = body.window
     _offer(state, body.tools)
 
 
@@ -295,7 +320,13 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.status = Status.RUNNING
     state.turn = body.turn
     state.is_turn_open = True
-    _say(state, body.message)
+    message = body.message
+    if body.recalled is not None:
+        message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
+    _say(state, message)
+    if body.queued_seq is not None:
+        state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
+    state.route = None
     state.answer = state.final = state.failure = state.limit = None
     state.is_wrapped_up = state.is_wrap_up_lost = False
     state.spent = Spent()
@@ -311,6 +342,7 @@ def _say(state: State, message: Message) -> None:
 
 def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
     state.asked = body
+    state.route = body.route or state.route
 
 
 def _on_inference_completed(state: State, body: e.InferenceCompleted, before: float) -> None:
@@ -326,19 +358,18 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     state.answer = None if message.tool_calls else message
     state.finish_reason = completion.finish_reason
     state.is_wrapped_up = state.limit is not None
-    spent = state.spent
-    spent.steps += 1
-    spent.tokens += usage.total_tokens
-    spent.cost_usd += cost or 0.0
-    spent.is_cost_known = spent.is_cost_known and cost is not None
-    state.usage += usage
-    state.cost_usd = None if cost is None or state.cost_usd is None else state.cost_usd + cost
+    state.spent.steps += 1
+    _charge(state, usage, cost)
     state.last_usage = usage
     state.unsent_chars = 0
+    if not state.calls:
+        _steer(state)
 
 
 def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -> None:
-    if body.may_be_billed:
+    if body.usage is not None:
+        _charge(state, body.usage, body.cost_usd)
+    elif body.may_be_billed:
         _charge_reserved(state)
     if body.retry_after_seconds is not None:
         model = body.model or (state.asked.model if state.asked is not None else None)
@@ -346,6 +377,29 @@ def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -
     state.failure = None
     if body.retry_in_seconds is None:
         state.failure, state.asked = body, None
+
+
+def _charge(state: State, usage: Usage, cost_usd: float | None) -> None:
+    """Count tokens and cost for the turn and the run."""
+    spent = state.spent
+    spent.tokens += usage.total_tokens
+    spent.cost_usd += cost_usd or 0.0
+    spent.is_cost_known = spent.is_cost_known and cost_usd is not None
+    state.usage += usage
+    state.cost_usd = None if cost_usd is None or state.cost_usd is None else state.cost_usd + cost_usd
+
+
+def _steer(state: State) -> None:
+    """Add the messages that wait for the next step to the transcript. An answer then does not end the turn.
+
+    If there is no next step, because the turn has its answer or is wrapped up, they keep waiting.
+    """
+    if not state.steering or state.final is not None or state.limit is not None:
+        return
+    for _, message in state.steering:
+        _say(state, message)
+    state.steering = ()
+    state.answer = None
 
 
 def _charge_reserved(state: State) -> None:
@@ -377,6 +431,8 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> No
         return
     result = body.result
     _count_call(state, result)
+    if body.child is not None:
+        _charge(state, body.child.usage, body.child.cost_usd)
     state.unsent_chars += len(result.content)
     item = state.calls.get(result.call_id)
     if item is not None:
@@ -392,6 +448,7 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> No
         state.messages = state.messages.extend(results)
         state.has_parts = state.has_parts or any([item.parts for item in results])
         state.calls = {}
+        _steer(state)
 
 
 def _on_inner_completed(state: State, result: ToolResult, parent_call_id: str) -> None:
@@ -425,15 +482,39 @@ def _count_call(state: State, result: ToolResult) -> None:
 
 
 def _on_context_compacted(state: State, body: e.ContextCompacted, before: float) -> None:
-    state.messages = Log([*body.replacement, *list(state.messages)[body.messages :]])
-    state.usage += body.usage or Usage()
+    kept = list(state.messages)[body.messages :]
+    if body.shortened:
+        kept = [_shorten(message, body.shortened) for message in kept]
+    state.messages = Log([*body.replacement, *kept])
+    state.compactions += 1
+    if body.reason == "overflow":
+        state.spent.overflows += 1
+        state.failure = None
+    if body.usage is not None or body.model is not None:
+        _charge(state, body.usage or Usage(), body.cost_usd)
     state.last_usage = Usage()
     state.has_parts = any([message.parts for message in state.messages])
     state.unsent_chars = sum(len(message.content) for message in state.messages)
 
 
+def _shorten(message: Message, lines: dict[str, str]) -> Message:
+    line = lines.get(message.call_id) if message.call_id is not None else None
+    return message if line is None else replace(message, content=line, parts=())
+
+
 def _on_message_injected(state: State, body: e.MessageInjected, before: float) -> None:
+    if body.delivery is Delivery.STEER:
+        state.steering = (*state.steering, (state.seq, body.message))
+        if state.asked is None and not state.calls:
+            _steer(state)
+        return
+    if body.delivery is not None:
+        state.queued = (*state.queued, (state.seq, body.message))
+        return
     _say(state, body.message)
+    if body.is_nudge:
+        state.answer = None
+        state.spent.nudges += 1
     state.limit = body.limit or state.limit
     state.is_schema_untold = state.is_schema_untold and not body.tells_schema
     if body.output_fault is not None:
@@ -444,8 +525,13 @@ def _on_message_injected(state: State, body: e.MessageInjected, before: float) -
 
 def _on_question_asked(state: State, body: e.QuestionAsked, before: float) -> None:
     state.questions[body.question_id] = None
-    if body.call_id in state.calls:
-        state.calls[body.call_id].question_id = body.question_id
+    item = state.calls.get(body.call_id) if body.call_id is not None else None
+    if item is not None:
+        item.question_id = body.question_id
+    # A question about a call whose outcome was lost is Treadle's, and not the agent's.
+    if item is None or item.effect is not Effect.ONCE:
+        state.spent.questions += 1
+        state.asked_texts[normalize_question(body.text)] = body.question_id
 
 
 def _on_question_answered(state: State, body: e.QuestionAnswered, before: float) -> None:
@@ -462,6 +548,7 @@ def _on_snapshot_taken(state: State, body: e.SnapshotTaken, before: float) -> No
 
 def _on_turn_completed(state: State, body: e.TurnCompleted, before: float) -> None:
     state.is_turn_open = False
+    state.queued, state.steering = (*state.steering, *state.queued), ()
     state.stop_reason = body.stop_reason
     state.output, state.error, state.fault = body.output, body.error, body.fault
     state.answer = None
@@ -491,6 +578,7 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
     if body.agent is not None:
         state.agent = body.agent
         state.policy = body.agent.policy
+        state.window = body.window
         known, state.output_spec = state.output_spec, body.output or state.output_spec
         if state.output_spec is not None and state.output_spec != known:
             state.is_schema_untold = state.output_spec.mode is OutputMode.TEXT
@@ -540,6 +628,11 @@ _ADVANCE: dict[type, Callable[[State, Any, float], None]] = {
     e.Rewarded: _on_rewarded,
 }
 """The handler for each type of body. It is given the state, the body, and the time of the previous event."""
+
+
+def normalize_question(text: str) -> str:
+    """Return the text of a question without the differences that do not make it another question."""
+    return " ".join(text.split()).strip(" ?!.,;:").casefold()
 
 
 def to_message(result: ToolResult) -> Message:

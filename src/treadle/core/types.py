@@ -416,6 +416,96 @@ class Parent(Struct, frozen=True, gc=False):
     """The number of the last event that the fork copied."""
 
 
+class Caller(Struct, frozen=True, gc=False):
+    """The tool call of another run that started this run, as its sub-agent."""
+
+    run_id: str
+    """The id of the other run."""
+    call_id: str
+    """The id of the call in that run."""
+
+
+class Child(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A run that a tool call drove, and what it used during that call."""
+
+    run_id: str
+    """The id of the run."""
+    usage: Usage = Usage()
+    """The tokens that the run used during the call; they count for the caller's budgets."""
+    cost_usd: float | None = 0.0
+    """What these cost; `None` if unknown."""
+
+
+class Window(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The context window of a model, as far as it is known."""
+
+    tokens: int
+    """How many tokens the prompt and the answer may have together."""
+    output_tokens: int = 0
+    """The part of them that is kept free for the answer."""
+    source: str = "said"
+    """Where `tokens` comes from: `said` (by the user), `preset` (a table of models) or `probe` (the server)."""
+
+
+class Route(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The choice of a model for a turn, and why it was chosen."""
+
+    tier: str
+    """The tier that was chosen: `frontier`, `mid` or `small`."""
+    model: str
+    """The name of the tier's model."""
+    reasons: tuple[str, ...] = ()
+    """Why it was chosen, in words."""
+    scores: dict[str, float] = {}
+    """The score of each tier that was considered, chosen or not; higher is better."""
+    rejected: dict[str, str] = {}
+    """Why each of the other tiers could not be used at all, by tier."""
+
+
+class RecalledItem(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A memory, or a piece of a document, that was recalled for a turn."""
+
+    store: str
+    """The store of the memory, such as `episodic`, or `documents`."""
+    item_id: str
+    """The id of the memory, or the name of the document and the piece in it."""
+    version: int = 1
+    """The version of the memory."""
+    score: float = 0.0
+    """How well it fits the message; only comparable within one turn."""
+
+
+class Recalled(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What was recalled for a turn. The model gets it before the text of the user's message."""
+
+    text: str
+    """The recalled items, fenced off as data."""
+    items: tuple[RecalledItem, ...] = ()
+    """The items in `text`, in order."""
+    left_out: int = 0
+    """How many items also fit the message, and had no room."""
+
+
+class Delivery(StrEnum):
+    """What happens with a message that the user sends during a turn."""
+
+    QUEUE = "queue"
+    """It begins the next turn."""
+    STEER = "steer"
+    """The model sees it at its next step."""
+    INTERRUPT = "interrupt"
+    """It stops the turn, and begins the next one."""
+
+
+class Option(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One of the answers that a question offers."""
+
+    label: str
+    """The text of the answer."""
+    description: str = ""
+    """What the answer means; empty if the label says it."""
+
+
 class FileDelta(Struct, frozen=True, omit_defaults=True, gc=False):
     """The changes in a sandbox's files since the previous snapshot."""
 

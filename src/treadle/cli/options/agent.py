@@ -121,6 +121,13 @@ POLICY = {
     "last_step_message": Row(
         "The message that asks the model for its last answer when a limit is reached.", (), "TEXT"
     ),
+    "context_tokens": Row("The model's context window, if it is not known or should be smaller.", least=1),
+    "compact_at": Row("The share of the context (0 to 1) at which old messages are compacted.", (), "SHARE"),
+    "compact_to": Row("The share of the context that is left after compacting.", (), "SHARE"),
+    "keep_turns": Row("How many of the newest turns are kept as they are when compacting.", least=0),
+    "summary_model": Row("The model that summarises old turns; by default the agent's.", (), "NAME"),
+    "autonomy": Row("How often the agent may ask you in a turn: cautious 5, balanced 3, decisive 1."),
+    "text_markers": Row("Understand [ASK_USER] and [FINAL] in answers, for models without tools."),
 }
 """The help of the limits, by the field of `Policy`."""
 
