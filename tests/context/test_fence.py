@@ -17,10 +17,6 @@ def test_a_fence_has_its_text_between_marks_of_one_name() -> None:
 def test_the_same_content_has_the_same_fence_and_another_content_another() -> None:
     """A fence with a random number would change the prompt when a run is resumed."""
     assert fence("memory", "a", at=1) == fence("memory", "a", at=1)
-    names = {
-        MARK.search(item)[2]
-        for item in (fence("memory", "a"), fence("memory", "b"), fence("memory", "a", at=1))
-    }  # type: ignore[index]
     fences = (fence("memory", "a"), fence("memory", "b"), fence("memory", "a", at=1))
     assert len({item.split()[-1] for item in fences}) == 3
 

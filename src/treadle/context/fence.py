@@ -59,7 +59,7 @@ def neutralise(text: str, *kinds: str) -> str:
 
 
 def _fold(text: str) -> str:
-    """Return the Latin letters, digits and signs that `text` looks like, without blanks and invisible characters."""
+    """Return the Latin letters and signs that `text` looks like, without blanks and invisible characters."""
     plain = unicodedata.normalize("NFKD", text.translate(_SLASHES)).casefold().translate(_LETTERS)
     return "".join(char for char in plain if unicodedata.category(char)[0] in "LNPS")
 
