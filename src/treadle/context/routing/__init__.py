@@ -1,0 +1,1 @@
+"""Routers, which choose a tier of models for each turn."""
