@@ -3,8 +3,8 @@
 import re
 
 import msgspec
-from msgspec.structs import replace
 
+from treadle.context.fence import fence
 from treadle.context.routing.protocol import Checked, RoutingFacts
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.log import Log
@@ -126,10 +126,10 @@ def _ask_judge(request: Request, text: str) -> Request:
     """Return the request to the judge: the newest message of the user with its parts, and the answer."""
     asked = next((item for item in reversed(list(request.messages)) if item.role is Role.USER), None)
     question = "" if asked is None else asked.content
-    content = f"{_fence('message', question)}\n{_fence('answer', text)}"
+    content = f"{fence('message', question)}\n{fence('answer', text)}"
     parts = () if asked is None else asked.parts
     user = Message(Role.USER, content, parts=parts)
-    return replace(Request(Log([Message(Role.SYSTEM, _JUDGE), user])), contents=request.contents)
+    return Request(Log([Message(Role.SYSTEM, _JUDGE), user]), contents=request.contents)
 
 
 def _quote(text: str) -> str:
@@ -138,4 +138,4 @@ def _quote(text: str) -> str:
     if not text:
         return ""
     shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + " […]"
-    return f" It was:\n{_fence('unused-answer', shown)}"
+    return f" It was:\n{fence('unused_answer', shown)}"
