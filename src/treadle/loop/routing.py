@@ -1,111 +1,177 @@
-"""The choice of a tier for the inferences of one run, whose model consists of tiers."""
+"""The performer of inferences for a model that consists of tiers: it asks a router which of them to use.
+
+The choice is made for a turn, and recorded at its first inference. It changes only if the tier fails, if its answer
+does not pass the router's check, or if the request no longer fits it; then a better tier takes over.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
 from treadle.context.routing import (
     LATENCIES,
+    Checked,
     Checker,
+    RoutingFacts,
     choose,
     facts_of_state,
     make_router,
     replace_tier,
     split,
 )
+from treadle.core import answers
 from treadle.core import events as e
-from treadle.core.errors import (
-    AuthenticationError,
-    ConfigError,
-    ContextOverflowError,
-    RateLimitError,
-    ServerError,
-    TransportError,
-    UnsupportedPartError,
-)
+from treadle.core.decide import Infer
+from treadle.core.errors import ConfigError
 from treadle.core.state import ESCALATED, State
-from treadle.core.types import Completion, Fault, Request, Route, StopReason, Usage, Verdict
-from treadle.models.protocol import Model
+from treadle.core.types import Completion, Fault, Route, Usage, Verdict
+from treadle.loop.inference import Inference, describe_failure
+from treadle.loop.outbox import Outbox
+from treadle.loop.workbench import Clock
 from treadle.models.wrappers.fallback import DEFAULT_ERRORS
 from treadle.models.wrappers.tiered import TieredModel
 
 
-class Routing:
-    """The choice of tiers for one run. What was chosen is read from the state, so that a resumed run goes on with
-    it."""
+class RoutedInference(Inference):
+    """The performer of one run's inferences, each with the model of the tier that the router chose.
 
-    def __init__(self, model: TieredModel) -> None:
-        self._model = model
+    The choice is read from the state, so a resumed run goes on with the tier that was recorded.
+    """
+
+    def __init__(
+        self, model: TieredModel, read_blob: Callable[[str], bytes] | None = None, clock: Clock = time
+    ) -> None:
+        """See `Inference`. Raises: `ConfigError` for an unknown router."""
+        super().__init__(model, read_blob, clock)
+        self._tiered = model
         self._router = make_router(model)
 
-    def choose(self, state: State, *, has_tools: bool) -> tuple[Model, Route | None]:
-        """Return the model for the next inference, and the choice if it is new; `None` if the turn's still holds.
-
-        Raises: `ConfigError` that names each tier and why it cannot be used, if none can.
-        """
-        facts = facts_of_state(state, self._model, has_tools=has_tools)
-        route, known = state.route, self._model.tiers
-        if route is not None and route.tier in known:
-            fitting, rejected = split(facts)
-            if route.tier not in rejected:
-                return known[route.tier].model, None
-            route = replace_tier(
-                facts, route, rejected[route.tier], allows_weaker=self._model.allows_weaker
+    async def perform(self, state: State, action: Infer, outbox: Outbox) -> None:
+        """Choose the tier if the turn has none, ask its model, and check the answer if the router does so."""
+        try:
+            route = self._choose(state, action)
+        except ConfigError as error:
+            name, count = self._tiered.name, len(state.messages)
+            started = e.InferenceStarted(
+                step=action.step, messages=count, has_tools=action.has_tools, model=name
             )
-        else:
-            route = choose(self._router, facts)
-        return known[route.tier].model, route
+            outbox.put(started, describe_failure(error, action.step))
+            return
+        caught = _Caught(outbox, route)
+        token_ids = self._token_ids
+        await super().perform(state, action, caught)
+        outcome = caught.outcome
+        assert outcome is not None
+        LATENCIES.add_event(outcome, state.asked)
+        if isinstance(outcome, e.InferenceCompleted):
+            outcome = await self._check(state, action, outcome)
+            if isinstance(outcome, e.InferenceFailed):
+                # The journal has no tokens of an answer that was thrown away.
+                self._token_ids = token_ids
+                caught.blobs = None
+        elif outcome.error_type in _names_of(DEFAULT_ERRORS):
+            outcome = replace(
+                outcome, next_tier=self._next_tier(state, action, outcome.error, is_failure=True)
+            )
+        outbox.put(outcome, blobs=caught.blobs)
 
-    def next_tier(self, state: State, why: str, *, has_tools: bool) -> str | None:
+    def _choose(self, state: State, action: Infer) -> Route | None:
+        """Choose the model to ask. Return the choice if it is new; `None` if the turn's earlier choice holds."""
+        before, tiers = state.route, self._tiered.tiers
+        if before is not None and before.tier in tiers:
+            facts = self._facts(state, action)
+            _, rejected = split(facts)
+            route = None
+            if before.tier in rejected:
+                why = rejected[before.tier]
+                route = replace_tier(facts, before, why, allows_weaker=self._tiered.allows_weaker)
+        else:
+            route = choose(self._router, self._facts(state, action, is_judged=True))
+        chosen = route or before
+        assert chosen is not None
+        model = tiers[chosen.tier].model
+        if model is not self._model:
+            self._model, self._hide = model, None
+        return route
+
+    def _facts(self, state: State, action: Infer, *, is_judged: bool = False) -> RoutingFacts:
+        return facts_of_state(state, self._tiered, has_tools=action.has_tools, is_judged=is_judged)
+
+    def _next_tier(self, state: State, action: Infer, why: str, *, is_failure: bool) -> str | None:
         """Return the tier that takes the place of the one that was asked; `None` if there is none."""
         if state.route is None:
             return None
-        tried = {**state.tried, state.route.tier: why}
-        facts = replace(facts_of_state(state, self._model, has_tools=has_tools), tried=tried)
+        facts = replace(self._facts(state, action), tried={**state.tried, state.route.tier: why})
+        allows_weaker = is_failure and self._tiered.allows_weaker
         try:
-            return replace_tier(facts, state.route, why, allows_weaker=self._model.allows_weaker).tier
+            return replace_tier(facts, state.route, why, allows_weaker=allows_weaker).tier
         except ConfigError:
             return None
 
-    async def check(
-        self, state: State, request: Request, completion: Completion, *, has_tools: bool
-    ) -> tuple[e.InferenceFailed | None, Verdict | None]:
-        """Check an answer if the router does so.
-
-        Return the event that takes the place of an answer which is not used, and what a second model said.
-        """
+    async def _check(
+        self, state: State, action: Infer, done: e.InferenceCompleted
+    ) -> e.InferenceCompleted | e.InferenceFailed:
+        """Return `done`, or the event that takes its place if the answer does not pass the router's check."""
         if not isinstance(self._router, Checker):
-            return None, None
-        # Only a better tier can do better than the one that answered.
-        assert state.route is not None
-        tried = {**state.tried, state.route.tier: ""}
-        facts = replace(facts_of_state(state, self._model, has_tools=has_tools), tried=tried)
-        try:
-            following = replace_tier(facts, state.route, "", allows_weaker=False).tier
-        except ConfigError:
-            return None, None
-        checked = await self._router.check(request, completion)
+            return done
+        following = self._next_tier(state, action, "", is_failure=False)
+        if following is None:
+            return done
+        request = answers.make_request(state, has_tools=action.has_tools)
+        if state.has_parts:
+            request = replace(request, contents=self._contents)
+        checked = await self._router.check(request, done.completion)
         if checked.fault is None:
-            return None, checked.verdict
-        asked, verdict = completion.usage or Usage(), checked.verdict or Verdict("")
-        is_priced = completion.cost_usd is not None and verdict.cost_usd is not None
-        return (
-            e.InferenceFailed(
-                step=state.step + 1,
-                error=checked.fault,
-                error_type=ESCALATED,
-                fault=Fault.MODEL,
-                stop_reason=StopReason.ERROR,
-                usage=asked + verdict.usage,
-                cost_usd=(completion.cost_usd or 0.0) + (verdict.cost_usd or 0.0) if is_priced else None,
-                next_tier=following,
-            ),
-            checked.verdict,
+            return done if checked.verdict is None else replace(done, verdict=checked.verdict)
+        usage, cost_usd = _sum(done.completion, checked)
+        return e.InferenceFailed(
+            step=action.step,
+            error=checked.fault,
+            error_type=ESCALATED,
+            fault=Fault.MODEL,
+            model=done.answered_by or self._model.name,
+            usage=usage,
+            cost_usd=cost_usd,
+            next_tier=following,
         )
 
-    def measure(self, body: e.DurableBody, asked: e.InferenceStarted | None) -> None:
-        """Count the outcome of an inference for later choices."""
-        LATENCIES.add_event(body, asked)
+
+class _Caught:
+    """An outbox that adds the choice to the start of an inference, and keeps its outcome for itself."""
+
+    def __init__(self, outbox: Outbox, route: Route | None) -> None:
+        self._outbox = outbox
+        self._route = route
+        self.outcome: e.InferenceCompleted | e.InferenceFailed | None = None
+        self.blobs: Mapping[str, bytes] | None = None
+
+    def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
+        """See `Outbox.put`."""
+        (body,) = bodies
+        if isinstance(body, e.InferenceStarted):
+            self._outbox.put(body if self._route is None else replace(body, route=self._route))
+        elif isinstance(body, e.InferenceFailed) and body.retry_in_seconds is not None:
+            self._outbox.put(body)
+        elif isinstance(body, e.InferenceCompleted | e.InferenceFailed):
+            self.outcome, self.blobs = body, blobs
+
+    def kept(self) -> Awaitable[None]:
+        """See `Outbox.kept`."""
+        return self._outbox.kept()
 
 
-def may_be_replaced(error: Exception) -> bool:
-    """Return whether another model may succeed where one failed with `error`."""
-    return isinstance(error, DEFAULT_ERRORS)
+def _sum(completion: Completion, checked: Checked) -> tuple[Usage, float | None]:
+    """Return the tokens and the cost of an answer that is not used, together with those of its check."""
+    verdict = checked.verdict or Verdict("")
+    usage = (completion.usage or Usage()) + verdict.usage
+    if completion.cost_usd is None or verdict.cost_usd is None:
+        return usage, None
+    return usage, completion.cost_usd + verdict.cost_usd
+
+
+def _names_of(kinds: tuple[type[Exception], ...]) -> set[str]:
+    """Return the names of exceptions and of all that are derived from them."""
+    return {kind.__name__ for kind in kinds}.union(
+        *[_names_of(tuple(kind.__subclasses__())) for kind in kinds]
+    )

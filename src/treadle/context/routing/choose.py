@@ -78,7 +78,9 @@ def _find_obstacle(item: Candidate, facts: RoutingFacts, *, is_known_to_see: boo
     if item.context_tokens is not None:
         needed = facts.prompt_tokens + facts.output_tokens
         if needed > item.context_tokens:
-            return f"the context of {item.model} has {item.context_tokens:,} tokens, and {needed:,} are needed"
+            return (
+                f"the context of {item.model} has {item.context_tokens:,} tokens, and {needed:,} are needed"
+            )
     if facts.tools and item.tool_strength == ToolStrength.WEAK:
         return f"{item.model} is weak with tools, and there are {facts.tools}"
     if facts.tools >= MANY_TOOLS and item.tool_strength == ToolStrength.MEDIUM:

@@ -16,9 +16,11 @@ _OUTPUT_TOKENS = 500
 _IMAGE_TOKENS = 1000
 
 
-def facts_of_state(state: State, model: TieredModel, *, has_tools: bool) -> RoutingFacts:
-    """Return the facts for the next inference of a run."""
-    message, before = _last_message(state)
+def facts_of_state(
+    state: State, model: TieredModel, *, has_tools: bool, is_judged: bool = True
+) -> RoutingFacts:
+    """Return the facts for the next inference of a run. Without `is_judged`, they have only what filters need."""
+    message, before = _last_message(state) if is_judged else (None, None)
     parts = [part for item in state.messages for part in item.parts] if state.has_parts else []
     sent = [part for item in state.messages if item.role is Role.USER for part in item.parts] if parts else []
     return facts_of(
@@ -98,7 +100,9 @@ def _candidate(tier: Tier, usage: Usage, parts: list[Artifact], latencies: Laten
         context_tokens=window_of(tier),
         sees_images=tier.sees_images,
         tool_strength=tier.tool_strength,
-        latency_seconds=tier.first_token_seconds if measured.total_seconds is None else measured.total_seconds,
+        latency_seconds=tier.first_token_seconds
+        if measured.total_seconds is None
+        else measured.total_seconds,
         is_measured=measured.total_seconds is not None,
         failure_rate=measured.failure_rate,
         refusal=refusal,

@@ -14,8 +14,8 @@ class ScoredRouter:
 
     A model that is too weak for the message loses twice what is missing, and one that is too good almost nothing:
     that is what cost and latency are for. They count less the more the message needs. Both are compared with the
-    cheapest and the fastest candidate, by their ratio, so that the unit of prices makes no difference. The latency is
-    the one that was measured; a configured one counts until then.
+    cheapest and the fastest candidate, by their ratio, so that the unit of prices makes no difference. The latency
+    is the one that was measured; a configured one counts until then.
     """
 
     def __init__(self, *, thrift: float = 0.6, haste: float = 0.15) -> None:

@@ -7,8 +7,9 @@ import re
 from treadle.core.spec import PartSpec
 from treadle.http.transport import address_of
 from treadle.models.config.build import home_of, providers, split_name
-from treadle.models.config.file import ModelTable, load_config
+from treadle.models.config.file import load_config
 from treadle.models.config.presets import find_preset
+from treadle.models.config.tables import ModelTable
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 

@@ -160,7 +160,9 @@ class _Environment:
 
     def _single(self, stem: str, tier: str) -> list[str]:
         """Return the name of the model of single settings; nothing if none of them is set."""
-        given = {item: self._all[f"{stem}_{item}"].strip() for item in _SERVER if f"{stem}_{item}" in self._all}
+        given = {
+            item: self._all[f"{stem}_{item}"].strip() for item in _SERVER if f"{stem}_{item}" in self._all
+        }
         if not given:
             return []
         provider = given.get("PROVIDER", "")
@@ -168,13 +170,15 @@ class _Environment:
         missing = [f"{stem}_{item}" for item in needed if not given.get(item)]
         if missing:
             set_now = ", ".join(f"{stem}_{item}" for item in given)
-            raise ConfigError(f"the tier {tier!r} is incomplete: {set_now} is set; set also {', '.join(missing)}")
+            raise ConfigError(
+                f"the tier {tier!r} is incomplete: {set_now} is set; set also {', '.join(missing)}"
+            )
         self._check_provider(f"{stem}_PROVIDER", provider)
-        return [self._add(f"{stem.lower()}-1", provider, given["MODEL"], f"{stem}_API_KEY", f"{stem}_BASE_URL")]
+        return [
+            self._add(f"{stem.lower()}-1", provider, given["MODEL"], f"{stem}_API_KEY", f"{stem}_BASE_URL")
+        ]
 
-    def _add(
-        self, name: str, provider: str, model: str, key: str, url: str | None = None
-    ) -> str:
+    def _add(self, name: str, provider: str, model: str, key: str, url: str | None = None) -> str:
         """Add the table of a model, and return its name."""
         table: dict[str, Json] = {"model": f"{provider}:{model}"}
         if self._all.get(key):
