@@ -70,7 +70,7 @@ class CascadeRouter:
         """See `Checker.check`. If the judge cannot be asked, the answer is used, and the verdict says why."""
         fault = find_fault(request, completion)
         if fault is not None or self._judge is None or completion.message.tool_calls:
-            return Checked(None if fault is None else f"{fault}.{_quote(completion.message.content)}")
+            return Checked(None if fault is None else f"{fault}{_quote(completion.message.content)}")
         asked = _ask_judge(request, completion.message.content)
         try:
             said = await self._judge.infer(asked, Watch())
@@ -80,8 +80,8 @@ class CascadeRouter:
         verdict = Verdict(text, self._judge.name, said.usage or Usage(), said.cost_usd)
         if not text.upper().startswith("BAD"):
             return Checked(None, verdict)
-        why = text[3:].strip(" .:,-\n") or "it is not good"
-        return Checked(f"a check found: {why[:300]}.{_quote(completion.message.content)}", verdict)
+        why = " ".join(text[3:].split()).strip(" .:,-") or "it is not good"
+        return Checked(f"a check found: {why[:300]}{_quote(completion.message.content)}", verdict)
 
 
 def find_fault(request: Request, completion: Completion) -> str | None:
@@ -140,4 +140,4 @@ def _quote(text: str) -> str:
     if not text:
         return ""
     shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + " […]"
-    return f" It was:\n{fence('unused_answer', shown)}"
+    return f"\nThe answer was:\n{fence('unused_answer', shown)}"

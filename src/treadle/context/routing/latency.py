@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable
+from weakref import WeakSet
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ class Latencies:
     def __init__(self) -> None:
         self._known: dict[str, Latency] = {}
         self._lock = threading.Lock()
-        self._journals: set[int] = set()
+        self._journals: WeakSet[Journal] = WeakSet()
 
     def get(self, model: str) -> Latency:
         """Return what was measured for a model."""
@@ -93,9 +94,9 @@ class Latencies:
         A journal that cannot be read is passed over: its errors are for those who need its runs.
         """
         with self._lock:
-            if id(journal) in self._journals:
+            if journal in self._journals:
                 return
-            self._journals.add(id(journal))
+            self._journals.add(journal)
         try:
             for info in reversed(journal.runs(limit=max_runs, newest_first=True)):
                 self.add_events(journal.read(info.run_id, max(0, info.events - max_events)))

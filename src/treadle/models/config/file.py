@@ -19,7 +19,16 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
-from treadle.models.config.build import bare_model, bind_key, model, split_name, with_cost, with_retries
+from treadle.models.config.build import (
+    AUTO,
+    bare_model,
+    bind_key,
+    is_tiered,
+    model,
+    split_name,
+    with_cost,
+    with_retries,
+)
 from treadle.models.config.keys import find_key
 from treadle.models.config.part import describe_part
 from treadle.models.config.tables import (
@@ -31,7 +40,7 @@ from treadle.models.config.tables import (
     Table,
     TierTable,
 )
-from treadle.models.config.tiers import AUTO, is_tiered, make_tiered, read_tiers
+from treadle.models.config.tiers import make_tiered, read_tiers
 from treadle.models.protocol import Model
 from treadle.models.wire.price import Price
 
@@ -181,6 +190,11 @@ class Config:
             self._check_table(f"models.{name}", table)
             if name in table.fallback:
                 raise ConfigError(f"{self._where}: models.{name}.fallback names {name!r} itself")
+        for tier, item in self.file.tiers.items():
+            for other in (item.model, *item.fallback):
+                if is_tiered(other) or (":" not in other and other not in self.file.models):
+                    where = f"tiers.{tier} names the model {other!r}"
+                    raise ConfigError(f"{self._where}: {where}, {_hint(other, self.file.models, 'models')}")
         default = self.file.model
         if default is not None and ":" not in default and not is_tiered(default):
             self._check_known(default, self.file.models, "model", "models")
