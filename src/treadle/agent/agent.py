@@ -49,7 +49,7 @@ from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec
 from treadle.journal.protocol import Journal
-from treadle.models.protocol import Model
+from treadle.models.protocol import Model, load_model
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Approver, Tool, ToolLike
 
@@ -420,6 +420,6 @@ class Agent(Generic[T_co]):
 
 
 def _load_model(name: str) -> Model:
-    from treadle.models.config.build import model
+    from treadle.models.config.build import is_tiered, model
 
-    return model(name)
+    return load_model(name) if is_tiered(name) else model(name)

@@ -33,8 +33,8 @@ from treadle.core.state import CallState, State, advance
 from treadle.core.types import Message, StopReason
 
 _OF_A_CALL = (e.ToolStarted, e.ToolCompleted, e.SnapshotTaken, e.ApprovalRequested, e.ApprovalDecided)
-_OF_THE_WORLD = ("at", "worked_seconds", "model", "reserved_cost_usd")
-"""The fields that replay does not compute: times, the name of the model, and what an inference may cost."""
+_OF_THE_WORLD = ("at", "worked_seconds", "model", "reserved_cost_usd", "route")
+"""The fields that replay does not compute: times, the model and its choice, and what an inference may cost."""
 
 
 class Replay(Struct, frozen=True):

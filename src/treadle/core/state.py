@@ -392,7 +392,7 @@ def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -
         state.failure, state.asked = body, None
     if body.next_tier is not None and state.route is not None:
         state.failure = None
-        state.tried = {**state.tried, state.route.tier: body.error}
+        state.tried = {**state.tried, state.route.tier: body.error.partition("\n")[0]}
         state.untold = body.error if body.error_type == ESCALATED else None
 
 

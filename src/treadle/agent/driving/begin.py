@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from treadle.agent.attachments import read_attachments
-from treadle.agent.driving.drive import AgentParts, drive, make_driver, spec_for, system_message
+from treadle.agent.driving.drive import AgentParts, drive, make_driver, spec_for, system_message, warm_up
 from treadle.agent.options import (
     Given,
     Instructions,
@@ -91,6 +91,7 @@ async def begin(
     agent.kit.toolbox(task).check_deps(given.deps)
     if task is not None:
         agent.kit.check_policy(agent.policy, task)
+    await warm_up(agent)
     writer = agent.journal.create(run_id)
     spec = spec_for(agent, task, given.answer.schema, files)
     if said is not None:

@@ -136,6 +136,14 @@ def make_driver(
     return driver
 
 
+async def warm_up(agent: AgentParts) -> None:
+    """Read from the journal how fast models answered, if the agent's model is chosen by a router."""
+    if getattr(agent.model, "tiers", None) is not None:
+        from treadle.context.routing import LATENCIES
+
+        await asyncio.to_thread(LATENCIES.warm, agent.journal)
+
+
 async def restore(journal: Journal, state: State) -> Sandbox:
     """Return a sandbox with the files and tool states of `state`, read from the journal."""
     from treadle.sandbox.memory import MemorySandbox
