@@ -44,6 +44,10 @@ _REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, Tool
 """Errors of a call of the answer tool that count as an answer that does not fit the schema."""
 
 
+ESCALATED = "Escalated"
+"""The `error_type` of an inference whose answer was complete and thrown away, so that a better model is asked."""
+
+
 class Status(StrEnum):
     """The status of a run."""
 
@@ -151,6 +155,12 @@ class State(Struct, gc=False):
     """How often the context was compacted in the run."""
     route: Route | None = None
     """The choice of the model for the open turn; `None` if none was made."""
+    tried: dict[str, str] = {}
+    """The tiers that are not asked again in the open turn, each with the reason: their model failed, or its answer
+    was thrown away."""
+    untold: str | None = None
+    """Why the newest answer was thrown away, until the model that is asked next has been told; `None` if there is
+    nothing to tell."""
     queued: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that wait for the next turns, each with the number of its event."""
     steering: tuple[tuple[int, Message], ...] = ()
@@ -326,7 +336,8 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     _say(state, message)
     if body.queued_seq is not None:
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
-    state.route = None
+    state.route = state.untold = None
+    state.tried = {}
     state.answer = state.final = state.failure = state.limit = None
     state.is_wrapped_up = state.is_wrap_up_lost = False
     state.spent = Spent()
@@ -360,6 +371,8 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     state.is_wrapped_up = state.limit is not None
     state.spent.steps += 1
     _charge(state, usage, cost)
+    if body.verdict is not None:
+        _charge(state, body.verdict.usage, body.verdict.cost_usd)
     state.last_usage = usage
     state.unsent_chars = 0
     if not state.calls:
@@ -377,6 +390,10 @@ def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -
     state.failure = None
     if body.retry_in_seconds is None:
         state.failure, state.asked = body, None
+    if body.next_tier is not None and state.route is not None:
+        state.failure = None
+        state.tried = {**state.tried, state.route.tier: body.error}
+        state.untold = body.error if body.error_type == ESCALATED else None
 
 
 def _charge(state: State, usage: Usage, cost_usd: float | None) -> None:
@@ -512,6 +529,7 @@ def _on_message_injected(state: State, body: e.MessageInjected, before: float) -
         state.queued = (*state.queued, (state.seq, body.message))
         return
     _say(state, body.message)
+    state.untold = None
     if body.is_nudge:
         state.answer = None
         state.spent.nudges += 1

@@ -464,6 +464,19 @@ class Route(Struct, frozen=True, omit_defaults=True, gc=False):
     """Why each of the other tiers could not be used at all, by tier."""
 
 
+class Verdict(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a second model said about an answer, and what it cost to ask."""
+
+    text: str
+    """What it said, or why it could not be asked."""
+    model: str | None = None
+    """The name of the model that was asked."""
+    usage: Usage = Usage()
+    """The tokens that it took; they count for the budgets."""
+    cost_usd: float | None = 0.0
+    """The cost; `None` if it is not known."""
+
+
 class RecalledItem(Struct, frozen=True, omit_defaults=True, gc=False):
     """A memory, or a piece of a document, that was recalled for a turn."""
 

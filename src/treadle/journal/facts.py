@@ -88,6 +88,8 @@ class Facts(Struct, kw_only=True, gc=False):
                     self.cost_usd = None
                 elif self.cost_usd is not None:
                     self.cost_usd += completion.cost_usd
+                if body.verdict is not None:
+                    _charge(self, body.verdict.usage, body.verdict.cost_usd)
             elif (update := _UPDATES.get(type(body))) is not None:
                 is_changed |= update(self, body)
         return is_changed
@@ -174,6 +176,20 @@ def _say(facts: Facts, text: str) -> bool:
     return False
 
 
+def _charge(facts: Facts, usage: Usage, cost_usd: float | None) -> None:
+    """Count tokens and cost that are not those of an answer in the transcript."""
+    facts.input_tokens += usage.input_tokens
+    facts.cached_input_tokens += usage.cached_input_tokens
+    facts.output_tokens += usage.output_tokens
+    facts.cost_usd = None if cost_usd is None or facts.cost_usd is None else facts.cost_usd + cost_usd
+
+
+def _on_inference_failed(facts: Facts, body: e.InferenceFailed) -> bool:
+    if body.usage is not None:
+        _charge(facts, body.usage, body.cost_usd)
+    return False
+
+
 def _on_context_compacted(facts: Facts, body: e.ContextCompacted) -> bool:
     usage = body.usage or Usage()
     facts.input_tokens += usage.input_tokens
@@ -241,6 +257,7 @@ def _on_rewarded(facts: Facts, body: e.Rewarded) -> bool:
 _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.RunStarted: _on_run_started,
     e.TurnStarted: _on_turn_started,
+    e.InferenceFailed: _on_inference_failed,
     e.ContextCompacted: _on_context_compacted,
     e.MessageInjected: _on_message_injected,
     e.QuestionAsked: lambda facts, body: _begin_wait(facts, f"question:{body.question_id}"),
