@@ -83,7 +83,7 @@ def decide(state: State) -> Action | None:
         return _end_turn(state, failure.stop_reason, error=failure.error, fault=failure.fault)
     if state.final is not None:
         return _end_turn(state, state.limit or StopReason.COMPLETED, output=state.final)
-    if state.answer is not None:
+    if state.answer is not None and not _is_steered(state):
         return _on_answer(state, state.answer)
     if state.spent.rejected_answers >= state.policy.max_output_attempts:
         return _reject(state, "the arguments of its last call broke the schema")
@@ -99,6 +99,12 @@ def decide(state: State) -> Action | None:
         told = Message(Role.USER, ask_for_schema(state.output_spec))
         return Append((e.MessageInjected(message=told, tells_schema=True),))
     return Infer(state.step + 1, has_tools=state.limit is None)
+
+
+def _is_steered(state: State) -> bool:
+    """Return whether the model is asked again instead of ending the turn with its answer, because the user has
+    sent a message for this turn meanwhile."""
+    return bool(state.steering) and state.limit is None and _on_limits(state) is None
 
 
 def ask_for_schema(output: OutputSpec) -> str:
