@@ -146,7 +146,8 @@ class History:
                     if self.is_interrupted():
                         self.interrupt()
                         break
-                    self.call(item.call, item.attempt + 1)
+                    if not self.call(item.call, item.attempt + 1):
+                        break
 
     def decide_about(self, call: ToolCall) -> None:
         is_approved = self.draw(st.booleans())
@@ -196,7 +197,8 @@ class History:
             may_be_billed=is_billed,
         )
 
-    def call(self, call: ToolCall, attempt: int) -> None:
+    def call(self, call: ToolCall, attempt: int) -> bool:
+        """Run a call, and return False if the process was killed meanwhile."""
         effect = self.draw(st.sampled_from(Effect))
         self.add(
             e.ToolStarted(
@@ -212,13 +214,14 @@ class History:
             self.call_within(call, f"{call.call_id}/{number + 1}")
         if self.is_interrupted():
             self.add(e.RunResumed(at=0.0))
-            return
+            return False
         self.send()
         is_error = self.draw(st.booleans())
         result = ToolResult(
             call.call_id, call.name, self.draw(texts), is_error, ToolErrorKind.FAILED if is_error else None
         )
         self.add(e.ToolCompleted(at=0.0, step=self.state.step, result=result))
+        return True
 
     def call_within(self, parent: ToolCall, call_id: str) -> None:
         most, open_calls = (

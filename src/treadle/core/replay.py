@@ -94,7 +94,7 @@ class _Replayer:
 
     def run(self) -> None:
         """Take all events. Raises: `ReplayDivergence`; `_EndOfJournal` if the journal ends within an action."""
-        while self.state.seq < self._copied:
+        while self.state.seq < min(self._copied, len(self._bodies)):
             self._take(self._bodies[self.state.seq])
         while (body := self._next) is not None:
             # The initial files of a run are an input too.
