@@ -82,7 +82,9 @@ class History:
         if self.messages and self.draw(st.integers(0, 7)) == 7:
             self.messages -= 1
             message = Message(Role.USER, self.draw(texts))
-            self.add(e.MessageInjected(at=0.0, message=message, delivery=self.draw(st.sampled_from(Delivery))))
+            self.add(
+                e.MessageInjected(at=0.0, message=message, delivery=self.draw(st.sampled_from(Delivery)))
+            )
 
     def add(self, body: e.DurableBody) -> None:
         self.at += self.draw(steps_of_time)

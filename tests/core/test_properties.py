@@ -129,7 +129,9 @@ def test_every_message_sent_during_a_turn_is_seen_once(history: History) -> None
         or (isinstance(body, e.MessageInjected) and body.delivery is None)
     ]
     assert sorted(told) == sorted([*own, *[text for seq, text in sent.items() if seq not in waiting]])
-    begun = [body.queued_seq for body in history.bodies if isinstance(body, e.TurnStarted) and body.queued_seq]
+    begun = [
+        body.queued_seq for body in history.bodies if isinstance(body, e.TurnStarted) and body.queued_seq
+    ]
     assert len(begun) == len(set(begun))
 
 
