@@ -271,7 +271,7 @@ def check_message(options: Mapping[str, Any]) -> None:
     check_callable("on_event", options.get("on_event"))
     delivery = options.get("delivery")
     if delivery is not None and delivery not in Delivery.__members__.values():
-        hint = did_you_mean(str(delivery), Delivery) or ";"
+        hint = did_you_mean(str(delivery), [item.value for item in Delivery]) or ";"
         raise ConfigError(
             f"delivery is {delivery!r}{hint} use one of {', '.join(map(repr, map(str, Delivery)))}"
         )
