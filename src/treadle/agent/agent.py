@@ -12,9 +12,12 @@ from operator import is_not
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
+from msgspec.structs import replace
+
 from treadle.agent.answer import AnswerType, answer_type
 from treadle.agent.batch import BatchWork, check_batch_id, split_options
 from treadle.agent.driving.begin import run_task
+from treadle.agent.driving.deliver import Driven
 from treadle.agent.driving.fork import fork_run
 from treadle.agent.driving.kit import Kit
 from treadle.agent.driving.resume import resume_run
@@ -226,7 +229,11 @@ class Agent(Generic[T_co]):
         come."""
         check_options(options, StreamOptions.__optional_keys__, "stream")
         check_run(task, options)
-        return RunStream(lambda emit: self.run(task, schema=schema, on_event=emit, **options))
+        given, driven = self._given(options, schema), Driven()
+        return RunStream(
+            lambda emit: run_task(self, task, replace(given, emit=emit, on_driver=driven.hold), options),
+            driven.steer,
+        )
 
     @overload
     def run_many(

@@ -20,7 +20,7 @@ from treadle.core.errors import (
     UnsupportedPartError,
 )
 from treadle.core.parts import describe, digests_of_parts
-from treadle.core.state import State, guess_next_tokens
+from treadle.core.state import State, count_messages, guess_next_tokens
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -71,11 +71,11 @@ class Inference:
 
     async def perform(self, state: State, action: Infer, outbox: Outbox) -> None:
         """Ask the model for its next message."""
-        messages, step = state.messages, action.step
+        step = action.step
         outbox.put(
             e.InferenceStarted(
                 step=step,
-                messages=len(messages),
+                messages=count_messages(state, has_tools=action.has_tools),
                 has_tools=action.has_tools,
                 model=self._model.name,
                 reserved_cost_usd=None
@@ -83,6 +83,7 @@ class Inference:
                 else _guess_cost_usd(state, self._model),
             )
         )
+        messages = state.messages
         await outbox.kept()
 
         failures = _Failures(state, step, outbox, is_heard=self.on_delta is not None)

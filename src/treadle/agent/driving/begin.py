@@ -144,6 +144,15 @@ def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e
     return e.TurnStarted(turn=state.turn + 1, message=Message(Role.USER, text, parts=parts))
 
 
+def queued_turn(state: State) -> e.TurnStarted | None:
+    """Return the event that opens the next turn of a session with the first message that waits; `None` if none
+    waits, or if a turn is open."""
+    if state.is_turn_open or not state.queued or state.started is None or not state.started.is_session:
+        return None
+    seq, message = state.queued[0]
+    return replace(turn_started(state, message.content, message.parts), queued_seq=seq)
+
+
 _random = random.Random()
 """A generator of its own, so that a program that seeds the global one still gets different run ids."""
 if hasattr(os, "register_at_fork"):

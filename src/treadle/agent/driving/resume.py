@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from treadle.agent.driving.begin import queued_turn
 from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for, warm_up
 from treadle.agent.driving.trust import require_trust
 from treadle.agent.options import (
@@ -51,7 +52,7 @@ async def resume_run(
     except BaseException:
         await see_through(writer.release)
         raise
-    return await drive(driver, agent.journal, task, given.answer)
+    return await drive(driver, agent.journal, task, given.answer, queued_turn)
 
 
 async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:
