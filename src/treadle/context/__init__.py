@@ -1,1 +1,1 @@
-"""What of a session the model sees, and how a message is understood before it is sent."""
+"""What of a session the model sees: window, compaction, memory, documents, skills, personas, routing."""

@@ -1,6 +1,7 @@
 """A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
 
 import asyncio
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Protocol, TypeVar
 
@@ -60,13 +61,23 @@ class AgentParts(Protocol):
         ...
 
 
-async def drive(driver: Driver, journal: Journal, task: Task | None, answer: AnswerType[T]) -> Run[T]:
+async def drive(
+    driver: Driver,
+    journal: Journal,
+    task: Task | None,
+    answer: AnswerType[T],
+    next_turn: Callable[[State], e.TurnStarted | None] | None = None,
+) -> Run[T]:
     """Drive a run until it ends or pauses, grade it, and release its lease.
 
-    The tools are closed and the lease is released even after an error, and after any number of cancellations.
+    `next_turn` returns the event that begins a session's next turn, or `None` if no message waits for one. The
+    tools are closed and the lease is released even after an error, and after any number of cancellations.
     """
     try:
         state = await driver.drive()
+        while next_turn is not None and (begun := next_turn(state)) is not None:
+            driver.put(begun)
+            await driver.drive()
         if task is not None and state.status is Status.FINISHED and not state.rewards:
             grade_run(driver, task)
         await driver.leave()
@@ -133,7 +144,17 @@ def make_driver(
     driver.kept_events = [] if given.keeps_events else None
     driver.bench.deps = given.deps
     driver.find_answer_fault = given.answer.find_fault
+    if given.on_driver is not None:
+        given.on_driver(driver)
     return driver
+
+
+async def warm_up(agent: AgentParts) -> None:
+    """Read from the journal how fast models answered, if the agent's model is chosen by a router."""
+    if getattr(agent.model, "tiers", None) is not None:
+        from treadle.context.routing import LATENCIES
+
+        await asyncio.to_thread(LATENCIES.warm, agent.journal)
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:
