@@ -11,7 +11,7 @@ from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Json, OutputMode, OutputSpec
+from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.models.protocol import Model, output_mode_of
 from treadle.tools.protocol import ToolLike
 from treadle.tools.toolbox import Toolbox
@@ -26,6 +26,9 @@ class Kit:
         self._model = model
         self.own = make_toolbox(self.given)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
+        self._window: tuple[int, str] | None = None
+        self._has_looked = False
+        """True if the model's window was looked up."""
 
     def check_policy(self, policy: Policy, task: Task | None = None) -> None:
         """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.
@@ -42,6 +45,15 @@ class Kit:
                     f"the policy names the tool {name!r}, which the agent does not have{hint} "
                     f"its tools are {known}"
                 )
+
+    async def window(self, policy: Policy) -> Window | None:
+        """Return the context window of the agent's model; `None` if it is not known. It is looked up once."""
+        from treadle.context.window import look_up_window, make_window
+
+        if policy.context_tokens is None and not self._has_looked:
+            self._window = await look_up_window(self._model)
+            self._has_looked = True
+        return make_window(self._window, self._model, policy)
 
     def names_for(self, task: Task | None) -> tuple[str, ...]:
         """Return the names of the toolsets that a task adds: none if the agent has tools of its own."""
