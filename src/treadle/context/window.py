@@ -1,4 +1,4 @@
-"""The context window of a run's model: what the user says, what is known about the model, or what its server says."""
+"""The context window of a run's model: as the user, a table of models, or the model's server says."""
 
 import asyncio
 
@@ -19,7 +19,11 @@ async def look_up_window(model: Model) -> tuple[int, str] | None:
     A server is asked only if it is of a kind that tells the window, and waits for at most a few seconds.
     """
     # A table of models may have to be loaded first.
-    tokens = await asyncio.to_thread(context_tokens_of, model) if hasattr(model, "inner") else context_tokens_of(model)
+    tokens = (
+        await asyncio.to_thread(context_tokens_of, model)
+        if hasattr(model, "inner")
+        else context_tokens_of(model)
+    )
     inner = find_innermost(model)
     if tokens is not None:
         is_said = inner is model or isinstance(getattr(inner, "context_tokens", None), int)

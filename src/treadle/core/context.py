@@ -4,7 +4,7 @@ The size is what the server counted at the newest inference, plus an estimate of
 is corrected by how far off it was at earlier inferences of the run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -163,7 +163,7 @@ def note_compaction(state: "State", body: e.ContextCompacted, before: Log[Messag
 
 
 def compact(
-    messages: Log[Message] | tuple[Message, ...], body: e.ContextCompacted, recalled: Mapping[int, int]
+    messages: Iterable[Message], body: e.ContextCompacted, recalled: Mapping[int, int]
 ) -> list[Message]:
     """Return the messages that the model sees after a compaction.
 

@@ -47,7 +47,10 @@ def weigh_message(message: Message) -> float:
 def weigh_tools(tools: tuple[ToolSpec, ...]) -> float:
     """Estimate the tokens of the definitions of tools."""
     return sum(
-        [_CALL_TOKENS + weigh(tool.name) + weigh(tool.description) + _weigh_json(tool.parameters) for tool in tools]
+        [
+            _CALL_TOKENS + weigh(tool.name) + weigh(tool.description) + _weigh_json(tool.parameters)
+            for tool in tools
+        ]
     )
 
 

@@ -60,9 +60,20 @@ class Kit:
         return () if task is None or self.own.tools else tuple(task.tools)
 
     def toolbox(
-        self, task: Task | None, output: OutputSpec | None = None, answer: AnswerType[Any] = TEXT
+        self,
+        task: Task | None,
+        output: OutputSpec | None = None,
+        answer: AnswerType[Any] = TEXT,
+        *,
+        can_read: bool = False,
     ) -> Toolbox:
-        """Return the tools for a run of `task`, with the tool for the `answer` if `output` has one."""
+        """Return the tools for a run of `task`, with the tool for the `answer` if `output` has one.
+
+        With `can_read` there is a tool that reads results again, if there are other tools.
+        """
+        if can_read and self.toolbox(task).tools:
+            inner = self.toolbox(task, output, answer)
+            return self._keep((inner,), lambda: _with_reader(inner))
         names = self.names_for(task)
         if output is None or output.tool is None:
             return self._keep(names, lambda: make_toolbox(names)) if names else self.own
@@ -92,6 +103,12 @@ class Kit:
                 del self._boxes[next(iter(self._boxes))]
             found = self._boxes[key] = make()
         return found
+
+
+def _with_reader(toolbox: Toolbox) -> Toolbox:
+    from treadle.tools.results import read_result
+
+    return Toolbox({read_result.spec.name: read_result, **toolbox.tools})
 
 
 _MAX_BOXES = 64

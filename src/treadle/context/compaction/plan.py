@@ -9,7 +9,6 @@ result.
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from treadle.context.compaction.summary import is_summary
 from treadle.core.tokens import weigh
@@ -203,11 +202,3 @@ def write_line(message: Message, *, can_read: bool) -> str:
     if message.parts:
         line += f" and {len(message.parts)} attached file{'s' * (len(message.parts) > 1)}"
     return f'{line}; read_result("{message.call_id}") shows it]' if can_read else f"{line}]"
-
-
-def shorten(messages: Sequence[Message], lines: Mapping[str, str]) -> list[Message]:
-    """Return the messages with the results in `lines` cut."""
-    return [
-        replace(item, content=lines[item.call_id], parts=()) if item.call_id in lines else item
-        for item in messages
-    ]

@@ -103,8 +103,8 @@ def model(
     `format` is for models whose tool calls are text that the server does not parse: one of
     `treadle.formats.FORMATS`, or `auto`. `limiter` limits the requests of all models that share it. Further
     `options` are those of the provider's dialect. The cost is computed from `price`, or from genai-prices if
-    that is installed and the provider's own server is asked. `context_tokens` is the model's context window; without
-    it, genai-prices or the server may know it. `api_key_env` is the environment variable that holds
+    that is installed and the provider's own server is asked. `context_tokens` is the model's context window;
+    without it, genai-prices or the server may know it. `api_key_env` is the environment variable that holds
     the key, if it is not the provider's usual one; with "" no key is read.
 
     The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown

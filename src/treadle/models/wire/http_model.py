@@ -103,8 +103,8 @@ class HttpModel(ABC):
     ) -> None:
         """Make a model. `headers` are sent with every request and override those made here.
 
-        `name` is for the journal. `context_tokens` is the model's context window, as the user says it. `decodes_beside_tools` says whether the server accepts a schema for the answer in
-        a request that has tools.
+        `name` is for the journal. `context_tokens` is the model's context window, as the user says it.
+        `decodes_beside_tools` says whether the server accepts a schema for the answer in a request that has tools.
         """
         self.tells_window = False
         """True if the server is asked for the context window when a run begins."""

@@ -105,7 +105,11 @@ class OllamaModel(HttpModel):
         loaded = running.get("models") if isinstance(running, dict) else None
         names = (self.model, f"{self.model}:latest")
         for item in loaded if isinstance(loaded, list) else ():
-            if isinstance(item, dict) and item.get("name") in names and type(item.get("context_length")) is int:
+            if (
+                isinstance(item, dict)
+                and item.get("name") in names
+                and type(item.get("context_length")) is int
+            ):
                 return int(item["context_length"])
         body = _encode({"model": self.model})
         answer = await self._transport.post(join_url(self._base_url, "/api/show"), self._headers, body)
