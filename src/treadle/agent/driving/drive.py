@@ -31,7 +31,7 @@ from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver
+from treadle.tools.protocol import Approver, Asker
 
 T = TypeVar("T")
 
@@ -46,6 +46,7 @@ class AgentParts(Protocol):
     kit: Kit
     files: Files | None
     approver: Approver | None
+    asker: Asker | None
     deps: object
     clock: Clock
 
@@ -108,7 +109,7 @@ def make_driver(
     output: OutputSpec | None,
     policy: Policy,
 ) -> Driver:
-    """Return a driver for a run with the agent's model, tools and approver.
+    """Return a driver for a run with the agent's model, tools, approver and asker.
 
     Raises: `ConfigError` if the policy limits a cost that is not known.
     """
@@ -127,6 +128,7 @@ def make_driver(
         sandbox,
         given.emit,
         agent.approver,
+        agent.asker,
         read_blob=agent.journal.read_blob,
         clock=agent.clock,
     )
