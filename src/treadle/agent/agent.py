@@ -54,7 +54,7 @@ from treadle.core.spec import AgentSpec
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, load_model
 from treadle.tools.context import NO_DEPS
-from treadle.tools.protocol import Approver, Tool, ToolLike
+from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 
 if TYPE_CHECKING:
     from treadle.agent.session import Session
@@ -104,6 +104,7 @@ class Agent(Generic[T_co]):
         self.files = options.get("files")
         self.deps: object = options.get("deps", NO_DEPS)
         self.approver = options.get("approver")
+        self.asker = options.get("asker")
         self.answer: AnswerType[T_co] = answer_type(schema)
         """The type of the answers."""
         self.clock = options.get("clock", time)
@@ -124,6 +125,7 @@ class Agent(Generic[T_co]):
         api_key: str | None = None,
         journal: Journal | str | Path | None = None,
         approver: Approver | None = None,
+        asker: Asker | None = None,
         trust: bool = False,
     ) -> "Agent[Any]":
         """Build the agent that a spec, such as `Run.spec`, describes.
@@ -150,6 +152,7 @@ class Agent(Generic[T_co]):
             journal=journal,
             files=spec.files,
             approver=approver,
+            asker=asker,
             schema=spec.schema,
         )
         # The policy may name tools that were replaced.

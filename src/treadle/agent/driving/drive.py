@@ -36,7 +36,7 @@ from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver
+from treadle.tools.protocol import Approver, Asker
 
 T = TypeVar("T")
 
@@ -51,6 +51,7 @@ class AgentParts(Protocol):
     kit: Kit
     files: Files | None
     approver: Approver | None
+    asker: Asker | None
     deps: object
     clock: Clock
 
@@ -124,7 +125,7 @@ def make_driver(
     policy: Policy,
     window: Window | None = None,
 ) -> Driver:
-    """Return a driver for a run with the agent's model, tools and approver.
+    """Return a driver for a run with the agent's model, tools, approver and asker.
 
     If the context can be compacted, the model gets a tool that reads the results which were cut.
 
@@ -146,6 +147,7 @@ def make_driver(
         sandbox,
         given.emit,
         agent.approver,
+        agent.asker,
         read_blob=agent.journal.read_blob,
         clock=agent.clock,
     )
