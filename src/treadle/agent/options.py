@@ -15,6 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.types import Artifact, Json
 from treadle.journal.protocol import Clock, Journal
+from treadle.loop.hooks import Hook
 from treadle.loop.listener import Emit
 from treadle.sandbox.memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
@@ -54,6 +55,9 @@ class AgentOptions(TypedDict, total=False):
     approver: Approver | None
     """The function that decides about calls for which the policy has the rule `ask`. Without one, or if it returns
     `None`, the run pauses until `resume(run_id, approvals=...)`."""
+    hooks: Iterable[Hook]
+    """Functions that are called with every event of the agent's runs once it is durable, such as a
+    `treadle.telemetry.JsonlTurnLog`. An exception of a hook is logged, and does not reach the run."""
     clock: Clock
     """The source of the times and durations of events."""
 
@@ -181,6 +185,9 @@ def check_agent(model: object, options: Mapping[str, Any]) -> None:
     check_tools(options.get("tools", ()))
     check_files(options.get("files"))
     check_callable("approver", options.get("approver"))
+    hooks = options.get("hooks", ())
+    if not isinstance(hooks, Iterable) or isinstance(hooks, str | Mapping):
+        raise ConfigError(f"hooks is {hooks!r:.200}; give a list of functions: hooks=[...]")
     clock = options.get("clock")
     if clock is not None and not (hasattr(clock, "time") and hasattr(clock, "monotonic")):
         raise ConfigError(f"clock is {clock!r:.200}; give an object with methods `time` and `monotonic`")
