@@ -52,6 +52,7 @@ from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec
 from treadle.journal.protocol import Journal
+from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model, load_model
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
@@ -105,6 +106,8 @@ class Agent(Generic[T_co]):
         self.deps: object = options.get("deps", NO_DEPS)
         self.approver = options.get("approver")
         self.asker = options.get("asker")
+        self.hooks = Hooks(options.get("hooks", ()))
+        """The functions that are called with every event."""
         self.answer: AnswerType[T_co] = answer_type(schema)
         """The type of the answers."""
         self.clock = options.get("clock", time)
@@ -355,10 +358,11 @@ class Agent(Generic[T_co]):
         return Session(self, run_id, self._given(options, None), options)
 
     async def close(self) -> None:
-        """Close the toolset objects that this agent was given, such as connections to servers.
+        """Close the toolset objects and hooks that this agent was given, such as connections to servers.
 
         The journal stays open. Toolsets that were given by name end with the process.
         """
+        self.hooks.close()
         for item in self.kit.given:
             close = getattr(item, "aclose", None) or getattr(item, "close", None)
             if callable(close) and not isinstance(item, str):

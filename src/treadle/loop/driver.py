@@ -39,6 +39,7 @@ from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
 from treadle.loop.compaction import Compaction
+from treadle.loop.hooks import Hooks
 from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import Outbox
@@ -67,6 +68,7 @@ class Driver:
         *,
         read_blob: Callable[[str], bytes] | None = None,
         clock: Clock = time,
+        hooks: Hooks | None = None,
     ) -> None:
         """Make a driver for the run of `writer`.
 
@@ -96,6 +98,10 @@ class Driver:
         self.kept_events: list[e.Event] | None = None
         """The events that this driver appended, in memory; `None` if they are not kept."""
         self._unsent: deque[e.Event] = deque()
+        """The events that the listener has not been told."""
+        self._hooks = hooks or None
+        self._unhooked: list[e.DurableBody] = []
+        """The bodies of the events that the hooks have not been told."""
         self._is_released = False
         self._listener: Listener | None = None
         self.listen(emit)
@@ -123,8 +129,10 @@ class Driver:
         if not self._is_released:
             await self._writer.release()
             self._is_released = True
-        await self.kept()
+        await self._tell()
         self.listen(None)
+        if self._hooks is not None:
+            self._hooks.leave(self.run_id)
 
     async def drive(self) -> State:
         """Run the loop until the run waits for somebody or is over, and return the state.
@@ -191,6 +199,8 @@ class Driver:
         self._writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)
+        if self._hooks is not None:
+            self._unhooked += bodies
         if self._listener is not None or self.kept_events is not None:
             first_seq = state.seq - len(bodies) + 1
             events = [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
@@ -219,16 +229,26 @@ class Driver:
             advance(self.state, event.body)
             if self._listener is not None:
                 self._unsent.append(replace(event, run_id=self.run_id))
+        if self._hooks is not None:
+            self._unhooked += [event.body for event in events]
         self._worked_seconds = self.state.work_seconds
 
     def kept(self) -> Awaitable[None]:
-        """Wait until all appended events are durable, then pass them to the listener."""
-        return self._writer.sync() if self._listener is None else self._tell()
+        """Wait until all appended events are durable, then pass them to the hooks and the listener."""
+        if self._listener is None and (
+            self._hooks is None or not self._hooks.wants(self._unhooked, self.state)
+        ):
+            return self._writer.sync()
+        return self._tell()
 
     async def _tell(self) -> None:
         kept_seq = self.state.seq
         await self._writer.sync()
         # Meanwhile, another call of the step may have appended events that are not durable yet.
+        if self._hooks is not None and (found := self._unhooked):
+            first_seq = self.state.seq - len(found) + 1
+            self._unhooked = found[kept_seq - first_seq + 1 :]
+            self._hooks.tell(self.run_id, first_seq, found[: kept_seq - first_seq + 1])
         while self._listener is not None and self._unsent and self._unsent[0].seq <= kept_seq:
             self._listener.tell(self._unsent.popleft())
         if self._listener is not None:

@@ -32,6 +32,7 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
+from treadle.loop.hooks import Hooks
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Model, has_price
@@ -54,6 +55,7 @@ class AgentParts(Protocol):
     asker: Asker | None
     deps: object
     clock: Clock
+    hooks: Hooks
 
     @property
     def spec(self) -> AgentSpec:
@@ -150,6 +152,7 @@ def make_driver(
         agent.asker,
         read_blob=agent.journal.read_blob,
         clock=agent.clock,
+        hooks=agent.hooks,
     )
     driver.kept_events = [] if given.keeps_events else None
     driver.bench.deps = given.deps

@@ -47,6 +47,7 @@ async def resume_run(
         task = load_task_of(state.started)
         is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
         if is_over and (task is None or state.rewards):
+            agent.hooks.leave(run_id)
             await see_through(writer.release)
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
@@ -66,7 +67,9 @@ async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State,
     await asyncio.to_thread(require_trust, journal, run_id, agent.spec, trust=trust)
     writer = await journal.acquire(run_id)
     try:
-        return (await asyncio.to_thread(Run.load, run_id, journal)).state, writer
+        state = (await asyncio.to_thread(Run.load, run_id, journal)).state
+        await agent.hooks.catch_up(run_id, lambda: journal.scan(run_id))
+        return state, writer
     except BaseException:
         await see_through(writer.release)
         raise
