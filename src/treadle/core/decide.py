@@ -102,7 +102,7 @@ def decide(state: State) -> Action | None:
         return Append((e.MessageInjected(message=told),))
     if state.final is not None:
         return _end_turn(state, state.limit or StopReason.COMPLETED, output=state.final)
-    if state.answer is not None:
+    if state.answer is not None and not _is_steered(state):
         return _on_answer(state, state.answer)
     if state.spent.rejected_answers >= state.policy.max_output_attempts:
         return _reject(state, "the arguments of its last call broke the schema")
@@ -156,6 +156,12 @@ ESCALATED_MESSAGE = (
     "The user has not seen that answer. Answer the user's message yourself."
 )
 """The message that tells a model what was tried before it was asked."""
+
+
+def _is_steered(state: State) -> bool:
+    """Return whether the model is asked again instead of ending the turn with its answer, because the user has
+    sent a message for this turn meanwhile."""
+    return bool(state.steering) and state.limit is None and _on_limits(state) is None
 
 
 def ask_for_schema(output: OutputSpec) -> str:

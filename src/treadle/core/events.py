@@ -267,7 +267,7 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
 
 
 class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_injected"):
-    """A message that Treadle itself added to the transcript."""
+    """A message that Treadle itself added to the transcript, or that the user sent during a turn."""
 
     message: Message
     limit: StopReason | None = None

@@ -180,8 +180,8 @@ class State(Struct, gc=False):
     queued: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that wait for the next turns, each with the number of its event."""
     steering: tuple[tuple[int, Message], ...] = ()
-    """The messages of the user that the model sees at its next step, each with the number of its event. Those that
-    it has not seen when the turn ends wait for the next turns."""
+    """The messages of the user that the next inference adds to the transcript, each with the number of its event.
+    Those that no inference has taken when the turn ends wait for the next turns."""
     step: int = 0
     """How many inferences were completed in the run."""
     calls: dict[str, CallState] = {}
@@ -382,6 +382,11 @@ def _say(state: State, message: Message) -> None:
 def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
     state.asked = body
     state.route = body.route or state.route
+    if state.steering and body.has_tools:
+        # At a wrap-up, the messages keep waiting: nothing could be done about them.
+        for _, message in state.steering:
+            _say(state, message)
+        state.steering, state.answer = (), None
 
 
 def _on_inference_completed(state: State, body: e.InferenceCompleted, before: float) -> None:
@@ -406,8 +411,6 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
         _charge(state, body.verdict.usage, body.verdict.cost_usd)
     state.last_usage = usage
     state.unsent_chars = 0
-    if not state.calls:
-        _steer(state)
 
 
 def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -> None:
@@ -423,7 +426,7 @@ def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -
         state.failure, state.asked = body, None
     if body.next_tier is not None and state.route is not None:
         state.failure = None
-        state.tried = {**state.tried, state.route.tier: body.error}
+        state.tried = {**state.tried, state.route.tier: body.error.partition("\n")[0]}
         state.untold = body.error if body.error_type == ESCALATED else None
 
 
@@ -435,19 +438,6 @@ def _charge(state: State, usage: Usage, cost_usd: float | None) -> None:
     spent.is_cost_known = spent.is_cost_known and cost_usd is not None
     state.usage += usage
     state.cost_usd = None if cost_usd is None or state.cost_usd is None else state.cost_usd + cost_usd
-
-
-def _steer(state: State) -> None:
-    """Add the messages that wait for the next step to the transcript. An answer then does not end the turn.
-
-    If there is no next step, because the turn has its answer or is wrapped up, they keep waiting.
-    """
-    if not state.steering or state.final is not None or state.limit is not None:
-        return
-    for _, message in state.steering:
-        _say(state, message)
-    state.steering = ()
-    state.answer = None
 
 
 def _charge_reserved(state: State) -> None:
@@ -498,7 +488,6 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> No
             state.whole = state.whole.extend(results)
         state.has_parts = state.has_parts or any([item.parts for item in results])
         state.calls = {}
-        _steer(state)
 
 
 def _on_inner_completed(state: State, result: ToolResult, parent_call_id: str) -> None:
@@ -550,13 +539,8 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, at: float) -> 
 
 
 def _on_message_injected(state: State, body: e.MessageInjected, before: float) -> None:
-    if body.delivery is Delivery.STEER:
-        state.steering = (*state.steering, (state.seq, body.message))
-        if state.asked is None and not state.calls:
-            _steer(state)
-        return
     if body.delivery is not None:
-        state.queued = (*state.queued, (state.seq, body.message))
+        _receive(state, (state.seq, body.message), body.delivery)
         return
     _say(state, body.message)
     state.untold = None
@@ -570,6 +554,17 @@ def _on_message_injected(state: State, body: e.MessageInjected, before: float) -
         state.answer = None
         state.is_wrapped_up = False
         state.spent.rejected_answers += 1
+
+
+def _receive(state: State, item: tuple[int, Message], delivery: Delivery) -> None:
+    """Put a message of the user, with the number of its event, where it waits."""
+    if delivery is Delivery.STEER and state.is_turn_open:
+        state.steering = (*state.steering, item)
+    elif delivery is Delivery.INTERRUPT:
+        state.queued = (item, *state.steering, *state.queued)
+        state.steering = ()
+    else:
+        state.queued = (*state.queued, item)
 
 
 def _on_question_asked(state: State, body: e.QuestionAsked, before: float) -> None:
@@ -697,6 +692,11 @@ def to_message(result: ToolResult) -> Message:
     )
 
 
+def count_messages(state: State, *, has_tools: bool) -> int:
+    """Return how many messages the next inference is sent."""
+    return len(state.messages) + (len(state.steering) if has_tools else 0)
+
+
 def guess_usage(state: State, message: Message) -> Usage:
     """Estimate the tokens of an inference whose server did not report them, at 4 characters per token."""
     written = len(message.content) + len(message.reasoning or "")
@@ -710,5 +710,9 @@ def guess_input_tokens(state: State) -> int:
 
 
 def guess_next_tokens(state: State) -> int:
-    """Estimate the tokens of the next inference, its answer included: they are reserved before it is sent."""
-    return guess_input_tokens(state) + state.last_usage.output_tokens
+    """Estimate the tokens of the next inference, its answer included: they are reserved before it is sent.
+
+    While an inference runs, that is the one, and messages that came since are not in it.
+    """
+    new = sum([len(message.content) for _, message in state.steering]) if state.asked is None else 0
+    return guess_input_tokens(state) + -(-new // 4) + state.last_usage.output_tokens

@@ -201,6 +201,8 @@ class ServerCall(Struct, frozen=True, omit_defaults=True, gc=False):
     """The result as text or JSON; empty if the server does not show it."""
     is_error: bool = False
     """True if the call failed."""
+    offset: int | None = None
+    """How many characters of the message's text the model wrote before the call; `None` if it is not known."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):

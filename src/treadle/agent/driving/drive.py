@@ -2,6 +2,7 @@
 
 import asyncio
 from base64 import b64decode
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from typing import Protocol, TypeVar
@@ -64,13 +65,23 @@ class AgentParts(Protocol):
         ...
 
 
-async def drive(driver: Driver, journal: Journal, task: Task | None, answer: AnswerType[T]) -> Run[T]:
+async def drive(
+    driver: Driver,
+    journal: Journal,
+    task: Task | None,
+    answer: AnswerType[T],
+    next_turn: Callable[[State], e.TurnStarted | None] | None = None,
+) -> Run[T]:
     """Drive a run until it ends or pauses, grade it, and release its lease.
 
-    The tools are closed and the lease is released even after an error, and after any number of cancellations.
+    `next_turn` returns the event that begins a session's next turn, or `None` if no message waits for one. The
+    tools are closed and the lease is released even after an error, and after any number of cancellations.
     """
     try:
         state = await driver.drive()
+        while next_turn is not None and (begun := next_turn(state)) is not None:
+            driver.put(begun)
+            await driver.drive()
         if task is not None and state.status is Status.FINISHED and not state.rewards:
             grade_run(driver, task)
         await driver.leave()
@@ -142,6 +153,8 @@ def make_driver(
     driver.bench.deps = given.deps
     driver.bench.find_result = partial(find_result, agent.journal, writer.run_id)
     driver.find_answer_fault = given.answer.find_fault
+    if given.on_driver is not None:
+        given.on_driver(driver)
     return driver
 
 
@@ -165,6 +178,14 @@ def _whole(journal: Journal, result: ToolResult) -> ToolResult:
         return result
     data = b64decode(first.data) if first.data is not None else journal.read_blob(first.digest or "")
     return replace(result, content=data.decode(errors="replace"))
+
+
+async def warm_up(agent: AgentParts) -> None:
+    """Read from the journal how fast models answered, if the agent's model is chosen by a router."""
+    if getattr(agent.model, "tiers", None) is not None:
+        from treadle.context.routing import LATENCIES
+
+        await asyncio.to_thread(LATENCIES.warm, agent.journal)
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:

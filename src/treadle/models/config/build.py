@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from treadle.models.wrappers.retry import RetryModel
 
 Maker: TypeAlias = Callable[[ModelConfig], Model]
+AUTO = "auto"
+"""The name of the model whose tier a router chooses; `auto:NAME` names the router too."""
 
 
 def model(
@@ -218,6 +220,11 @@ _CONFIGURED = frozenset(
         "connect_timeout_seconds",
     )
 )
+
+
+def is_tiered(name: str) -> bool:
+    """Return whether `name` is that of a model that consists of the tiers of treadle.toml."""
+    return name.partition(":")[0] in (AUTO, "tier") and name != "tier"
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -10,20 +10,37 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
-from treadle.models.config.build import bare_model, bind_key, model, split_name, with_cost, with_retries
+from treadle.models.config.build import (
+    AUTO,
+    bare_model,
+    bind_key,
+    is_tiered,
+    model,
+    split_name,
+    with_cost,
+    with_retries,
+)
 from treadle.models.config.keys import find_key
 from treadle.models.config.part import describe_part
-from treadle.models.config.tables import Count, Positive, PriceTable, RouterTable, RouterValue, Table, TierTable, TierValue
-from treadle.models.config.tiers import AUTO, is_tiered, make_tiered, read_tiers
+from treadle.models.config.tables import (
+    ConfigFile,
+    LimitTable,
+    ModelTable,
+    PriceTable,
+    RouterTable,
+    Table,
+    TierTable,
+)
+from treadle.models.config.tiers import make_tiered, read_tiers
 from treadle.models.protocol import Model
 from treadle.models.wire.price import Price
 
@@ -38,90 +55,10 @@ _PREFIXES = ("TREADLE_MODELS__", "TREADLE_LIMITS__")
 _PLACE = re.compile(r"\$\{(\w+)\}")
 
 
-class LimitTable(Table):
-    """The limits of a server, shared by all models that name them, in all runs of the process."""
-
-    requests_per_minute: Positive | None = None
-    tokens_per_minute: Positive | None = None
-    max_concurrency: Count | None = None
-    """The most requests in flight, for each process."""
-    is_adaptive: bool = True
-    """True to find out how many requests in flight the server can handle."""
-    store: str | None = None
-    """A path, such as that of a journal: several processes share requests and tokens through `<store>.limits`."""
-
-
-class ModelTable(Table):
-    """A named model."""
-
-    model: str
-    """The model as `provider:name`, such as `anthropic:claude-sonnet-4-5`."""
-    base_url: str | None = None
-    """The address of the server, if it is not the provider's own."""
-    api_key_env: str | None = None
-    """The environment variable that holds the key, if it is not the provider's usual one."""
-    temperature: Annotated[float, Field(ge=0)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    max_output_tokens: Count | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    logprobs: bool | None = None
-    return_token_ids: bool | None = None
-    """True to ask engines that support it (vLLM, SGLang) for the token ids."""
-    extra: dict[str, Any] | None = None
-    """Additional fields of the request body."""
-    headers: dict[str, str] | None = None
-    """Additional headers; `${NAME}` in a value is replaced by the environment variable."""
-    output_mode: Literal["native", "tool", "text"] | None = None
-    """How the model is made to give answers that fit a schema; `treadle models check` shows what works."""
-    format: str | None = None
-    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
-    model's name."""
-    options: dict[str, Any] = {}
-    """Options that only this provider's dialect has."""
-    timeout_seconds: Positive = 600.0
-    """The longest time in which the server sends nothing."""
-    connect_timeout_seconds: Positive = 10.0
-    total_timeout_seconds: Positive = 1800.0
-    """The limit of all attempts, including the waiting between them."""
-    max_attempts: Count = 6
-    """How often a request is sent until it succeeds."""
-    price: PriceTable | None = None
-    """The price, if it is not known."""
-    context_tokens: Count | None = None
-    """The context window in tokens, if it is not known or should be smaller."""
-    limit: str | None = None
-    """The name of the table in `limits` that its requests obey."""
-    fallback: list[str] = []
-    """Other named models, which are asked in this order if the model fails."""
-    cooldown_seconds: Annotated[float, Field(ge=0)] = 30.0
-    """How long a model that failed is not asked again, as long as other models of its fallback can be asked."""
-    cache: str | None = None
-    """A folder in which answers are kept, so that equal requests cost nothing."""
-
-
-class ConfigFile(Table):
-    """The content of treadle.toml."""
-
-    model: str | None = None
-    """The default model: a name of `models`, `provider:name`, `auto` or `tier:NAME`. Default: `auto` if there are
-    `tiers`."""
-    models: dict[str, ModelTable] = {}
-    limits: dict[str, LimitTable] = {}
-    tiers: dict[Literal["frontier", "mid", "small"], TierValue] = {}
-    """The tiers of the models `auto` and `tier:NAME`: each a model, or a table of its models and their abilities."""
-    router: RouterValue = RouterTable()
-    """What chooses the tier for the model `auto`: the name of a router, or a table with its settings."""
-    tiers_prefix: str = "TREADLE"
-    """The prefix of the environment variables that define tiers, such as TREADLE_SMALL_MODELS."""
-
-
 class Config:
     """The configuration: named models, as `load_config` reads them."""
 
-    def __init__(
-        self, file: ConfigFile, path: Path | None = None, notices: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, file: ConfigFile, path: Path | None = None, notices: tuple[str, ...] = ()) -> None:
         """Check and keep the content of a file.
 
         Raises: `ConfigError` for a name that is used but not defined, and for a fallback that names itself.
@@ -243,7 +180,9 @@ class Config:
     def _check_names(self) -> None:
         for name, table in self.file.models.items():
             if is_tiered(name):
-                raise ConfigError(f"{self._where}: {name!r} stands for the tiers; give the model another name")
+                raise ConfigError(
+                    f"{self._where}: {name!r} stands for the tiers; give the model another name"
+                )
             if ":" in name:
                 raise ConfigError(
                     f"{self._where}: the model {name!r} has a colon in its name; only 'provider:name' has one"
@@ -251,6 +190,11 @@ class Config:
             self._check_table(f"models.{name}", table)
             if name in table.fallback:
                 raise ConfigError(f"{self._where}: models.{name}.fallback names {name!r} itself")
+        for tier, item in self.file.tiers.items():
+            for other in (item.model, *item.fallback):
+                if is_tiered(other) or (":" not in other and other not in self.file.models):
+                    where = f"tiers.{tier} names the model {other!r}"
+                    raise ConfigError(f"{self._where}: {where}, {_hint(other, self.file.models, 'models')}")
         default = self.file.model
         if default is not None and ":" not in default and not is_tiered(default):
             self._check_known(default, self.file.models, "model", "models")

@@ -26,16 +26,9 @@ from treadle.models.wrappers.tiered import QUALITY, Tier, TieredModel, ToolStren
 if TYPE_CHECKING:
     from treadle.models.config.file import Config
 
-AUTO = "auto"
-"""The name of the model whose tier a router chooses; `auto:NAME` names the router too."""
 _SERVER = ("PROVIDER", "MODEL", "API_KEY")
 _PER_MODEL = frozenset(("base_url", "api_key", "api_key_env", "headers"))
 """Options that belong to one server, and make no sense for models of several."""
-
-
-def is_tiered(name: str) -> bool:
-    """Return whether `name` is that of a model that consists of tiers."""
-    return name == AUTO or name.partition(":")[0] in (AUTO, "tier")
 
 
 def make_tiered(config: "Config", name: str, options: Mapping[str, Any]) -> TieredModel:
@@ -54,14 +47,16 @@ def make_tiered(config: "Config", name: str, options: Mapping[str, Any]) -> Tier
             f"the model {name!r} needs tiers: add for example [tiers] with small = 'openai:gpt-5-nano' to "
             f"treadle.toml, or set {config.file.tiers_prefix}_SMALL_MODELS=openai/gpt-5-nano"
         )
-    kind, _, rest = name.partition(":")
+    kind, colon, rest = name.partition(":")
+    if colon and not rest:
+        raise ConfigError(f"the model {name!r} names nothing after the colon; write tier:NAME or auto:ROUTER")
     router = config.file.router
     if kind == "tier":
         router = RouterTable(name="fixed", allows_weaker=router.allows_weaker, options={"tier": rest})
     elif rest and rest != router.name:
         router = RouterTable(name=rest, allows_weaker=router.allows_weaker)
     return TieredModel(
-        [_make_tier(config, tier, table, given) for tier, table in config.file.tiers.items()],
+        [make_tier(config, tier, given) for tier in config.file.tiers],
         router=router.name,
         options=router.options,
         allows_weaker=router.allows_weaker,
@@ -70,7 +65,9 @@ def make_tiered(config: "Config", name: str, options: Mapping[str, Any]) -> Tier
     )
 
 
-def _make_tier(config: "Config", name: str, table: TierTable, options: Mapping[str, Any]) -> Tier:
+def make_tier(config: "Config", name: str, options: Mapping[str, Any]) -> Tier:
+    """Return a tier of the configuration. `options` hold for each of its models. Raises: `ConfigError`."""
+    table: TierTable = config.file.tiers[name]  # type: ignore[index]
     members: list[Model] = []
     for model in dict.fromkeys([table.model, *table.fallback]):
         settings = table.model_dump(include={"temperature", "max_output_tokens", "extra"}, exclude_none=True)
@@ -160,7 +157,9 @@ class _Environment:
 
     def _single(self, stem: str, tier: str) -> list[str]:
         """Return the name of the model of single settings; nothing if none of them is set."""
-        given = {item: self._all[f"{stem}_{item}"].strip() for item in _SERVER if f"{stem}_{item}" in self._all}
+        given = {
+            item: self._all[f"{stem}_{item}"].strip() for item in _SERVER if f"{stem}_{item}" in self._all
+        }
         if not given:
             return []
         provider = given.get("PROVIDER", "")
@@ -168,13 +167,15 @@ class _Environment:
         missing = [f"{stem}_{item}" for item in needed if not given.get(item)]
         if missing:
             set_now = ", ".join(f"{stem}_{item}" for item in given)
-            raise ConfigError(f"the tier {tier!r} is incomplete: {set_now} is set; set also {', '.join(missing)}")
+            raise ConfigError(
+                f"the tier {tier!r} is incomplete: {set_now} is set; set also {', '.join(missing)}"
+            )
         self._check_provider(f"{stem}_PROVIDER", provider)
-        return [self._add(f"{stem.lower()}-1", provider, given["MODEL"], f"{stem}_API_KEY", f"{stem}_BASE_URL")]
+        return [
+            self._add(f"{stem.lower()}-1", provider, given["MODEL"], f"{stem}_API_KEY", f"{stem}_BASE_URL")
+        ]
 
-    def _add(
-        self, name: str, provider: str, model: str, key: str, url: str | None = None
-    ) -> str:
+    def _add(self, name: str, provider: str, model: str, key: str, url: str | None = None) -> str:
         """Add the table of a model, and return its name."""
         table: dict[str, Json] = {"model": f"{provider}:{model}"}
         if self._all.get(key):

@@ -71,9 +71,11 @@ class TieredModel(FallbackModel):
         the description of this model for the agent spec, and `notices` say what was left out of it.
         Raises: `ConfigError` for a tier with another name.
         """
-        items = [Tier(name=name, model=item) for name, item in tiers.items()] if isinstance(
-            tiers, Mapping
-        ) else list(tiers)
+        items = (
+            [Tier(name=name, model=item) for name, item in tiers.items()]
+            if isinstance(tiers, Mapping)
+            else list(tiers)
+        )
         for item in items:
             check_tier(item.name)
         self.tiers = {item.name: item for item in sorted(items, key=lambda item: rank_of(item.name))}
