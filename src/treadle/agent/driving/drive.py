@@ -163,14 +163,6 @@ def make_driver(
     return driver
 
 
-async def warm_up(agent: AgentParts) -> None:
-    """Read from the journal how fast models answered, if the agent's model is chosen by a router."""
-    if getattr(agent.model, "tiers", None) is not None:
-        from treadle.context.routing import LATENCIES
-
-        await asyncio.to_thread(LATENCIES.warm, agent.journal)
-
-
 async def find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | None:
     """Return the whole result of a call of a run, as the tool gave it; `None` if there is no such call."""
     return await asyncio.to_thread(_find_result, journal, run_id, call_id)
@@ -191,6 +183,14 @@ def _whole(journal: Journal, result: ToolResult) -> ToolResult:
         return result
     data = b64decode(first.data) if first.data is not None else journal.read_blob(first.digest or "")
     return replace(result, content=data.decode(errors="replace"))
+
+
+async def warm_up(agent: AgentParts) -> None:
+    """Read from the journal how fast models answered, if the agent's model is chosen by a router."""
+    if getattr(agent.model, "tiers", None) is not None:
+        from treadle.context.routing import LATENCIES
+
+        await asyncio.to_thread(LATENCIES.warm, agent.journal)
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:
