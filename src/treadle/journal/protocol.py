@@ -30,6 +30,10 @@ class Clock(Protocol):
         ...
 
 
+CALLER = "treadle.caller"
+"""The label of a sub-agent's run: the id of the run whose call drives it."""
+
+
 class RunInfo(Struct, frozen=True, kw_only=True):
     """The facts about one run that a listing shows. The store keeps them, so no event has to be read."""
 
@@ -50,7 +54,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     parent_run_id: str | None = None
     """The run that this one was forked from."""
     labels: dict[str, str] = {}
-    """The entries of `RunStarted.metadata` whose values are strings."""
+    """The entries of `RunStarted.metadata` whose values are strings, and `CALLER` for a sub-agent."""
     input: str | None = None
     """The first message of the user, cut to 200 characters."""
     is_session: bool = False

@@ -19,12 +19,21 @@ from treadle.core import events as e
 from treadle.core.decide import refuse_unapproved, unknown_outcome
 from treadle.core.errors import RetryWithMessage, SandboxError, ToolError
 from treadle.core.inner import Run
-from treadle.core.types import UNREADABLE_CALL, Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from treadle.core.types import (
+    UNREADABLE_CALL,
+    Child,
+    Effect,
+    Json,
+    ToolCall,
+    ToolErrorKind,
+    ToolResult,
+    ToolSpec,
+)
 from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
 from treadle.loop.results import LARGE_BYTES, Blobs, failed, is_large, to_result
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
+from treadle.tools.context import NO_CONTEXT, NO_DEPS, Host, Scope, ToolContext
 from treadle.tools.protocol import ApprovalRequest, Approver, Decision, Tool
 from treadle.tools.threads import THREADS
 from treadle.tools.toolbox import Toolbox
@@ -101,6 +110,10 @@ class Workbench:
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
         self.deps: object = NO_DEPS
         """The object that tools get as `ToolContext.deps`."""
+        self.host: Host | None = None
+        """What tools that drive runs of their own can use of this run; `None`: there is no run."""
+        self.children: dict[str, Child] = {}
+        """The runs that calls without a result have driven, by call id."""
         self._clock = clock
 
     async def make(self, order: Order, outbox: Outbox) -> ToolResult:
@@ -152,13 +165,16 @@ class Workbench:
         return Decision(said) if isinstance(said, bool) else said
 
     def mark_running(self, bodies: Sequence[e.DurableBody]) -> list[e.DurableBody]:
-        """Return `bodies`, in which the results of stopped calls say if the call goes on in a thread."""
+        """Return `bodies`, in which the results of stopped calls say if the call goes on in a thread, and which run
+        it has driven."""
         left = THREADS.of_run(self.run_id) if THREADS.left else {}
         marked: list[e.DurableBody] = []
         for body in bodies:
             if left and isinstance(body, e.ToolCompleted) and body.result.call_id in left:
                 text = f"{body.result.content} It runs in a thread that could not be stopped, and goes on."
                 body = replace(body, result=replace(body.result, content=text))
+            if self.children and isinstance(body, e.ToolCompleted) and body.child is None:
+                body = replace(body, child=self.children.pop(body.result.call_id, None))
             marked.append(body)
         return marked
 
@@ -261,6 +277,7 @@ class Workbench:
             tools=self.toolbox.specs,
             make_caller=None if inner is None else inner.caller,
             deps=self.deps,
+            host=self.host,
         )
 
     async def _wait_for_thread(self, call: ToolCall, spec: ToolSpec) -> ToolResult | None:
@@ -288,7 +305,11 @@ class Workbench:
             told = f"The user changed the arguments to {order.edited}\n{result.content}"
             result = replace(result, content=told)
         done = e.ToolCompleted(
-            step=order.step, result=result, duration_seconds=seconds, parent_call_id=order.parent_call_id
+            step=order.step,
+            result=result,
+            duration_seconds=seconds,
+            parent_call_id=order.parent_call_id,
+            child=self.children.pop(result.call_id, None) if self.children else None,
         )
         snapshot, files = self.take_snapshot() if has_files else ((), None)
         if files:
