@@ -194,8 +194,7 @@ def enumerate_points(folder: Path, case: tuple[str, bool], level: str, stride: i
 def test_killed_at_boundaries(
     case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
-    """The short form tests every fifth boundary, or fewer of a long scenario; the full form tests every one, at both
-    levels."""
+    """The short form tests every fifth boundary, fewer of a long scenario; the full form tests every one."""
     stride = 1 if IS_FULL else 16 if case[0] == "agents" else 5
     count = enumerate_points(tmp_path, case, "process", stride)
     record_property("crash_points", count)

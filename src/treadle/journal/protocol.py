@@ -300,6 +300,14 @@ class Journal(Protocol):
         """
         ...
 
+    def delete(self, run_id: str) -> None:
+        """Delete a run, with its events, its lease, and the contents that no other run needs. Blocks.
+
+        Runs that were forked from it stay whole, because they have copies of its events.
+        Raises: `RunNotFoundError`; `LeaseHeldError` if the run is being driven; `JournalError`.
+        """
+        ...
+
     def backup(self, path: str | Path) -> int:
         """Write a copy of the store to the new file `path`, and return the number of its runs. Blocks.
 
