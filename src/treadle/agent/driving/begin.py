@@ -28,6 +28,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.state import State
 from treadle.core.types import (
     Artifact,
+    Caller,
     Json,
     Message,
     Role,
@@ -68,6 +69,7 @@ async def begin(
     metadata: Mapping[str, Json] | None = None,
     attached: Attached = ((), {}),
     is_session: bool = False,
+    caller: Caller | None = None,
 ) -> Driver:
     """Create a run, append its first events, and return its driver.
 
@@ -108,6 +110,7 @@ async def begin(
         output=output,
         window=window,
         metadata=dict(metadata) if metadata else None,
+        caller=caller,
     )
     snapshot, blobs = driver.bench.take_snapshot()
     turn = () if text is None else (turn_started(driver.state, text, attached[0]),)
