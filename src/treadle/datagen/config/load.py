@@ -11,14 +11,14 @@ from pydantic import ValidationError
 
 from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, MistakesError
+from treadle.core.places import Document, KeyPath, Problem, list_mistakes, parse_document
 from treadle.core.types import Json
 from treadle.datagen.config.check import find_conflicts, find_unknown_names
 from treadle.datagen.config.deepfabric.keys import is_deepfabric
 from treadle.datagen.config.deepfabric.read import dedent_sections, map_deepfabric
-from treadle.datagen.config.document import Document, KeyPath, Problem, read_document
-from treadle.datagen.config.faults import explain_faults
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.ready import find_obstacles
+from treadle.datagen.config.schema import KEYS
 from treadle.tools.resolve import FILE
 
 
@@ -66,7 +66,7 @@ def load_config(
     try:
         config = Config.model_validate(value)
     except ValidationError as error:
-        faults = explain_faults(error, value)
+        faults = KEYS.explain(error.errors(include_url=False), value)
         problems += [*faults, *_find_more(value, faults)]
         raise _error(document, origins, changes, flags, problems) from None
     loaded = Loaded(config, notes, file, document, origins, changes, flags)
@@ -113,14 +113,18 @@ def check_plan(config: Config | Loaded, leaves: int | None = None) -> None:
 def _read(file: Path) -> tuple[Document, tuple[str, ...]]:
     """Return the document in a file, and a note if the last sections of a DeepFabric file had to be dedented."""
     try:
-        return read_document(file), ()
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror}") from error
+    try:
+        return parse_document(data, str(file)), ()
     except ConfigError as error:
         mark = getattr(error.__cause__, "problem_mark", None)
-        text = None if mark is None else dedent_sections(file.read_text(errors="replace"), mark.line + 1)
+        text = None if mark is None else dedent_sections(data.decode(errors="replace"), mark.line + 1)
         if mark is None or text is None:
             raise
         try:
-            document = read_document(file, text.encode())
+            document = parse_document(text.encode(), str(file))
         except ConfigError:
             raise error from None
         if not is_deepfabric(document.value):
@@ -207,10 +211,7 @@ def _error(
         key = ".".join(map(str, path))
         place = document.place_of(path) or (0, 0)
         lines.append((place, f"{document.where(path)}: {f'{key}: ' if key else ''}{problem.text}"))
-    texts = list(dict.fromkeys(text for _, text in sorted(lines)))
-    if len(texts) == 1:
-        return ConfigError(texts[0])
-    return MistakesError("\n".join([f"{str(document.path)!r} has {len(texts)} mistakes:", *texts]))
+    return list_mistakes(document.path, [text for _, text in sorted(lines)])
 
 
 def find_origin(path: KeyPath, origins: Mapping[KeyPath, KeyPath]) -> KeyPath:
