@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Any, Generic, Unpack
 
 from treadle.agent.attachments import Attachable, read_attachments
-from treadle.agent.driving.begin import begin, make_run_id, turn_started
-from treadle.agent.driving.drive import AgentParts, grade_run, leave
+from treadle.agent.driving.begin import begin, make_run_id, open_turn
+from treadle.agent.driving.drive import AgentParts, grade_run, leave, write_back
 from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.agent.options import Given, SendOptions, SessionOptions, check_message
 from treadle.agent.run import Run, T_co
@@ -97,7 +97,8 @@ class Session(Generic[T_co]):
                     "`session.finish_turn(answers=..., approvals=...)`"
                 )
             driver.listen(on_event)
-            driver.put(turn_started(driver.state, text, parts), blobs=blobs or None)
+            opened = await open_turn(self._agent, driver.run_id, driver.state, text, parts)
+            driver.put(opened, blobs=blobs or None)
             return await self._drive(on_event)
 
     def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream[T_co]:
@@ -214,6 +215,8 @@ class Session(Generic[T_co]):
                 raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
             self._task = self._task or load_task_of(state.started)
             driver = await go_on(self._agent, state, writer, self._given, self._task)
+            # A process that was killed after the turn may not have remembered it.
+            await write_back(self._agent, run_id, driver.state)
         except BaseException:
             await see_through(writer.release)
             raise
@@ -233,6 +236,7 @@ class Session(Generic[T_co]):
         try:
             await driver.drive()
             await driver.kept()
+            await write_back(self._agent, driver.run_id, driver.state)
         except asyncio.CancelledError:
             driver.give_up_listener()
             stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon

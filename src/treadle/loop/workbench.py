@@ -261,6 +261,7 @@ class Workbench:
             tools=self.toolbox.specs,
             make_caller=None if inner is None else inner.caller,
             deps=self.deps,
+            consult=None if self.approver is None else self.consult,
         )
 
     async def _wait_for_thread(self, call: ToolCall, spec: ToolSpec) -> ToolResult | None:

@@ -6,9 +6,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from treadle.core.errors import ToolError
-from treadle.core.types import Json, ToolSpec
+from treadle.core.types import Json, ToolCall, ToolSpec
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import ToolOutput
+from treadle.tools.protocol import Decision, ToolOutput
 
 if TYPE_CHECKING:
     # With a default, `ToolContext` without a parameter is complete for strict type checkers.
@@ -32,6 +32,7 @@ NO_DEPS: Final = _NoDeps()
 """The value of `deps` if none were given."""
 
 CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
+Consult: TypeAlias = Callable[[ToolCall], Awaitable[Decision | None]]
 
 
 class Scope:
@@ -93,6 +94,7 @@ class ToolContext(Generic[DepsT]):
         "_make_caller",
         "_report",
         "call_id",
+        "consult",
         "run_id",
         "sandbox",
         "scope",
@@ -112,6 +114,7 @@ class ToolContext(Generic[DepsT]):
         tools: Sequence[ToolSpec] = (),
         make_caller: Callable[[str], CallTool] | None = None,
         deps: object = NO_DEPS,
+        consult: Consult | None = None,
     ) -> None:
         """Make a context. `make_caller` takes this call's id, and returns the function that makes its inner
         calls."""
@@ -125,6 +128,9 @@ class ToolContext(Generic[DepsT]):
         """The resources that tools hold for the run as long as it is driven."""
         self.tools = tools
         """All tools of the run, including this one."""
+        self.consult = consult
+        """The function that asks the agent's approver about a call of this tool, for tools that ask only in some
+        cases. It returns `None` if nobody decides now. `None`: there is nobody to ask."""
         self._deps = deps
         self._report = report
         self._make_caller = make_caller

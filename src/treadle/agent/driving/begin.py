@@ -23,6 +23,7 @@ from treadle.agent.options import (
 from treadle.agent.run import Run
 from treadle.agent.spec import Files, read_mount
 from treadle.agent.task import Task
+from treadle.context.protocol import turn_key
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import State
@@ -55,7 +56,7 @@ async def run_task(agent: AgentParts, task: str | Task, given: Given, options: S
         metadata=options.get("metadata"),
         attached=await asyncio.to_thread(read_attachments, attach) if attach else ((), {}),
     )
-    return await drive(driver, agent.journal, None if isinstance(task, str) else task, given.answer)
+    return await drive(agent, driver, None if isinstance(task, str) else task, given.answer)
 
 
 async def begin(
@@ -96,10 +97,14 @@ async def begin(
     if said is not None:
         spec = replace(spec, instructions=said)
     driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy)
+    told = spec.instructions
+    if agent.known is not None:
+        tools = driver.bench.toolbox.tools
+        told = await asyncio.to_thread(agent.known.make_instructions, told, tools)
     started = e.RunStarted(
         version=e.VERSION,
         agent=spec,
-        instructions=system_message(spec, output),
+        instructions=system_message(spec, told, output),
         tools=driver.bench.toolbox.specs,
         is_session=is_session,
         task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
@@ -107,7 +112,7 @@ async def begin(
         metadata=dict(metadata) if metadata else None,
     )
     snapshot, blobs = driver.bench.take_snapshot()
-    turn = () if text is None else (turn_started(driver.state, text, attached[0]),)
+    turn = () if text is None else (await open_turn(agent, run_id, driver.state, text, attached[0]),)
     # Appended together, because a run without its turn could never go on.
     driver.put(started, *snapshot, *turn, blobs={**(blobs or {}), **attached[1]} or None)
     return driver
@@ -138,9 +143,15 @@ def _make_sandbox(files: Files | None) -> Sandbox:
     return MemorySandbox(read_mount(files) if isinstance(files, str | Path) else files)
 
 
-def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e.TurnStarted:
-    """Return the event that opens the next turn with the user's message."""
-    return e.TurnStarted(turn=state.turn + 1, message=Message(Role.USER, text, parts=parts))
+async def open_turn(
+    agent: AgentParts, run_id: str, state: State, text: str, parts: tuple[Artifact, ...] = ()
+) -> e.TurnStarted:
+    """Return the event that opens the next turn with the user's message, and with what the agent recalls for it."""
+    number, recalled = state.turn + 1, None
+    if agent.known is not None:
+        key = turn_key(run_id, number)
+        recalled = await agent.known.recall(text, turn_key=key, now=agent.clock.time())
+    return e.TurnStarted(turn=number, message=Message(Role.USER, text, parts=parts), recalled=recalled)
 
 
 _random = random.Random()

@@ -15,6 +15,7 @@ from treadle.agent.options import (
 from treadle.agent.run import Run
 from treadle.agent.spec import Files, path_of
 from treadle.agent.task import Task
+from treadle.context.protocol import Surroundings, Turn
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
@@ -24,6 +25,7 @@ from treadle.core.types import (
     Fault,
     Json,
     OutputSpec,
+    StopReason,
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
@@ -48,6 +50,7 @@ class AgentParts(Protocol):
     approver: Approver | None
     deps: object
     clock: Clock
+    known: Surroundings | None
 
     @property
     def spec(self) -> AgentSpec:
@@ -60,8 +63,8 @@ class AgentParts(Protocol):
         ...
 
 
-async def drive(driver: Driver, journal: Journal, task: Task | None, answer: AnswerType[T]) -> Run[T]:
-    """Drive a run until it ends or pauses, grade it, and release its lease.
+async def drive(agent: AgentParts, driver: Driver, task: Task | None, answer: AnswerType[T]) -> Run[T]:
+    """Drive a run until it ends or pauses, grade it, and release its lease. A completed turn is remembered.
 
     The tools are closed and the lease is released even after an error, and after any number of cancellations.
     """
@@ -74,7 +77,20 @@ async def drive(driver: Driver, journal: Journal, task: Task | None, answer: Ans
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
         await leave(driver, reason)
         raise
-    return Run(driver.run_id, driver.state, journal, answer)
+    await write_back(agent, driver.run_id, driver.state)
+    return Run(driver.run_id, driver.state, agent.journal, answer)
+
+
+async def write_back(agent: AgentParts, run_id: str, state: State) -> None:
+    """Remember the newest turn, if it is completed and the agent remembers turns. Doing it again changes
+    nothing."""
+    known, opened = agent.known, state.opened
+    is_completed = not state.is_turn_open and state.stop_reason is StopReason.COMPLETED
+    if known is not None and known.writes_back and opened is not None and is_completed:
+        text, answer = opened.message.content, state.output
+        await known.write_back(
+            Turn(run_id=run_id, number=state.turn, text=text, answer=answer, began_at=opened.at)
+        )
 
 
 async def leave(driver: Driver, reason: str | None) -> None:
@@ -167,14 +183,24 @@ def spec_for(
     return replace(spec, schema=schema, files=folder)
 
 
-def system_message(spec: AgentSpec, output: OutputSpec | None) -> str | None:
-    """Return the system message if it differs from the spec's instructions, else `None`."""
-    if output is None:
-        return None
+def system_message(spec: AgentSpec, said: str | None, output: OutputSpec | None) -> str | None:
+    """Return the system message if it differs from the spec's instructions, else `None`. `said` is its text
+    without the schema of `output`."""
+    if output is not None:
+        from treadle.tools.schema.output import instruct
+
+        said = instruct(said, output)
+    return None if said == spec.instructions else said
+
+
+def without_schema(message: str | None, output: OutputSpec) -> str | None:
+    """Return the text of a recorded system message without the schema of `output`."""
     from treadle.tools.schema.output import instruct
 
-    text = instruct(spec.instructions, output)
-    return None if text == spec.instructions else text
+    added = instruct("", output) or ""
+    if message is None or not added:
+        return message
+    return message.removesuffix(added).removesuffix("\n\n") or None
 
 
 def grade_run(driver: Driver, task: Task) -> None:

@@ -5,8 +5,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.agent.driving.begin import make_run_id, turn_started
-from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for, system_message
+from treadle.agent.driving.begin import make_run_id, open_turn
+from treadle.agent.driving.drive import (
+    AgentParts,
+    drive,
+    make_driver,
+    restore,
+    spec_for,
+    system_message,
+    without_schema,
+)
 from treadle.agent.driving.resume import load_task_of, resumed
 from treadle.agent.driving.trust import require_trust
 from treadle.agent.options import (
@@ -58,8 +66,8 @@ async def fork_run(
     driver.adopt(events[1:at])
     driver.put(resumed(agent, driver, task, policy, head.output))
     if text is not None:
-        driver.put(turn_started(driver.state, text))
-    return await drive(driver, agent.journal, task, given.answer)
+        driver.put(await open_turn(agent, driver.run_id, driver.state, text))
+    return await drive(agent, driver, task, given.answer)
 
 
 def _forked(
@@ -74,7 +82,10 @@ def _forked(
     instructions = started.system_message
     if output is not None and output != recorded:
         # The text of the schema, if another model needs it, is not in the recorded message.
-        instructions = system_message(started.spec, output) or started.spec.instructions
+        told = (
+            started.system_message if recorded is None else without_schema(started.system_message, recorded)
+        )
+        instructions = system_message(started.spec, told, output) or started.spec.instructions
     return replace(
         started,
         version=e.VERSION,

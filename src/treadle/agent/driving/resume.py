@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for
+from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for, write_back
 from treadle.agent.driving.trust import require_trust
 from treadle.agent.options import (
     Given,
@@ -45,13 +45,14 @@ async def resume_run(
         is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
         if is_over and (task is None or state.rewards):
             await see_through(writer.release)
+            await write_back(agent, run_id, state)
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
         driver.put(*decided)
     except BaseException:
         await see_through(writer.release)
         raise
-    return await drive(driver, agent.journal, task, given.answer)
+    return await drive(agent, driver, task, given.answer)
 
 
 async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:

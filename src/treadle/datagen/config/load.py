@@ -19,7 +19,7 @@ from treadle.datagen.config.deepfabric.read import dedent_sections, map_deepfabr
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.ready import find_obstacles
 from treadle.datagen.config.schema import KEYS
-from treadle.tools.resolve import FILE
+from treadle.tools.resolve import place_in
 
 
 class Loaded(Struct, frozen=True):
@@ -150,27 +150,12 @@ def _resolve_paths(value: dict[str, Json], folder: Path) -> dict[str, Json]:
     if isinstance(files := tools.get("files"), str) and not files.startswith("tasks:"):
         tools["files"] = resolve(files)
     if isinstance(use := tools.get("use"), list):
-        tools["use"] = [_resolve_tool(item, folder) for item in use]
+        tools["use"] = [place_in(item, folder) for item in use]
     for role, table in models.items():
         if isinstance(table, dict) and "cache" in table:
             models[role] = table | {"cache": resolve(table["cache"])}
     changed = {"topics": topics, "quality": quality, "tools": tools, "models": models}
     return value | {name: part for name, part in changed.items() if isinstance(value.get(name), dict)}
-
-
-def _resolve_tool(item: Json, folder: Path) -> Json:
-    """Return the name of a toolset. If the name contains the path of a file, the path is made relative to
-    `folder`."""
-    if isinstance(item, dict) and "name" in item:
-        return item | {"name": _resolve_tool(item["name"], folder)}
-    if not isinstance(item, str):
-        return item
-    if found := FILE.fullmatch(item):
-        name = f":{found[2]}" if found[2] else ""
-        return f"{folder / Path(found[1]).expanduser()}{name}"
-    kind, colon, text = item.partition(":")
-    file = folder / text
-    return f"{kind}:{file}" if colon and text and "\n" not in text and file.is_file() else item
 
 
 def _find_more(value: dict[str, Json], faults: Sequence[Problem]) -> list[Problem]:
