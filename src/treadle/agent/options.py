@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -13,9 +13,11 @@ from treadle.agent.spec import Files
 from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
+from treadle.core.registry import did_you_mean
 from treadle.core.spec import ContextSpec, PartSpec
-from treadle.core.types import Artifact, Json
+from treadle.core.types import Artifact, Delivery, Json
 from treadle.journal.protocol import Clock, Journal
+from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.sandbox.memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
@@ -166,6 +168,9 @@ class SendOptions(TypedDict, total=False):
 
     attach: Sequence[Attachable]
     on_event: Emit | None
+    delivery: Delivery | Literal["queue", "steer", "interrupt"]
+    """What happens with the message if a turn is running: `queue` begins the next turn (the default), `steer` is
+    seen by the model at its next step, and `interrupt` stops the turn and begins the next."""
 
 
 class Given(Struct, frozen=True):
@@ -179,6 +184,8 @@ class Given(Struct, frozen=True):
     """True if the caller trusts a run that comes from elsewhere."""
     keeps_events: bool = False
     """True if the driver keeps the events that it appends in memory."""
+    on_driver: Callable[[Driver], None] | None = None
+    """A function that is called with the run's driver before it works; `None`: nobody needs it."""
 
 
 class Face(Struct, frozen=True):
@@ -310,3 +317,9 @@ def check_message(options: Mapping[str, Any]) -> None:
         if not isinstance(item, str | Path | Artifact):
             raise ConfigError(f"attach has {item!r:.200}; give paths of files, or Artifacts")
     check_callable("on_event", options.get("on_event"))
+    delivery = options.get("delivery")
+    if delivery is not None and delivery not in Delivery.__members__.values():
+        hint = did_you_mean(str(delivery), [item.value for item in Delivery]) or ";"
+        raise ConfigError(
+            f"delivery is {delivery!r}{hint} use one of {', '.join(map(repr, map(str, Delivery)))}"
+        )

@@ -81,9 +81,12 @@ def decide(state: State) -> Action | None:
     if state.failure is not None:
         failure = state.failure
         return _end_turn(state, failure.stop_reason, error=failure.error, fault=failure.fault)
+    if state.untold is not None:
+        told = Message(Role.USER, ESCALATED_MESSAGE.format(why=state.untold))
+        return Append((e.MessageInjected(message=told),))
     if state.final is not None:
         return _end_turn(state, state.limit or StopReason.COMPLETED, output=state.final)
-    if state.answer is not None:
+    if state.answer is not None and not _is_steered(state):
         return _on_answer(state, state.answer)
     if state.spent.rejected_answers >= state.policy.max_output_attempts:
         return _reject(state, "the arguments of its last call broke the schema")
@@ -99,6 +102,19 @@ def decide(state: State) -> Action | None:
         told = Message(Role.USER, ask_for_schema(state.output_spec))
         return Append((e.MessageInjected(message=told, tells_schema=True),))
     return Infer(state.step + 1, has_tools=state.limit is None)
+
+
+ESCALATED_MESSAGE = (
+    "Another model tried to answer before you, and its answer was not used: {why}\n"
+    "The user has not seen that answer. Answer the user's message yourself."
+)
+"""The message that tells a model what was tried before it was asked."""
+
+
+def _is_steered(state: State) -> bool:
+    """Return whether the model is asked again instead of ending the turn with its answer, because the user has
+    sent a message for this turn meanwhile."""
+    return bool(state.steering) and state.limit is None and _on_limits(state) is None
 
 
 def ask_for_schema(output: OutputSpec) -> str:

@@ -20,7 +20,8 @@ TreadleError
 │   ├── RunExistsError
 │   ├── LeaseHeldError                  another process drives the run
 │   ├── LeaseLostError                  another process took the run over
-│   └── UntrustedError                  the run comes from elsewhere; `demands`
+│   ├── UntrustedError                  the run comes from elsewhere; `demands`
+│   └── MemoryRefusedError              the policy of the memory refuses a write
 ├── SandboxError (OSError)              a path outside the root, no such file, …
 ├── ExportError (ValueError)            a row format cannot hold the run
 ├── PublishError (RuntimeError)         a service for datasets refused an upload or failed
@@ -181,6 +182,10 @@ class UntrustedError(JournalError):
         return (
             f"{self.run} {self.why} and is not trusted. Using it would: {listed}. If you trust it, {remedy}"
         )
+
+
+class MemoryRefusedError(JournalError):
+    """Raised if the policy of the memory does not allow this author to make this change."""
 
 
 class SandboxError(TreadleError, OSError):

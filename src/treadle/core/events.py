@@ -35,6 +35,7 @@ from treadle.core.types import (
     ToolResult,
     ToolSpec,
     Usage,
+    Verdict,
     Window,
 )
 
@@ -147,6 +148,12 @@ class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference
     """What the model answered, and what it cost."""
     duration_seconds: float = 0.0
     """The time from the first request to the complete answer, retries included."""
+    first_token_seconds: float | None = None
+    """The time until the first piece of the answer; `None` if the answer was not streamed."""
+    answered_by: str | None = None
+    """The name of the model that answered, if it is not the one that was asked but one of its fallbacks."""
+    verdict: Verdict | None = None
+    """What a second model said about the answer before it was used; `None` if none was asked."""
 
 
 class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
@@ -177,6 +184,9 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     """The tokens of an answer that was complete and thrown away; `None`: there was no such answer."""
     cost_usd: float | None = None
     """What that answer cost; `None` if it is not known, or there was none."""
+    next_tier: str | None = None
+    """The tier whose model is asked next in place of the one that failed, or whose answer was thrown away; `None`:
+    no other tier is asked."""
 
 
 class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):
@@ -254,7 +264,7 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
 
 
 class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_injected"):
-    """A message that Treadle itself added to the transcript."""
+    """A message that Treadle itself added to the transcript, or that the user sent during a turn."""
 
     message: Message
     limit: StopReason | None = None

@@ -29,12 +29,12 @@ from treadle.core.decide import (
 )
 from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
-from treadle.core.state import CallState, State, advance
+from treadle.core.state import CallState, State, advance, count_messages
 from treadle.core.types import Message, StopReason
 
 _OF_A_CALL = (e.ToolStarted, e.ToolCompleted, e.SnapshotTaken, e.ApprovalRequested, e.ApprovalDecided)
-_OF_THE_WORLD = ("at", "worked_seconds", "model", "reserved_cost_usd")
-"""The fields that replay does not compute: times, the name of the model, and what an inference may cost."""
+_OF_THE_WORLD = ("at", "worked_seconds", "model", "reserved_cost_usd", "route")
+"""The fields that replay does not compute: times, the model and its choice, and what an inference may cost."""
 
 
 class Replay(Struct, frozen=True):
@@ -94,8 +94,8 @@ class _Replayer:
 
     def run(self) -> None:
         """Take all events. Raises: `ReplayDivergence`; `_EndOfJournal` if the journal ends within an action."""
-        for copied in self._bodies[: self._copied]:
-            self._take(copied)
+        while self.state.seq < min(self._copied, len(self._bodies)):
+            self._take(self._bodies[self.state.seq])
         while (body := self._next) is not None:
             # The initial files of a run are an input too.
             if not _is_input(body) and not isinstance(body, e.SnapshotTaken):
@@ -110,7 +110,7 @@ class _Replayer:
         elif isinstance(action, CheckAnswer):
             self._expect_all(self._judge(action))
         elif isinstance(action, Infer):
-            messages = len(self.state.messages)
+            messages = count_messages(self.state, has_tools=action.has_tools)
             started = e.InferenceStarted(step=action.step, messages=messages, has_tools=action.has_tools)
             outcomes = (e.InferenceCompleted, e.InferenceFailed)
             if self._expect(started):
@@ -234,6 +234,12 @@ class _Replayer:
             self._take(answer)
 
     def _take(self, body: e.DurableBody) -> None:
+        """Take an event, and the messages of the user that came before the next one."""
+        self._advance(body)
+        while isinstance(sent := self._next, e.MessageInjected) and sent.delivery is not None:
+            self._advance(sent)
+
+    def _advance(self, body: e.DurableBody) -> None:
         if self._policy is not None:
             body = _with_policy(body, self._policy)
         advance(self.state, body)

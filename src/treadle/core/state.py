@@ -44,6 +44,10 @@ _REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, Tool
 """Errors of a call of the answer tool that count as an answer that does not fit the schema."""
 
 
+ESCALATED = "Escalated"
+"""The `error_type` of an inference whose answer was complete and thrown away, so that a better model is asked."""
+
+
 class Status(StrEnum):
     """The status of a run."""
 
@@ -153,11 +157,17 @@ class State(Struct, gc=False):
     """How often the context was compacted in the run."""
     route: Route | None = None
     """The choice of the model for the open turn; `None` if none was made."""
+    tried: dict[str, str] = {}
+    """The tiers that are not asked again in the open turn, each with the reason: their model failed, or its answer
+    was thrown away."""
+    untold: str | None = None
+    """Why the newest answer was thrown away, until the model that is asked next has been told; `None` if there is
+    nothing to tell."""
     queued: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that wait for the next turns, each with the number of its event."""
     steering: tuple[tuple[int, Message], ...] = ()
-    """The messages of the user that the model sees at its next step, each with the number of its event. Those that
-    it has not seen when the turn ends wait for the next turns."""
+    """The messages of the user that the next inference adds to the transcript, each with the number of its event.
+    Those that no inference has taken when the turn ends wait for the next turns."""
     step: int = 0
     """How many inferences were completed in the run."""
     calls: dict[str, CallState] = {}
@@ -329,7 +339,8 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     _say(state, message)
     if body.queued_seq is not None:
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
-    state.route = None
+    state.route = state.untold = None
+    state.tried = {}
     state.answer = state.final = state.failure = state.limit = None
     state.is_wrapped_up = state.is_wrap_up_lost = False
     state.spent = Spent()
@@ -346,6 +357,11 @@ def _say(state: State, message: Message) -> None:
 def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
     state.asked = body
     state.route = body.route or state.route
+    if state.steering and body.has_tools:
+        # At a wrap-up, the messages keep waiting: nothing could be done about them.
+        for _, message in state.steering:
+            _say(state, message)
+        state.steering, state.answer = (), None
 
 
 def _on_inference_completed(state: State, body: e.InferenceCompleted, before: float) -> None:
@@ -363,10 +379,10 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     state.is_wrapped_up = state.limit is not None
     state.spent.steps += 1
     _charge(state, usage, cost)
+    if body.verdict is not None:
+        _charge(state, body.verdict.usage, body.verdict.cost_usd)
     state.last_usage = usage
     state.unsent_chars = 0
-    if not state.calls:
-        _steer(state)
 
 
 def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -> None:
@@ -380,6 +396,10 @@ def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -
     state.failure = None
     if body.retry_in_seconds is None:
         state.failure, state.asked = body, None
+    if body.next_tier is not None and state.route is not None:
+        state.failure = None
+        state.tried = {**state.tried, state.route.tier: body.error.partition("\n")[0]}
+        state.untold = body.error if body.error_type == ESCALATED else None
 
 
 def _charge(state: State, usage: Usage, cost_usd: float | None) -> None:
@@ -390,19 +410,6 @@ def _charge(state: State, usage: Usage, cost_usd: float | None) -> None:
     spent.is_cost_known = spent.is_cost_known and cost_usd is not None
     state.usage += usage
     state.cost_usd = None if cost_usd is None or state.cost_usd is None else state.cost_usd + cost_usd
-
-
-def _steer(state: State) -> None:
-    """Add the messages that wait for the next step to the transcript. An answer then does not end the turn.
-
-    If there is no next step, because the turn has its answer or is wrapped up, they keep waiting.
-    """
-    if not state.steering or state.final is not None or state.limit is not None:
-        return
-    for _, message in state.steering:
-        _say(state, message)
-    state.steering = ()
-    state.answer = None
 
 
 def _charge_reserved(state: State) -> None:
@@ -451,7 +458,6 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> No
         state.messages = state.messages.extend(results)
         state.has_parts = state.has_parts or any([item.parts for item in results])
         state.calls = {}
-        _steer(state)
 
 
 def _on_inner_completed(state: State, result: ToolResult, parent_call_id: str) -> None:
@@ -506,15 +512,11 @@ def _shorten(message: Message, lines: dict[str, str]) -> Message:
 
 
 def _on_message_injected(state: State, body: e.MessageInjected, before: float) -> None:
-    if body.delivery is Delivery.STEER:
-        state.steering = (*state.steering, (state.seq, body.message))
-        if state.asked is None and not state.calls:
-            _steer(state)
-        return
     if body.delivery is not None:
-        state.queued = (*state.queued, (state.seq, body.message))
+        _receive(state, (state.seq, body.message), body.delivery)
         return
     _say(state, body.message)
+    state.untold = None
     if body.is_nudge:
         state.answer = None
         state.spent.nudges += 1
@@ -524,6 +526,17 @@ def _on_message_injected(state: State, body: e.MessageInjected, before: float) -
         state.answer = None
         state.is_wrapped_up = False
         state.spent.rejected_answers += 1
+
+
+def _receive(state: State, item: tuple[int, Message], delivery: Delivery) -> None:
+    """Put a message of the user, with the number of its event, where it waits."""
+    if delivery is Delivery.STEER and state.is_turn_open:
+        state.steering = (*state.steering, item)
+    elif delivery is Delivery.INTERRUPT:
+        state.queued = (item, *state.steering, *state.queued)
+        state.steering = ()
+    else:
+        state.queued = (*state.queued, item)
 
 
 def _on_question_asked(state: State, body: e.QuestionAsked, before: float) -> None:
@@ -650,6 +663,11 @@ def to_message(result: ToolResult) -> Message:
     )
 
 
+def count_messages(state: State, *, has_tools: bool) -> int:
+    """Return how many messages the next inference is sent."""
+    return len(state.messages) + (len(state.steering) if has_tools else 0)
+
+
 def guess_usage(state: State, message: Message) -> Usage:
     """Estimate the tokens of an inference whose server did not report them, at 4 characters per token."""
     written = len(message.content) + len(message.reasoning or "")
@@ -663,5 +681,9 @@ def guess_input_tokens(state: State) -> int:
 
 
 def guess_next_tokens(state: State) -> int:
-    """Estimate the tokens of the next inference, its answer included: they are reserved before it is sent."""
-    return guess_input_tokens(state) + state.last_usage.output_tokens
+    """Estimate the tokens of the next inference, its answer included: they are reserved before it is sent.
+
+    While an inference runs, that is the one, and messages that came since are not in it.
+    """
+    new = sum([len(message.content) for _, message in state.steering]) if state.asked is None else 0
+    return guess_input_tokens(state) + -(-new // 4) + state.last_usage.output_tokens

@@ -181,7 +181,7 @@ def _find_models(bodies: Sequence[DurableBody]) -> list[str]:
         elif isinstance(body, InferenceStarted):
             asked = body.model or agents
         elif isinstance(body, InferenceCompleted):
-            found.append(asked)
+            found.append(body.answered_by or asked)
     return found
 
 

@@ -36,7 +36,7 @@ from treadle.core.inner import InnerDecision, decide_inner
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
-from treadle.loop.inference import Inference, check_answer
+from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import Outbox
 from treadle.loop.toolcalls import ToolCalls
@@ -73,7 +73,7 @@ class Driver:
         self.run_id = writer.run_id
         self._writer = writer
         self._clock = clock
-        self._inference = Inference(model, read_blob, clock)
+        self._inference = make_inference(model, read_blob, clock)
         self.bench = Workbench(
             toolbox,
             run_id=writer.run_id,

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from treadle.agent.attachments import read_attachments
-from treadle.agent.driving.drive import AgentParts, drive, make_driver, spec_for, system_message
+from treadle.agent.driving.drive import AgentParts, drive, make_driver, spec_for, system_message, warm_up
+from treadle.agent.driving.turns import open_turn
 from treadle.agent.options import (
     Given,
     Instructions,
@@ -23,7 +24,6 @@ from treadle.agent.options import (
 from treadle.agent.run import Run
 from treadle.agent.spec import Files, read_mount
 from treadle.agent.task import Task
-from treadle.context.protocol import turn_key
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import State
@@ -92,6 +92,7 @@ async def begin(
     agent.kit.toolbox(task).check_deps(given.deps)
     if task is not None:
         agent.kit.check_policy(agent.policy, task)
+    await warm_up(agent)
     writer = agent.journal.create(run_id)
     spec = spec_for(agent, task, given.answer.schema, files)
     if said is not None:
@@ -112,7 +113,9 @@ async def begin(
         metadata=dict(metadata) if metadata else None,
     )
     snapshot, blobs = driver.bench.take_snapshot()
-    turn = () if text is None else (await open_turn(agent, run_id, driver.state, text, attached[0]),)
+    turn = (
+        () if text is None else (await open_turn(agent, driver, Message(Role.USER, text, parts=attached[0])),)
+    )
     # Appended together, because a run without its turn could never go on.
     driver.put(started, *snapshot, *turn, blobs={**(blobs or {}), **attached[1]} or None)
     return driver
@@ -141,17 +144,6 @@ def _make_sandbox(files: Files | None) -> Sandbox:
     if isinstance(files, SharedFiles):
         return files.open()
     return MemorySandbox(read_mount(files) if isinstance(files, str | Path) else files)
-
-
-async def open_turn(
-    agent: AgentParts, run_id: str, state: State, text: str, parts: tuple[Artifact, ...] = ()
-) -> e.TurnStarted:
-    """Return the event that opens the next turn with the user's message, and with what the agent recalls for it."""
-    number, recalled = state.turn + 1, None
-    if agent.known is not None:
-        key = turn_key(run_id, number)
-        recalled = await agent.known.recall(text, turn_key=key, now=agent.clock.time())
-    return e.TurnStarted(turn=number, message=Message(Role.USER, text, parts=parts), recalled=recalled)
 
 
 _random = random.Random()

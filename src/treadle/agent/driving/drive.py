@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from treadle.agent.answer import AnswerType
 from treadle.agent.driving.kit import Kit
+from treadle.agent.driving.turns import next_queued, open_turn, write_back
 from treadle.agent.options import (
     Given,
     Instructions,
@@ -15,7 +16,7 @@ from treadle.agent.options import (
 from treadle.agent.run import Run
 from treadle.agent.spec import Files, path_of
 from treadle.agent.task import Task
-from treadle.context.protocol import Surroundings, Turn
+from treadle.context.protocol import Surroundings
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
@@ -25,7 +26,6 @@ from treadle.core.types import (
     Fault,
     Json,
     OutputSpec,
-    StopReason,
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
@@ -63,13 +63,25 @@ class AgentParts(Protocol):
         ...
 
 
-async def drive(agent: AgentParts, driver: Driver, task: Task | None, answer: AnswerType[T]) -> Run[T]:
-    """Drive a run until it ends or pauses, grade it, and release its lease. A completed turn is remembered.
+async def drive(
+    agent: AgentParts,
+    driver: Driver,
+    task: Task | None,
+    answer: AnswerType[T],
+    *,
+    answers_queued: bool = False,
+) -> Run[T]:
+    """Drive a run until it ends or pauses, grade it, and release its lease. Completed turns are remembered.
 
-    The tools are closed and the lease is released even after an error, and after any number of cancellations.
+    With `answers_queued`, the messages that wait for a session's next turns are answered too. The tools are closed
+    and the lease is released even after an error, and after any number of cancellations.
     """
     try:
         state = await driver.drive()
+        while answers_queued and (waiting := next_queued(state)) is not None:
+            await write_back(agent, driver.run_id, driver.state)
+            driver.put(await open_turn(agent, driver, waiting[1], queued_seq=waiting[0]))
+            await driver.drive()
         if task is not None and state.status is Status.FINISHED and not state.rewards:
             grade_run(driver, task)
         await driver.leave()
@@ -79,18 +91,6 @@ async def drive(agent: AgentParts, driver: Driver, task: Task | None, answer: An
         raise
     await write_back(agent, driver.run_id, driver.state)
     return Run(driver.run_id, driver.state, agent.journal, answer)
-
-
-async def write_back(agent: AgentParts, run_id: str, state: State) -> None:
-    """Remember the newest turn, if it is completed and the agent remembers turns. Doing it again changes
-    nothing."""
-    known, opened = agent.known, state.opened
-    is_completed = not state.is_turn_open and state.stop_reason is StopReason.COMPLETED
-    if known is not None and known.writes_back and opened is not None and is_completed:
-        text, answer = opened.message.content, state.output
-        await known.write_back(
-            Turn(run_id=run_id, number=state.turn, text=text, answer=answer, began_at=opened.at)
-        )
 
 
 async def leave(driver: Driver, reason: str | None) -> None:
@@ -149,7 +149,17 @@ def make_driver(
     driver.kept_events = [] if given.keeps_events else None
     driver.bench.deps = given.deps
     driver.find_answer_fault = given.answer.find_fault
+    if given.on_driver is not None:
+        given.on_driver(driver)
     return driver
+
+
+async def warm_up(agent: AgentParts) -> None:
+    """Read from the journal how fast models answered, if the agent's model is chosen by a router."""
+    if getattr(agent.model, "tiers", None) is not None:
+        from treadle.context.routing import LATENCIES
+
+        await asyncio.to_thread(LATENCIES.warm, agent.journal)
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:

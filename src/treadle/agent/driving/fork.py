@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.agent.driving.begin import make_run_id, open_turn
+from treadle.agent.driving.begin import make_run_id
 from treadle.agent.driving.drive import (
     AgentParts,
     drive,
@@ -13,10 +13,12 @@ from treadle.agent.driving.drive import (
     restore,
     spec_for,
     system_message,
+    warm_up,
     without_schema,
 )
 from treadle.agent.driving.resume import load_task_of, resumed
 from treadle.agent.driving.trust import require_trust
+from treadle.agent.driving.turns import open_turn
 from treadle.agent.options import (
     ForkOptions,
     Given,
@@ -27,7 +29,9 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import State, fold
 from treadle.core.types import (
+    Message,
     Parent,
+    Role,
 )
 
 
@@ -59,6 +63,7 @@ async def fork_run(
     if state.is_turn_open is (text is not None):
         raise ConfigError(_explain_fork(state, at))
     sandbox = await restore(agent.journal, state)
+    await warm_up(agent)
     writer = agent.journal.create(options.get("new_run_id") or make_run_id())
     policy = head.spec.policy
     driver = make_driver(agent, State(), writer, sandbox, given, task, head.output, policy)
@@ -66,7 +71,7 @@ async def fork_run(
     driver.adopt(events[1:at])
     driver.put(resumed(agent, driver, task, policy, head.output))
     if text is not None:
-        driver.put(await open_turn(agent, driver.run_id, driver.state, text))
+        driver.put(await open_turn(agent, driver, Message(Role.USER, text)))
     return await drive(agent, driver, task, given.answer)
 
 

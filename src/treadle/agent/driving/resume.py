@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for, write_back
+from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for, warm_up
 from treadle.agent.driving.trust import require_trust
+from treadle.agent.driving.turns import write_back
 from treadle.agent.options import (
     Given,
     ResumeOptions,
@@ -52,7 +53,7 @@ async def resume_run(
     except BaseException:
         await see_through(writer.release)
         raise
-    return await drive(agent, driver, task, given.answer)
+    return await drive(agent, driver, task, given.answer, answers_queued=True)
 
 
 async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:
@@ -79,6 +80,7 @@ async def go_on(
     """
     agent.kit.toolbox(task).check_deps(given.deps)
     sandbox = await restore(agent.journal, state)
+    await warm_up(agent)
     policy = agent.policy if agent.has_policy else state.policy
     recorded = state.output_spec
     # Another model may have to be asked in another way.

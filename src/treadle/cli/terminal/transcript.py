@@ -3,7 +3,7 @@
 import time
 
 from treadle.agent.run import Run
-from treadle.cli.terminal.format import format_artifact, format_call
+from treadle.cli.terminal.format import format_artifact, format_call, format_replacement, format_route
 from treadle.cli.terminal.output import clean, print_bytes, shorten, stdout, write_cost, write_seconds
 from treadle.cli.terminal.view import print_outcome
 from treadle.core import events as e
@@ -103,8 +103,12 @@ class _Printer:
             self._print_message("› ", body.message, "cyan")
         elif isinstance(body, e.InferenceStarted):
             self._asked = body.model or self._asked
+            if body.route is not None:
+                self.say(format_route(body.route), "dim")
         elif isinstance(body, e.InferenceCompleted):
             self._print_inference(body)
+        elif isinstance(body, e.InferenceFailed) and body.next_tier is not None:
+            self.say(format_replacement(body), "yellow")
         elif isinstance(body, e.InferenceFailed):
             self.say(f"attempt failed: {shorten(body.error, 400)}", "yellow")
         elif isinstance(body, e.ToolStarted) and body.parent_call_id is not None:

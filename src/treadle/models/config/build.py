@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from treadle.models.wrappers.retry import RetryModel
 
 Maker: TypeAlias = Callable[[ModelConfig], Model]
+AUTO = "auto"
+"""The name of the model whose tier a router chooses; `auto:NAME` names the router too."""
 
 
 def model(
@@ -201,6 +203,11 @@ _SETTINGS = frozenset(("temperature", "top_p", "max_output_tokens", "seed", "log
 _CONFIGURED = frozenset(
     ("base_url", "api_key", "api_key_env", "price", "headers", "transport", "connect_timeout_seconds")
 )
+
+
+def is_tiered(name: str) -> bool:
+    """Return whether `name` is that of a model that consists of the tiers of treadle.toml."""
+    return name.partition(":")[0] in (AUTO, "tier") and name != "tier"
 
 
 def split_name(name: str) -> tuple[str, str]:

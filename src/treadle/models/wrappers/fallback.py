@@ -140,6 +140,7 @@ class FallbackModel:
                     watch.on_failure(error, len(failures), 0.0)
             else:
                 self._rests_until[index] = 0.0
+                watch.answered_by = watch.answered_by or model.name
                 return completion
         raise AssertionError("there is at least one model")
 
