@@ -116,6 +116,7 @@ class Agent(Generic[T_co]):
         is_path = journal is None or isinstance(journal, str | Path)
         self._journal_path = journal if is_path else None
         self._opened: Journal | None = None if is_path else journal  # type: ignore[assignment]
+        self.clock = options.get("clock", time)
         self.known: Surroundings | None = None
         """What the agent knows besides its instructions: a persona, memories, skills and documents."""
         tools = options.get("tools")
@@ -127,7 +128,6 @@ class Agent(Generic[T_co]):
         self.approver = options.get("approver")
         self.answer: AnswerType[T_co] = answer_type(schema)
         """The type of the answers."""
-        self.clock = options.get("clock", time)
         self._spec: AgentSpec | None = None
         self._spec_parts: tuple[object, ...] = ()
         """The attributes that `_spec` was made from."""
@@ -139,7 +139,9 @@ class Agent(Generic[T_co]):
         if context is not None:
             from treadle.context.surroundings import make_surroundings
 
-            self.known = make_surroundings(context, lambda: self.journal, is_strict=is_strict)
+            self.known = make_surroundings(
+                context, lambda: self.journal, clock=self.clock, is_strict=is_strict
+            )
         self.kit = Kit(tools, self.model, () if self.known is None else self.known.tools)
         """The toolboxes for the agent's runs."""
 
@@ -389,7 +391,7 @@ class Agent(Generic[T_co]):
         return Session(self, run_id, self._given(options, None), options)
 
     async def close(self) -> None:
-        """Close the toolset objects that this agent was given, such as connections to servers, and what it knows.
+        """Close the toolset objects that this agent was given, such as connections to servers.
 
         The journal stays open. Toolsets that were given by name end with the process.
         """
@@ -399,8 +401,6 @@ class Agent(Generic[T_co]):
                 closing = close()
                 if inspect.isawaitable(closing):
                     await closing
-        if self.known is not None:
-            await self.known.aclose()
 
     async def __aenter__(self) -> "Agent[T_co]":
         return self

@@ -120,8 +120,9 @@ class Surroundings(Protocol):
         """Remember a completed turn. Doing it again changes nothing. It never fails: a failure is logged."""
         ...
 
-    async def aclose(self) -> None:
-        """Close what it holds."""
+    @property
+    def greeting(self) -> Sequence[str]:
+        """Lines for a person who begins a chat: who answers, what it remembers, what it asks for. Blocks."""
         ...
 
 

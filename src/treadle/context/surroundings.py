@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -17,9 +18,12 @@ from treadle.context.skills.tool import UseSkill
 from treadle.context.trust import Trust, read_trust, record_trust
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.spec import ContextSpec, MemorySpec
-from treadle.core.types import Json, Recalled
-from treadle.journal.protocol import Journal
+from treadle.core.types import Json, Recalled, StopReason
+from treadle.journal.protocol import Clock, Journal
 from treadle.tools.protocol import Tool
+
+if TYPE_CHECKING:
+    from treadle.context.memory import Memory
 
 PersonaLike: TypeAlias = Persona | Mapping[str, Json] | str | Path
 """A persona, a mapping with the keys of one, or the path of a file."""
@@ -27,6 +31,8 @@ MemoryLike: TypeAlias = MemorySpec | str | bool | None
 """The settings of a memory, the name of a persona that remembers, or whether the agent has a memory."""
 RECALL_SECONDS = 30.0
 """How long a recall may take before the turn begins without it."""
+
+_MAX_COUNTED = 1000
 
 _log = logging.getLogger("treadle")
 
@@ -50,7 +56,7 @@ def read_persona(given: PersonaLike | None, *, trust: bool = False) -> Persona |
         record_trust("persona", digest, Trust.TRUSTED, persona.name)
     elif demands and read_trust("persona", digest) is not Trust.TRUSTED:
         raise UntrustedError(
-            f"the persona {str(given)!r}", demands, "was not trusted before with this content"
+            f"the persona {str(given)!r}", demands, "would do more than work in its sandbox"
         )
     return persona
 
@@ -89,8 +95,28 @@ def make_context_spec(
     return None if found == ContextSpec() else found
 
 
+def describe_persona(persona: Persona) -> tuple[str, PromptReport]:
+    """Return the system message of an agent with this persona and its tools that are in the sandbox, and the report
+    about it. Nothing is started, and no memory is opened.
+
+    Raises: `ConfigError` for skills and documents that are not there.
+    """
+    catalog = Catalog(persona.skills)
+    text, report = assemble(
+        persona,
+        skills=[Item(entry, label=name) for name, entry in catalog.index([])],
+        has_data=bool(catalog.skills or persona.memory),
+        notes=catalog.notices,
+    )
+    return text or "", report
+
+
 def make_surroundings(
-    spec: ContextSpec, open_journal: Callable[[], Journal], *, is_strict: bool = True
+    spec: ContextSpec,
+    open_journal: Callable[[], Journal],
+    *,
+    clock: Clock = time,
+    is_strict: bool = True,
 ) -> Surroundings:
     """Return what the agent of `spec` knows. Blocks.
 
@@ -98,25 +124,45 @@ def make_surroundings(
     as the run already has its system message. `open_journal` returns the journal with the memories.
     Raises: `ConfigError`, `JournalError`.
     """
-    return _Known(spec, open_journal, is_strict=is_strict)
+    return _Known(spec, open_journal, clock, is_strict=is_strict)
 
 
 class _Known:
     """What one agent knows. See `Surroundings`."""
 
-    def __init__(self, spec: ContextSpec, open_journal: Callable[[], Journal], *, is_strict: bool) -> None:
+    def __init__(
+        self, spec: ContextSpec, open_journal: Callable[[], Journal], clock: Clock, *, is_strict: bool
+    ) -> None:
         self.spec = spec
-        self.report = PromptReport()
         self._persona = None if spec.persona is None else Persona.from_value(spec.persona)
         own = () if self._persona is None else self._persona.skills
         self._catalog = Catalog((*spec.skills, *own), is_strict=is_strict)
-        self._sources: tuple[Source, ...] = ()
-        self.tools: tuple[Tool, ...] = (UseSkill(self._catalog),) if self._catalog.skills else ()
+        self._notes = list(self._catalog.notices)
+        self._sources: list[Source] = []
+        self._memory: Memory | None = None
+        tools: list[Tool] = [UseSkill(self._catalog)] if self._catalog.skills else []
+        if spec.memory is not None:
+            try:
+                tools += self._open_memory(spec.memory, open_journal(), clock)
+            except ConfigError as error:
+                if is_strict:
+                    raise
+                self._notes.append(str(error))
+        self.tools: tuple[Tool, ...] = tuple(tools)
+        self.report = PromptReport((), tuple(self._notes))
+
+    def _open_memory(self, spec: MemorySpec, journal: Journal, clock: Clock) -> Sequence[Tool]:
+        """Open the memory, and return its tools. Raises: `ConfigError`, `JournalError`."""
+        from treadle.context.memory import MemoryToolset, Recaller, open_memory
+
+        self._memory = open_memory(journal, spec.persona, spec.user, embeddings=spec.embeddings, clock=clock)
+        self._sources.append(Recaller(self._memory))
+        return MemoryToolset(self._memory).tools()
 
     @property
     def writes_back(self) -> bool:
         """See `Surroundings.writes_back`."""
-        return self.spec.memory is not None and self.spec.memory.writes_back
+        return self._memory is not None and self.spec.memory is not None and self.spec.memory.writes_back
 
     def make_instructions(self, given: str | None, tools: Iterable[str]) -> str | None:
         """See `Surroundings.make_instructions`."""
@@ -126,7 +172,7 @@ class _Known:
             instructions=given,
             skills=[Item(entry, label=name) for name, entry in self._catalog.index(names)],
             has_data=bool(self._sources or self._catalog.skills),
-            notes=self._catalog.notices,
+            notes=self._notes,
         )
         return text
 
@@ -146,9 +192,32 @@ class _Known:
 
     async def write_back(self, turn: Turn) -> None:
         """See `Surroundings.write_back`."""
+        if self._memory is None or not self.writes_back:
+            return
+        try:
+            await self._memory.write_back(
+                turn.run_id, turn.number, turn.text, turn.answer, StopReason.COMPLETED
+            )
+        except Exception as error:
+            _log.warning("the turn %s was not remembered: %s", turn.key, _name(error))
 
-    async def aclose(self) -> None:
-        """See `Surroundings.aclose`."""
+    @property
+    def greeting(self) -> list[str]:
+        """See `Surroundings.greeting`."""
+        found = []
+        if self._persona is not None:
+            said = self._persona.greeting.strip()
+            found.append(f"{self._persona.name}: {said}" if said else self._persona.name)
+        spec = self.spec.memory
+        if self._memory is not None and spec is not None:
+            count = len(self._memory.store.entries(limit=_MAX_COUNTED + 1))
+            shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count)
+            kept = f"{shown} {'memory' if count == 1 else 'memories'}"
+            found.append(f"{kept} of {spec.persona!r} about {spec.user!r}")
+        for name, skill in self._catalog.skills.items():
+            if skill.trust is Trust.UNTRUSTED:
+                found.append(f"the skill {name!r} is not trusted yet; you are asked when it is used")
+        return found
 
 
 def _join(found: Sequence[Recalled]) -> Recalled | None:
