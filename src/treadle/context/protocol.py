@@ -74,6 +74,11 @@ class PromptReport(Struct, frozen=True):
                     f"{section.name}: {len(section.left_out)} of {section.kept + len(section.left_out)} did not "
                     f"fit into {section.budget:,} tokens: {shown}{more}"
                 )
+            elif section.budget is not None and section.tokens > section.budget:
+                found.append(
+                    f"{section.name}: {section.tokens:,} tokens, over the budget of {section.budget:,}; nothing of "
+                    "it is left out"
+                )
         return [*found, *self.notes]
 
 

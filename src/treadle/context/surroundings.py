@@ -55,9 +55,7 @@ def read_persona(given: PersonaLike | None, *, trust: bool = False) -> Persona |
     if demands and trust:
         record_trust("persona", digest, Trust.TRUSTED, persona.name)
     elif demands and read_trust("persona", digest) is not Trust.TRUSTED:
-        raise UntrustedError(
-            f"the persona {str(given)!r}", demands, "would do more than work in its sandbox"
-        )
+        raise UntrustedError(f"the persona {str(given)!r}", demands, "would do more than work in its sandbox")
     return persona
 
 
