@@ -132,7 +132,6 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         ("model: openai:gpt-5-mini", "OPENAI_API_KEY"),
         ("documents: [/etc/passwd]", "read the document '/etc/passwd'"),
         ("documents: [../secret.txt]", "secret.txt"),
-        ("skills: [~/skills]", "read the skills in the folder"),
         ("memory: {embeddings: 'openai:e'}", "openai:e"),
     ],
 )

@@ -61,8 +61,8 @@ def digest_of(persona: Persona) -> str:
 def demands_of_persona(persona: Persona, folder: Path | None = None) -> tuple[str, ...]:
     """Return what an agent with this persona would start, import, open, ask and send, beyond its sandbox.
 
-    Files and folders within `folder`, that of the persona's file, are left out. Finding it out starts and sends
-    nothing.
+    Documents within `folder`, that of the persona's file, are left out, and so are skills, each of which the user
+    is asked for by itself. Finding it out starts and sends nothing.
     """
     from treadle.models.config.demands import demands_of_model
     from treadle.tools.demands import demands_of_tools
@@ -78,8 +78,7 @@ def demands_of_persona(persona: Persona, folder: Path | None = None) -> tuple[st
             found += demands_of_tools(part)
         elif part.settings:
             found.append(f"use the toolset {part.name!r} with the settings {part.settings!r:.500}")
-    for what, paths in (("skills in the folder", persona.skills), ("document", persona.documents)):
-        found += [f"read the {what} {path!r}" for path in paths if not _is_within(path, folder)]
+    found += [f"read the document {path!r}" for path in persona.documents if not _is_within(path, folder)]
     memory = persona.memory_spec
     if memory is not None and memory.embeddings is not None:
         found.append(f"send memories and messages to the embeddings model {memory.embeddings!r}")
