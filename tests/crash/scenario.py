@@ -18,6 +18,7 @@ from typing import Any
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, open_journal, tool
 from treadle.core.errors import RunNotFoundError
 from treadle.core.events import DurableBody, Event
+from treadle.core.questions import Question
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
 from treadle.models import call
@@ -112,6 +113,10 @@ class Script:
             return Completion(
                 Message(Role.ASSISTANT, f"step {step}", calls), FinishReason.TOOL_CALLS, cost_usd=0.0
             )
+        if not self._steps and step < 3:
+            # The second question was asked before, and the answer without content is not yet one.
+            text = ("[ASK_USER] Which?", "[ASK_USER] which", "")[step]
+            return Completion(Message(Role.ASSISTANT, text), FinishReason.STOP, cost_usd=0.0)
         return Completion(Message(Role.ASSISTANT, "done"), FinishReason.STOP, cost_usd=0.0)
 
 
@@ -153,7 +158,21 @@ def make_tools() -> list[Any]:
             said.append((await context.call_tool(name, arguments)).content)
         return "; ".join(said)
 
-    return [*tools, program, "files"]
+    @tool(effect="idempotent")
+    async def ask_around(context: ToolContext) -> str:
+        """Asks, acts, and asks again."""
+        first = await context.ask("First?")
+        acted = await context.call_tool("once_async", {"text": first.text})
+        second = await context.ask("Second?")
+        return f"{first.text}; {acted.content}; {second.text}"
+
+    @tool(effect="once")
+    async def once_asking(context: ToolContext) -> str:
+        """Asks before it acts."""
+        said = await context.ask("Pay?")
+        return act("once", context, said.text)
+
+    return [*tools, program, ask_around, once_asking, "files", "ask"]
 
 
 OWN = make_tools()
@@ -220,6 +239,18 @@ SCENARIOS |= {
         [call("mcp_once", {}), call("mcp_look", {})],
     ],
 }
+SCENARIOS |= {
+    "asking": [
+        [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
+        [call("once_asking", {})],
+    ],
+    "parked": [
+        [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
+    ],
+    "marked": [],
+}
+HAS_ASKER = ("asking", "marked")
+"""The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
 APPROVE = {"approved": {"once": Approval.ASK}}
 """The approvals that a scenario's policy asks for. Every request is approved."""
 
@@ -236,11 +267,21 @@ async def drive(
         boundary()
         return True
 
+    async def answer(question: Question) -> str:
+        boundary.witness(f"put {question.question_id}")
+        boundary()
+        await asyncio.sleep(0)
+        boundary()
+        return f"an answer to {question.text}"
+
     agent = Agent(
         Script(SCENARIOS[scenario]),
         tools=tools_of(scenario, path.with_suffix(".witness")),
-        policy=Policy(in_doubt=in_doubt, approve=APPROVE.get(scenario, {})),
+        policy=Policy(
+            in_doubt=in_doubt, approve=APPROVE.get(scenario, {}), text_markers=scenario == "marked"
+        ),
         approver=approve,
+        asker=answer if scenario in HAS_ASKER else None,
         journal=journal,  # type: ignore[arg-type]
         files={"a.txt": "seed\n"},
     )
@@ -254,8 +295,10 @@ async def drive(
         run = await agent.resume(RUN_ID, **options)
     except RunNotFoundError:
         run = await agent.run("go", run_id=RUN_ID, **options)
-    if run.questions:
-        run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, "unknown, says the user"))
+    while run.questions:
+        said = "an answer" if scenario == "parked" else "unknown, says the user"
+        boundary()
+        run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, said), **options)
     journal.close()
     return run, boundary.count
 

@@ -18,6 +18,7 @@ from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError
 from treadle.core.events import ContextCompacted, Event
+from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
 from treadle.core.types import Delivery, Message, Role
@@ -127,7 +128,7 @@ class Session(Generic[T_co]):
     async def finish_turn(
         self,
         *,
-        answers: Mapping[str, str] | None = None,
+        answers: Mapping[str, Answerable] | None = None,
         approvals: Mapping[str, Decision | bool] | None = None,
         on_event: Emit | None = None,
     ) -> Run[T_co]:

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
-from treadle.core.errors import ToolError
+from treadle.core.errors import NotAskedError, ToolError
+from treadle.core.questions import Answer, Question
 from treadle.core.types import Json, ToolCall, ToolResult, ToolSpec
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Decision, ToolOutput
@@ -35,6 +36,7 @@ FindResult: TypeAlias = Callable[[str], Awaitable[ToolResult | None]]
 """A function that returns the whole result of an earlier call of the run by its id; `None` if there is none."""
 CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
 Consult: TypeAlias = Callable[[ToolCall], Awaitable[Decision | None]]
+AskQuestion: TypeAlias = Callable[[Question], Awaitable[Answer]]
 
 
 class Scope:
@@ -91,6 +93,7 @@ class ToolContext(Generic[DepsT]):
     """
 
     __slots__ = (
+        "_ask",
         "_caller",
         "_deps",
         "_find_result",
@@ -119,9 +122,10 @@ class ToolContext(Generic[DepsT]):
         deps: object = NO_DEPS,
         consult: Consult | None = None,
         find_result: FindResult | None = None,
+        ask: AskQuestion | None = None,
     ) -> None:
         """Make a context. `make_caller` takes this call's id, and returns the function that makes its inner
-        calls."""
+        calls; `ask` puts a question to the user."""
         self.run_id = run_id
         self.call_id = call_id
         self.step = step
@@ -138,6 +142,7 @@ class ToolContext(Generic[DepsT]):
         self._deps = deps
         self._find_result = find_result
         self._report = report
+        self._ask = ask
         self._make_caller = make_caller
         self._caller: CallTool | None = None
 
@@ -183,6 +188,20 @@ class ToolContext(Generic[DepsT]):
                 raise ToolError(f"{name!r} cannot be called from here")
             self._caller = self._make_caller(self.call_id)
         return await self._caller(name, arguments)
+
+    async def ask(self, question: Question | str) -> Answer:
+        """Return the user's answer to a question.
+
+        If nobody answers now, a call of a `pure` or `idempotent` tool ends here without a result, and the run
+        pauses. When the answer has come, the call runs again from its beginning, and the same question returns the
+        answer at once. A `once` tool cannot run again, so it can only ask somebody who answers now.
+
+        Raises: `NotAskedError` if the policy allows no more questions in this turn, if the same question is open,
+        or if nobody can be asked.
+        """
+        if self._ask is None:
+            raise NotAskedError("Nobody can be asked here.")
+        return await self._ask(Question(question) if isinstance(question, str) else question)
 
 
 NO_CONTEXT: ToolContext[Any] = ToolContext("", "", 0)

@@ -92,8 +92,8 @@ async def begin(
     agent.kit.toolbox(task).check_deps(given.deps)
     if task is not None:
         agent.kit.check_policy(agent.policy, task)
-    await warm_up(agent)
     window = await agent.kit.window(agent.policy)
+    await warm_up(agent)
     writer = agent.journal.create(run_id)
     spec = spec_for(agent, task, given.answer.schema, files)
     if said is not None:

@@ -33,11 +33,12 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
+from treadle.loop.hooks import Hooks
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver
+from treadle.tools.protocol import Approver, Asker
 
 T = TypeVar("T")
 
@@ -52,9 +53,11 @@ class AgentParts(Protocol):
     kit: Kit
     files: Files | None
     approver: Approver | None
+    asker: Asker | None
     deps: object
     clock: Clock
     known: Surroundings | None
+    hooks: Hooks
 
     @property
     def spec(self) -> AgentSpec:
@@ -129,7 +132,7 @@ def make_driver(
     policy: Policy,
     window: Window | None = None,
 ) -> Driver:
-    """Return a driver for a run with the agent's model, tools and approver.
+    """Return a driver for a run with the agent's model, tools, approver and asker.
 
     If the context can be compacted, the model gets a tool that reads the results which were cut.
 
@@ -151,8 +154,10 @@ def make_driver(
         sandbox,
         given.emit,
         agent.approver,
+        agent.asker,
         read_blob=agent.journal.read_blob,
         clock=agent.clock,
+        hooks=agent.hooks,
     )
     driver.kept_events = [] if given.keeps_events else None
     driver.bench.deps = given.deps
@@ -161,14 +166,6 @@ def make_driver(
     if given.on_driver is not None:
         given.on_driver(driver)
     return driver
-
-
-async def warm_up(agent: AgentParts) -> None:
-    """Read from the journal how fast models answered, if the agent's model is chosen by a router."""
-    if getattr(agent.model, "tiers", None) is not None:
-        from treadle.context.routing import LATENCIES
-
-        await asyncio.to_thread(LATENCIES.warm, agent.journal)
 
 
 async def find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | None:
@@ -191,6 +188,14 @@ def _whole(journal: Journal, result: ToolResult) -> ToolResult:
         return result
     data = b64decode(first.data) if first.data is not None else journal.read_blob(first.digest or "")
     return replace(result, content=data.decode(errors="replace"))
+
+
+async def warm_up(agent: AgentParts) -> None:
+    """Read from the journal how fast models answered, if the agent's model is chosen by a router."""
+    if getattr(agent.model, "tiers", None) is not None:
+        from treadle.context.routing import LATENCIES
+
+        await asyncio.to_thread(LATENCIES.warm, agent.journal)
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:

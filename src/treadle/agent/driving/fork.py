@@ -63,8 +63,8 @@ async def fork_run(
     if state.is_turn_open is (text is not None):
         raise ConfigError(_explain_fork(state, at))
     sandbox = await restore(agent.journal, state)
-    await warm_up(agent)
     window = await agent.kit.window(head.spec.policy)
+    await warm_up(agent)
     writer = agent.journal.create(options.get("new_run_id") or make_run_id())
     policy = head.spec.policy
     driver = make_driver(agent, State(), writer, sandbox, given, task, head.output, policy, window)

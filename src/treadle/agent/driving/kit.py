@@ -111,9 +111,9 @@ class Kit:
 
 
 def _with_reader(toolbox: Toolbox) -> Toolbox:
-    from treadle.tools.results import read_result
+    from treadle.tools.results import NAME, ReadResult
 
-    return Toolbox({read_result.spec.name: read_result, **toolbox.tools})
+    return Toolbox({NAME: ReadResult(), **toolbox.tools})
 
 
 _MAX_BOXES = 64
