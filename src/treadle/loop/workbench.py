@@ -300,6 +300,7 @@ class Workbench:
             tools=self.toolbox.specs,
             make_caller=None if inner is None else inner.caller,
             deps=self.deps,
+            consult=None if self.approver is None else self.consult,
             find_result=self.find_result,
             ask=asking.asker(order.call.call_id),
             host=self.host,
