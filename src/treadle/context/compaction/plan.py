@@ -15,6 +15,9 @@ from treadle.core.tokens import weigh
 from treadle.core.types import Message, Role
 from treadle.tools.results import NAME
 
+_CHEAP_SHARE = 0.5
+"""Cutting results alone suffices if it gets to this share of the goal. Otherwise old turns would soon fill the rest,
+and each compaction costs the provider's cache."""
 _LEAST_CHARS = 400
 """Shorter results stay as they are."""
 
@@ -95,7 +98,7 @@ def _choices(parts: "_Parts", sizes: Sizes, keep_turns: int) -> Iterator[tuple[i
     """Yield how far plans may go, from the mildest: where the kept messages begin, how many steps keep their
     results, and the size that suffices."""
     steps = max(1, keep_turns)
-    yield parts.begin, steps, sizes.goal
+    yield parts.begin, steps, _CHEAP_SHARE * sizes.goal if parts.preferred > parts.begin else sizes.goal
     yield parts.preferred, steps, sizes.goal
     yield parts.preferred, steps, sizes.enough
     for cut in [item for item in parts.cuts if item >= parts.preferred]:
