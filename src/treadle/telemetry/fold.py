@@ -13,6 +13,7 @@ import msgspec
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, charge_of
 from treadle.core.types import Json, Route, StopReason
+from treadle.telemetry.conventions import agent_name
 from treadle.telemetry.record import Compaction, Fallback, TurnRecord
 
 _CANCELLED = StopReason.CANCELLED.value
@@ -121,7 +122,7 @@ class TurnFold:
             started_at=at,
             is_session=started.is_session,
             labels=_labels_of(started),
-            persona=_persona_of(started),
+            persona=agent_name(started),
             parent=started.parent,
             caller=started.caller,
         )
@@ -291,12 +292,6 @@ def _labels_of(started: e.RunStarted) -> dict[str, str]:
     if not started.metadata:
         return {}
     return {name: value for name, value in started.metadata.items() if isinstance(value, str)}
-
-
-def _persona_of(started: e.RunStarted) -> str | None:
-    context = started.spec.context
-    name = None if context is None or context.persona is None else context.persona.get("name")
-    return None if name is None else str(name)
 
 
 def _read_skill(arguments: str) -> str | None:
