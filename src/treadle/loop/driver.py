@@ -34,6 +34,7 @@ from treadle.core.decide import (
     stop_calls,
 )
 from treadle.core.inner import InnerDecision, decide_inner
+from treadle.core.questions import AskUser, Question, QuestionDecision, decide_question
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
@@ -47,7 +48,7 @@ from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock, Workbench
 from treadle.models.protocol import Model
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver
+from treadle.tools.protocol import Approver, Asker
 from treadle.tools.toolbox import Toolbox
 
 
@@ -63,6 +64,7 @@ class Driver:
         sandbox: Sandbox | None = None,
         emit: Emit | None = None,
         approver: Approver | None = None,
+        asker: Asker | None = None,
         *,
         read_blob: Callable[[str], bytes] | None = None,
         clock: Clock = time,
@@ -84,7 +86,9 @@ class Driver:
             run_id=writer.run_id,
             sandbox=sandbox,
             approver=approver,
+            asker=asker,
             decide_inner=_InnerDecider(state),
+            decide_question=_QuestionDecider(state),
             clock=clock,
         )
         self._calls = ToolCalls(self.bench)
@@ -136,18 +140,25 @@ class Driver:
         Afterwards `kept` waits until all events are durable. Cancelling stops the model and the tools at once, and
         leaves a journal that can be resumed. Raises: `JournalError` if the store fails; nothing else.
         """
-        state = self.state
+        state, bench = self.state, self.bench
+        bench.questions.begin()
         while (action := decide(state)) is not None:
             deadline_seconds = state.policy.deadline_seconds
             if isinstance(action, Append):
                 self.put(*action.bodies)
-            elif deadline_seconds is None or isinstance(action, Ask):
+            elif deadline_seconds is None or isinstance(action, Ask | AskUser):
                 # The time that somebody takes to decide does not count against the deadline.
                 await self._performer(action)(state, action, self)
             else:
                 await self._perform_until(action, deadline_seconds)
             if self._listener is not None:
                 await self.kept()
+        if state.status is Status.PAUSED:
+            # A run that waits for somebody holds nothing, and calls that wait for an answer begin again.
+            if bench.sandbox is not None:
+                bench.sandbox.undo_changes()
+            if not bench.scope.is_empty:
+                await see_through(bench.close_scope)
         return state
 
     async def compact(self) -> e.ContextCompacted | None:
@@ -204,7 +215,7 @@ class Driver:
         for body in bodies:
             if isinstance(body, e.TurnStarted):
                 self._worked_seconds = 0.0
-            elif not isinstance(body, e.ApprovalDecided | e.RunPaused | e.RunResumed):
+            elif not isinstance(body, e.ApprovalDecided | e.QuestionAnswered | e.RunPaused | e.RunResumed):
                 # The time in which somebody decides, or nobody works, does not count.
                 self._worked_seconds += now - self._stamped_at
             self._stamped_at = now
@@ -253,12 +264,15 @@ class Driver:
             return self._compaction.perform
         if isinstance(action, CheckAnswer):
             return partial(check_answer, self.find_answer_fault)
+        if isinstance(action, AskUser):
+            return self.bench.questions.perform
         return self._calls.request_approvals if isinstance(action, RequestApprovals) else self._calls.ask
 
     async def _perform_until(self, action: Action, deadline_seconds: float) -> None:
         """Perform an action, and stop it when the deadline passes."""
         try:
             async with asyncio.timeout(max(0.0, deadline_seconds - self.state.work_seconds)) as timer:
+                self.bench.questions.deadline = timer
                 await self._performer(action)(self.state, action, self)
         except TimeoutError:
             if not timer.expired():
@@ -300,6 +314,18 @@ class _InnerDecider:
 
     def __call__(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
         return decide_inner(self._state, parent_id, number, name, arguments)
+
+
+class _QuestionDecider:
+    """A function that decides about questions from the run's state, without a reference to the driver."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __call__(self, question: Question, question_id: str, call_id: str) -> QuestionDecision:
+        return decide_question(self._state, question, question_id, call_id)
 
 
 class _Progress:
