@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, Tally, charge_of
@@ -45,8 +45,8 @@ class Use(Struct, gc=False):
     """The inferences of a model, of a day, or of all."""
 
     inferences: int = 0
-    tally: Tally = Tally()
-    durations: Durations = Durations()
+    tally: Tally = field(default_factory=Tally)
+    durations: Durations = field(default_factory=Durations)
     errors: dict[str, int] = {}
     """The attempts that failed, by the names of the errors' classes."""
 
@@ -73,7 +73,7 @@ class ToolUse(Struct, gc=False):
     """The calls of a tool."""
 
     calls: int = 0
-    durations: Durations = Durations()
+    durations: Durations = field(default_factory=Durations)
     errors: dict[str, int] = {}
     """The calls that failed or were not run, by the kind of error."""
 
@@ -94,7 +94,7 @@ class Stats:
         self.runs = 0
         self.turns: dict[str, int] = {}
         """The turns that ended, by stop reason."""
-        self.all = _new_use()
+        self.all = Use()
         self.models: dict[str, Use] = {}
         self.days: dict[str, Use] = {}
         """By date, in local time."""
@@ -154,7 +154,7 @@ class Stats:
         result = body.result
         use = self.tools.get(result.name)
         if use is None:
-            use = self.tools[result.name] = ToolUse(durations=Durations())
+            use = self.tools[result.name] = ToolUse()
         use.calls += 1
         use.durations.add(body.duration_seconds)
         if result.is_error:
@@ -164,9 +164,9 @@ class Stats:
     def _uses(self, body: e.DurableBody, model: str) -> tuple[Use, Use, Use]:
         day = time.strftime("%Y-%m-%d", time.localtime(body.at))
         if model not in self.models:
-            self.models[model] = _new_use()
+            self.models[model] = Use()
         if day not in self.days:
-            self.days[day] = _new_use()
+            self.days[day] = Use()
         return self.all, self.models[model], self.days[day]
 
     def describe(self) -> dict[str, Json]:
@@ -180,7 +180,3 @@ class Stats:
             "tools": {name: use.describe() for name, use in sorted(self.tools.items())},
             "days": {day: use.describe() for day, use in sorted(self.days.items())},
         }
-
-
-def _new_use() -> Use:
-    return Use(tally=Tally(), durations=Durations())
