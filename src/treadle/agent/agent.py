@@ -61,6 +61,7 @@ from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 
 if TYPE_CHECKING:
     from treadle.agent.session import Session
+    from treadle.agent.subagent import AgentTool
 
 
 class Agent(Generic[T_co]):
@@ -395,6 +396,29 @@ class Agent(Generic[T_co]):
         check_files(options.get("files"))
         check_metadata(options.get("metadata"))
         return Session(self, run_id, self._given(options, None), options)
+
+    def as_tool(
+        self,
+        name: str = "agent",
+        description: str | None = None,
+        *,
+        shares_files: bool = False,
+        max_depth: int = 3,
+    ) -> "AgentTool":
+        """Return a tool that gives a task to this agent and returns its answer, for the `tools` of another agent.
+
+        Each call is a run of its own in the journal of the calling run. It is cancelled and resumed together with
+        that run, uses what is left of its budgets, and counts for them. `description` tells the model what the
+        agent is for; the default shows its instructions. With `shares_files` the agent works on the files of the
+        calling run, else on its own. `max_depth` limits how deep calls of agents may be nested.
+        """
+        from treadle.agent.subagent import AgentTool
+
+        return AgentTool(self, name, description, shares_files=shares_files, max_depth=max_depth)
+
+    def keep_in(self, journal: Journal) -> None:
+        """Keep the runs in `journal` from now on."""
+        self._opened, self._journal_path = journal, None
 
     async def close(self) -> None:
         """Close the toolset objects and hooks that this agent was given, such as connections to servers.

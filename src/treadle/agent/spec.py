@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
@@ -69,7 +70,18 @@ def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
         return Toolbox({})
     from treadle.tools.resolve import resolve_tools
 
-    return Toolbox({tool.spec.name: tool for tool in resolve_tools(items)})
+    built = [_build_agent(item) if _is_agent(item) else item for item in items]
+    return Toolbox({tool.spec.name: tool for tool in resolve_tools(built)})
+
+
+def _is_agent(item: ToolLike) -> bool:
+    return isinstance(item, PartSpec) and item.name.startswith("agent:")
+
+
+def _build_agent(part: Any) -> ToolLike:
+    from treadle.agent.subagent import build_agent_tool
+
+    return build_agent_tool(part)
 
 
 def refuse_missing(spec: AgentSpec, *, has_model: bool, has_tools: bool) -> None:

@@ -29,6 +29,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.state import State
 from treadle.core.types import (
     Artifact,
+    Caller,
     Json,
     Message,
     Role,
@@ -69,6 +70,7 @@ async def begin(
     metadata: Mapping[str, Json] | None = None,
     attached: Attached = ((), {}),
     is_session: bool = False,
+    caller: Caller | None = None,
 ) -> Driver:
     """Create a run, append its first events, and return its driver.
 
@@ -113,6 +115,7 @@ async def begin(
         output=output,
         window=window,
         metadata=dict(metadata) if metadata else None,
+        caller=caller,
     )
     snapshot, blobs = driver.bench.take_snapshot()
     turn = (

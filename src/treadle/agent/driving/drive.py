@@ -20,11 +20,13 @@ from treadle.agent.spec import Files, path_of
 from treadle.agent.task import Task
 from treadle.context.protocol import Surroundings
 from treadle.core import events as e
+from treadle.core.budget import Allowance, allow
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State, Status
 from treadle.core.types import (
+    Child,
     Fault,
     Json,
     OutputSpec,
@@ -68,6 +70,28 @@ class AgentParts(Protocol):
     def journal(self) -> Journal:
         """The journal that the runs are kept in."""
         ...
+
+
+class RunHost:
+    """A run, for the tools that drive runs of their own. See `Host`."""
+
+    def __init__(self, driver: Driver, journal: Journal, approver: Approver | None) -> None:
+        # Not the driver itself, which refers to its workbench and so to this object.
+        self._state = driver.state
+        self._tools = driver.bench.toolbox.tools
+        self._children = driver.bench.children
+        self.journal = journal
+        self.approver = approver
+
+    def allowance(self) -> Allowance:
+        """See `Host.allowance`. Calls of one step that start runs have equal shares."""
+        calls = [item.call.name for item in self._state.calls.values() if item.result is None]
+        shares = sum([getattr(self._tools.get(name), "drives_runs", False) for name in calls])
+        return allow(self._state, max(1, shares))
+
+    def note_child(self, call_id: str, child: Child) -> None:
+        """See `Host.note_child`."""
+        self._children[call_id] = child
 
 
 async def drive(
@@ -162,6 +186,7 @@ def make_driver(
     driver.kept_events = [] if given.keeps_events else None
     driver.bench.deps = given.deps
     driver.bench.find_result = partial(find_result, agent.journal, writer.run_id)
+    driver.bench.host = RunHost(driver, agent.journal, agent.approver)
     driver.find_answer_fault = given.answer.find_fault
     if given.on_driver is not None:
         given.on_driver(driver)
