@@ -72,7 +72,7 @@ def search_words(
     condition = f"AND e.store IN ({','.join('?' * len(stores))})" if stores else ""
     rows = db.execute(
         "SELECT memory_text.rowid, stems FROM memory_text "
-        f"{'JOIN memory_entries e ON e.id = memory_text.rowid' if stores else ''} "
+        f"{'CROSS JOIN memory_entries e ON e.id = memory_text.rowid' if stores else ''} "
         f"WHERE memory_text MATCH ? AND memory_text.rowid BETWEEN ? AND ? {condition} "
         f"ORDER BY rank LIMIT {_CANDIDATES}",
         (query, *space, *stores),
@@ -91,7 +91,7 @@ def find_same(
         return None
     rarest = sorted(terms, key=counts.__getitem__)[:4]
     rows = db.execute(
-        "SELECT e.id, e.text FROM memory_text JOIN memory_entries e ON e.id = memory_text.rowid "
+        "SELECT e.id, e.text FROM memory_text CROSS JOIN memory_entries e ON e.id = memory_text.rowid "
         "WHERE memory_text MATCH ? AND memory_text.rowid BETWEEN ? AND ? AND e.store = ? "
         f"LIMIT {_SAME_CANDIDATES}",
         (" AND ".join(map(_quote, rarest)), *space, store),
