@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.context.memory.embeddings import Embedder, make_embedder
+    from treadle.context.memory.embeddings import BATCH, Embedder, make_embedder
     from treadle.context.memory.namespace import Found, Memory, open_memory
     from treadle.context.memory.protocol import Author, Draft, Entry, Epistemic, Hit, Outcome, Store, Written
-    from treadle.context.memory.recaller import Recaller
+    from treadle.context.memory.recaller import Recaller, guess_tokens
     from treadle.context.memory.toolset import MemoryToolset
 
 __all__ = [
+    "BATCH",
     "Author",
     "Draft",
     "Embedder",
@@ -23,6 +24,7 @@ __all__ = [
     "Recaller",
     "Store",
     "Written",
+    "guess_tokens",
     "make_embedder",
     "open_memory",
 ]
@@ -36,12 +38,12 @@ def __getattr__(name: str) -> object:
 
 _PACKAGE = "treadle.context.memory"
 _WHERE = {
-    **dict.fromkeys(("Embedder", "make_embedder"), f"{_PACKAGE}.embeddings"),
+    **dict.fromkeys(("BATCH", "Embedder", "make_embedder"), f"{_PACKAGE}.embeddings"),
     **dict.fromkeys(("Found", "Memory", "open_memory"), f"{_PACKAGE}.namespace"),
     **dict.fromkeys(
         ("Author", "Draft", "Entry", "Epistemic", "Hit", "Outcome", "Store", "Written"),
         f"{_PACKAGE}.protocol",
     ),
-    "Recaller": f"{_PACKAGE}.recaller",
+    **dict.fromkeys(("Recaller", "guess_tokens"), f"{_PACKAGE}.recaller"),
     "MemoryToolset": f"{_PACKAGE}.toolset",
 }
