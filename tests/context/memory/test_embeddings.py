@@ -1,24 +1,17 @@
 """Searching by embeddings: a real server, its failures, vectors that do not fit, and the search without numpy."""
 
-import importlib.util
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.context.memory.embedding_server import EmbeddingServer, serving
 
 from treadle.context.memory import Draft, Memory, Store, make_embedder, open_memory, vectors
 from treadle.context.memory.protocol import Vector
 from treadle.core.errors import ConfigError, ServerError
 from treadle.http.transport import HttpTransport
-from treadle.journal import open_journal
-
-PATH = Path(__file__).parent / "embedding_server.py"
-_spec = importlib.util.spec_from_file_location("embedding_server", PATH)
-assert _spec is not None
-assert _spec.loader is not None
-embedding_server = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(embedding_server)
+from treadle.journal import Journal, open_journal
 
 NOW = 1_800_000_000.0
 TEXTS = (
@@ -30,21 +23,21 @@ TEXTS = (
 
 
 @pytest.fixture(name="server")
-def _server() -> Iterator[object]:
-    with embedding_server.serving() as server:
+def _server() -> Iterator[EmbeddingServer]:
+    with serving() as server:
         yield server
 
 
 @pytest.fixture
-def memory(server: object, tmp_path: Path) -> Iterator[Memory]:
+def memory(server: EmbeddingServer, tmp_path: Path) -> Iterator[Memory]:
     with open_journal(tmp_path / "runs.db") as journal:
         yield make_memory(journal, server)
 
 
-def make_memory(journal: object, server: object) -> Memory:
+def make_memory(journal: Journal, server: EmbeddingServer) -> Memory:
     transport = HttpTransport(timeout_seconds=0.5)
-    embedder = make_embedder("vllm:m", base_url=server.base_url, transport=transport)  # type: ignore[attr-defined]
-    return open_memory(journal, embeddings=embedder)  # type: ignore[arg-type]
+    embedder = make_embedder("vllm:m", base_url=server.base_url, transport=transport)
+    return open_memory(journal, embeddings=embedder)
 
 
 async def fill(memory: Memory) -> None:
@@ -52,7 +45,7 @@ async def fill(memory: Memory) -> None:
         await memory.write(Draft(store=Store.SELF_FACTS, text=text))
 
 
-async def test_entries_are_found_by_meaning(memory: Memory, server: object) -> None:
+async def test_entries_are_found_by_meaning(memory: Memory, server: EmbeddingServer) -> None:
     await fill(memory)
     assert await memory.embed_missing() == len(TEXTS)
     assert await memory.embed_missing() == 0
@@ -62,19 +55,19 @@ async def test_entries_are_found_by_meaning(memory: Memory, server: object) -> N
     assert {hit.entry.text for hit in both.hits[:2]} == {TEXTS[2], TEXTS[3]}
 
 
-async def test_a_text_is_sent_once(memory: Memory, server: object) -> None:
+async def test_a_text_is_sent_once(memory: Memory, server: EmbeddingServer) -> None:
     """Vectors are kept by the content's hash, so that a text that is written again
     elsewhere is not sent again."""
     await fill(memory)
     await memory.embed_missing()
-    sent = len(server.inputs)  # type: ignore[attr-defined]
+    sent = len(server.inputs)
     for persona in ("other", "third"):
         again = Memory(type(memory.store)(memory.store._database, persona, "x"), memory.embedder)  # type: ignore[attr-defined,call-arg]
         await fill(again)
         await again.embed_missing()
         assert [hit.entry.text for hit in (await again.search("vehicle", limit=1)).hits] == [TEXTS[0]]
-    assert [inputs for inputs in server.inputs[sent:] if inputs != ["vehicle"]] == []  # type: ignore[attr-defined]
-    assert len(server.inputs) == sent + 1  # type: ignore[attr-defined]
+    assert [inputs for inputs in server.inputs[sent:] if inputs != ["vehicle"]] == []
+    assert len(server.inputs) == sent + 1
 
 
 async def test_a_changed_entry_is_embedded_again(memory: Memory) -> None:
@@ -87,11 +80,13 @@ async def test_a_changed_entry_is_embedded_again(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("mode", ["fail", "slow", "fewer", "zero", "ragged", "nan", "huge", "junk"])
-async def test_a_failing_server_leaves_the_search_by_words(memory: Memory, server: object, mode: str) -> None:
+async def test_a_failing_server_leaves_the_search_by_words(
+    memory: Memory, server: EmbeddingServer, mode: str
+) -> None:
     """A failed embedding ended the turn in the reference system. Here it is said, and words are searched."""
     await fill(memory)
     await memory.embed_missing()
-    server.mode = mode  # type: ignore[attr-defined]
+    server.mode = mode
     if mode not in ("fewer", "ragged"):
         found = await memory.search("the leaking roof")
         assert [hit.entry.text for hit in found.hits] == [TEXTS[3]]
@@ -100,31 +95,31 @@ async def test_a_failing_server_leaves_the_search_by_words(memory: Memory, serve
     await memory.write(Draft(store=Store.SELF_FACTS, text="And then another."))
     with pytest.raises((ServerError, OSError)):
         await memory.embed_missing()
-    server.mode = "well"  # type: ignore[attr-defined]
+    server.mode = "well"
     assert await memory.embed_missing() == 2
 
 
-async def test_a_dead_server_is_not_asked_again_for_a_while(memory: Memory, server: object) -> None:
+async def test_a_dead_server_is_not_asked_again_for_a_while(memory: Memory, server: EmbeddingServer) -> None:
     await fill(memory)
-    server.close()  # type: ignore[attr-defined]
+    server.close()
     notes = [(await memory.search("roof")).note for _ in range(3)]
     assert notes[0] is not None
     assert notes == [notes[0]] * 3
 
 
 async def test_vectors_of_another_length_are_refused_and_words_are_searched(
-    memory: Memory, server: object
+    memory: Memory, server: EmbeddingServer
 ) -> None:
     await fill(memory)
     await memory.embed_missing()
-    server.numbers = 32  # type: ignore[attr-defined]
+    server.numbers = 32
     found = await memory.search("leaking roof")
     assert [hit.entry.text for hit in found.hits] == [TEXTS[3]]
     assert "have 32 numbers, and those stored in this journal have 64" in str(found.note)
     await memory.write(Draft(store=Store.SELF_FACTS, text="One more text."))
     with pytest.raises(ConfigError, match="treadle memory embed --again"):
         await memory.embed_missing()
-    memory.store.drop_vectors("vllm:m")  # type: ignore[attr-defined]
+    memory.store.drop_vectors("vllm:m")
     assert await memory.embed_missing() == len(TEXTS) + 1
     assert (await memory.search("a vehicle")).note is None
 
@@ -135,8 +130,8 @@ def test_the_nearest_vectors_are_found(
 ) -> None:
     """The search by signs finds what a search of all vectors finds, with numpy and without."""
     if not has_numpy:
-        monkeypatch.setattr(vectors, "numpy", None)
-    elif vectors.numpy is None:
+        monkeypatch.setattr(vectors, "load_numpy", lambda: None)
+    elif vectors.load_numpy() is None:
         pytest.skip("numpy is not installed")
     draw = random.Random(3)
     points = [[draw.gauss(0, 1) for _ in range(100)] for _ in range(600)]

@@ -10,7 +10,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_note
 from treadle.cli.work.execute import execute
 from treadle.cli.work.journals import open_or_make
-from treadle.context.memory import Draft, Epistemic, Outcome, Store
+from treadle.context.memory.protocol import Draft, Epistemic, Outcome, Store
 
 EXAMPLES = (
     "treadle memory add 'Kim is allergic to nuts.'",

@@ -1,6 +1,6 @@
 """`treadle memory embed`: makes the embeddings that are missing."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,7 +9,9 @@ from treadle.cli.memory import shared as m
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_note
 from treadle.cli.work.execute import execute
-from treadle.context.memory import BATCH, Memory
+
+if TYPE_CHECKING:
+    from treadle.context.memory import Memory
 
 EXAMPLES = (
     "treadle memory embed --embeddings ollama:nomic-embed-text",
@@ -39,7 +41,9 @@ def embed(
     return ExitCode.DONE
 
 
-async def _embed(memory: Memory) -> int:
+async def _embed(memory: "Memory") -> int:
+    from treadle.context.memory import BATCH
+
     made = 0
     while count := await memory.embed_missing(8 * BATCH):
         made += count

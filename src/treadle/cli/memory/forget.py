@@ -8,7 +8,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.memory import shared as m
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_note
-from treadle.context.memory import Author
+from treadle.context.memory.protocol import Author
 
 EXAMPLES = (
     "treadle memory forget self_facts-3",

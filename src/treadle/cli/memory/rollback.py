@@ -7,7 +7,7 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.memory import shared as m
 from treadle.cli.options import shared as o
-from treadle.context.memory import Draft
+from treadle.context.memory.protocol import Draft
 
 EXAMPLES = (
     "treadle memory rollback self_facts-3 1",

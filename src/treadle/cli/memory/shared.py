@@ -1,17 +1,20 @@
-"""What the commands of `treadle memory` share: their options, the opening of a memory, and how entries are shown."""
+"""What the commands of `treadle memory` share: options, the opening of a memory, and how entries are shown."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from treadle.cli.terminal.output import shorten, stdout
 from treadle.cli.work.journals import open_existing
-from treadle.context.memory import Entry, Memory, Store, open_memory
+from treadle.context.memory.protocol import Entry, Store
 from treadle.core.errors import ConfigError
 from treadle.journal.protocol import Journal
+
+if TYPE_CHECKING:
+    from treadle.context.memory import Memory
 
 Persona: TypeAlias = Annotated[
     str,
@@ -49,18 +52,20 @@ def opened(
     embeddings: str | None = None,
     *,
     made: Journal | None = None,
-) -> Iterator[Memory]:
+) -> Iterator["Memory"]:
     """Open a memory for the block. Raises: `JournalError`, `ConfigError`."""
+    from treadle.context.memory import open_memory
+
     with closing(made or open_existing(journal)) as store:
         yield open_memory(store, persona, user, embeddings=embeddings)
 
 
-def find(memory: Memory, entry_id: str) -> Entry:
+def find(memory: "Memory", entry_id: str) -> Entry:
     """Return an entry. Raises: `ConfigError`."""
     entry = memory.store.get(entry_id)
     if entry is None:
         raise ConfigError(
-            f"there is no memory {entry_id!r} of this --persona and --user; `treadle memory list` shows what there is"
+            f"there is no memory {entry_id!r} of this --persona and --user; `treadle memory list` lists them"
         )
     return entry
 
