@@ -12,11 +12,13 @@ from treadle.core.decide import (
     can_ask_again,
     decide,
 )
-from treadle.core.policy import Approval, InDoubt, Policy
+from treadle.core.policy import Approval, Autonomy, InDoubt, Policy
+from treadle.core.questions import AskNow, AskUser, Question, decide_question
 from treadle.core.spec import AgentSpec, PartSpec
-from treadle.core.state import State, Status, apply
+from treadle.core.state import State, Status, apply, count_messages
 from treadle.core.types import (
     Completion,
+    Delivery,
     Effect,
     Fault,
     FinishReason,
@@ -38,12 +40,14 @@ policies = st.builds(
     max_cost_usd=st.none() | st.floats(0, 1),
     deadline_seconds=st.none() | st.floats(0, 30),
     in_doubt=st.sampled_from(InDoubt),
+    autonomy=st.sampled_from(Autonomy),
+    text_markers=st.booleans(),
     approve=st.dictionaries(st.sampled_from(["t", "u", "*", "once"]), st.sampled_from(Approval), max_size=2),
 )
 steps_of_time = st.sampled_from([0.0, 0.5, 4.0, -1.0])
 steps_of_work = st.sampled_from([0.0, 0.5, 4.0])
 costs = st.none() | st.floats(0, 0.3)
-texts = st.sampled_from(["", "a", "some words of text", 'é\n"{'])
+texts = st.sampled_from(["", "a", "some words of text", 'é\n"{', "[ASK_USER] a?", "so\n[FINAL] b [ASK_USER]"])
 
 
 class History:
@@ -56,6 +60,7 @@ class History:
         self.at = 1000.0
         self.inferences = 0
         self.interruptions = 4
+        self.messages = 3
         self.is_timed = draw(st.booleans())
         """True if events say how long the turn was worked on, as new journals of runs with a deadline do."""
         self.add(
@@ -75,6 +80,15 @@ class History:
     def state(self) -> State:
         return self.states[-1]
 
+    def send(self) -> None:
+        """Sometimes add a message that the user sends at this moment, but only a limited number of times."""
+        if self.messages and self.draw(st.integers(0, 7)) == 7:
+            self.messages -= 1
+            message = Message(Role.USER, self.draw(texts))
+            self.add(
+                e.MessageInjected(at=0.0, message=message, delivery=self.draw(st.sampled_from(Delivery)))
+            )
+
     def add(self, body: e.DurableBody) -> None:
         self.at += self.draw(steps_of_time)
         worked = (
@@ -85,9 +99,9 @@ class History:
         self.states.append(apply(self.state, body))
 
     def open_turn(self) -> None:
-        self.add(
-            e.TurnStarted(at=0.0, turn=self.state.turn + 1, message=Message(Role.USER, self.draw(texts)))
-        )
+        seq, message = self.state.queued[0] if self.state.queued else (None, None)
+        message = message or Message(Role.USER, self.draw(texts))
+        self.add(e.TurnStarted(at=0.0, turn=self.state.turn + 1, message=message, queued_seq=seq))
 
     def is_interrupted(self) -> bool:
         """Return True sometimes, but only a limited number of times."""
@@ -104,13 +118,17 @@ class History:
 
     def go(self) -> None:
         """Continue until nothing is left to do. After some steps the model makes no more calls."""
-        while (action := decide(self.state)) is not None or self.state.status is Status.PAUSED:
+        while True:
+            self.send()
+            action = decide(self.state)
+            if action is None and self.state.status is not Status.PAUSED:
+                return
             assert len(self.bodies) < 400, "it never ends"
             if action is None:
                 open_ids = [key for key, answer in self.state.questions.items() if answer is None]
                 self.add(e.RunResumed(at=0.0))
                 for key in open_ids:
-                    self.add(e.QuestionAnswered(at=0.0, question_id=key, text="it was done"))
+                    self.answer(key)
                 for item in self.state.waiting_calls:
                     self.decide_about(item.call)
             elif isinstance(action, Append):
@@ -128,12 +146,39 @@ class History:
                     self.decide_about(action.calls[0].call)
                 else:
                     self.add(e.RunPaused(at=0.0, reason="approval"))
+            elif isinstance(action, AskUser):
+                answered = action.questions[: self.draw(st.integers(0, 2))]
+                for asked in answered:
+                    self.answer(asked.question_id)
+                if not answered:
+                    self.add(e.RunPaused(at=0.0, reason="question"))
             else:
                 for item in action.calls:
                     if self.is_interrupted():
                         self.interrupt()
                         break
-                    self.call(item.call, item.attempt + 1)
+                    if not self.call(item.call, item.attempt + 1):
+                        break
+
+    def answer(self, question_id: str) -> None:
+        text = self.draw(st.sampled_from(["it was done", ""]))
+        self.add(e.QuestionAnswered(at=0.0, question_id=question_id, text=text))
+
+    def ask(self, call: ToolCall, effect: Effect) -> bool:
+        """Let a running call ask a question; return True if the call waits for the answer."""
+        question = Question(self.draw(st.sampled_from(["a?", "b?", "c?", f"{call.call_id}?"])))
+        decided = decide_question(self.state, question, f"{call.call_id}?1", call.call_id)
+        if not isinstance(decided, AskNow):
+            return False
+        assert self.state.spent.questions < self.state.policy.autonomy.max_questions
+        self.add(decided.body)
+        kind = self.draw(st.sampled_from(["answered", "withdrawn" if effect is Effect.ONCE else "waits"]))
+        if kind == "answered":
+            self.answer(decided.body.question_id)
+        elif kind == "withdrawn":
+            question_id = decided.body.question_id
+            self.add(e.QuestionAnswered(at=0.0, question_id=question_id, text="", is_withdrawn=True))
+        return kind == "waits"
 
     def decide_about(self, call: ToolCall) -> None:
         is_approved = self.draw(st.booleans())
@@ -145,11 +190,12 @@ class History:
             e.InferenceStarted(
                 at=0.0,
                 step=action.step,
-                messages=len(self.state.messages),
+                messages=count_messages(self.state, has_tools=action.has_tools),
                 has_tools=action.has_tools,
                 reserved_cost_usd=0.05,
             )
         )
+        self.send()
         kind = self.draw(st.sampled_from(["calls", "calls", "answer", "fails", "retries"]))
         if kind == "retries":
             is_billed = self.draw(st.booleans()) and can_ask_again(self.state, lost=1)
@@ -182,7 +228,8 @@ class History:
             may_be_billed=is_billed,
         )
 
-    def call(self, call: ToolCall, attempt: int) -> None:
+    def call(self, call: ToolCall, attempt: int) -> bool:
+        """Run a call, and return False if the process was killed meanwhile."""
         effect = self.draw(st.sampled_from(Effect))
         self.add(
             e.ToolStarted(
@@ -194,16 +241,20 @@ class History:
                 attempt=attempt,
             )
         )
+        if self.draw(st.booleans()) and self.ask(call, effect):
+            return None
         for number in range(self.draw(st.integers(0, 2))):
             self.call_within(call, f"{call.call_id}/{number + 1}")
         if self.is_interrupted():
             self.add(e.RunResumed(at=0.0))
-            return
+            return False
+        self.send()
         is_error = self.draw(st.booleans())
         result = ToolResult(
             call.call_id, call.name, self.draw(texts), is_error, ToolErrorKind.FAILED if is_error else None
         )
         self.add(e.ToolCompleted(at=0.0, step=self.state.step, result=result))
+        return True
 
     def call_within(self, parent: ToolCall, call_id: str) -> None:
         most, open_calls = (
@@ -230,7 +281,9 @@ def histories(draw: st.DrawFn) -> History:
     history = History(draw, draw(policies), is_session=is_session)
     history.go()
     if is_session:
-        for _ in range(draw(st.integers(0, 2))):
+        turns = draw(st.integers(0, 2))
+        while turns > 0 or history.state.queued:
+            turns -= 1
             history.open_turn()
             history.go()
     return history

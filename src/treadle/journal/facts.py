@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.state import Status, fold
-from treadle.core.types import Message, StopReason, Usage
-from treadle.journal.protocol import RunInfo
+from treadle.core.types import Delivery, Message, StopReason, Usage
+from treadle.journal.protocol import CALLER, RunInfo
 
 _SHOWN_CHARS = 200
 """How many characters of an input or an error are kept."""
@@ -51,6 +51,8 @@ class Facts(Struct, kw_only=True, gc=False):
     context_chars: int | None = 0
     """The estimated length of the next prompt, for servers that count no tokens: 4 characters for each token of
     the newest inference, plus the text added since. `None`: unknown, because the context was compacted."""
+    steering_chars: int = 0
+    """The length of the user's messages that the next inference adds to the transcript."""
     is_exact: bool = True
     """False if tokens had to be estimated while `context_chars` was unknown; `facts_of` then gives exact facts."""
 
@@ -69,12 +71,18 @@ class Facts(Struct, kw_only=True, gc=False):
         is_changed = False
         for body in bodies:
             if type(body) in _UNCOUNTED:
+                if self.steering_chars and type(body) is e.InferenceStarted and body.has_tools:
+                    if self.context_chars is not None:
+                        self.context_chars += self.steering_chars
+                    self.steering_chars = 0
                 continue
             if type(body) is e.ToolCompleted:
                 if body.parent_call_id is None and self.context_chars is not None:
                     self.context_chars += len(body.result.content)
                 if self.waiting:
                     is_changed |= _end_wait(self, f"call:{body.result.call_id}")
+                if body.child is not None:
+                    _charge(self, body.child.usage, body.child.cost_usd)
             elif type(body) is e.InferenceCompleted:
                 completion = body.completion
                 usage = completion.usage or _guess_usage(self, completion.message)
@@ -88,6 +96,8 @@ class Facts(Struct, kw_only=True, gc=False):
                     self.cost_usd = None
                 elif self.cost_usd is not None:
                     self.cost_usd += completion.cost_usd
+                if body.verdict is not None:
+                    _charge(self, body.verdict.usage, body.verdict.cost_usd)
             elif (update := _UPDATES.get(type(body))) is not None:
                 is_changed |= update(self, body)
         return is_changed
@@ -146,6 +156,8 @@ def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
         facts.parent_run_id = body.parent.run_id
     if body.metadata:
         facts.labels = {name: value for name, value in body.metadata.items() if isinstance(value, str)}
+    if body.caller is not None:
+        facts.labels = {**facts.labels, CALLER: body.caller.run_id}
     facts.context_chars = len(body.system_message or "")
     return True
 
@@ -174,6 +186,20 @@ def _say(facts: Facts, text: str) -> bool:
     return False
 
 
+def _charge(facts: Facts, usage: Usage, cost_usd: float | None) -> None:
+    """Count tokens and cost that are not those of an answer in the transcript."""
+    facts.input_tokens += usage.input_tokens
+    facts.cached_input_tokens += usage.cached_input_tokens
+    facts.output_tokens += usage.output_tokens
+    facts.cost_usd = None if cost_usd is None or facts.cost_usd is None else facts.cost_usd + cost_usd
+
+
+def _on_inference_failed(facts: Facts, body: e.InferenceFailed) -> bool:
+    if body.usage is not None:
+        _charge(facts, body.usage, body.cost_usd)
+    return False
+
+
 def _on_context_compacted(facts: Facts, body: e.ContextCompacted) -> bool:
     usage = body.usage or Usage()
     facts.input_tokens += usage.input_tokens
@@ -186,6 +212,12 @@ def _on_context_compacted(facts: Facts, body: e.ContextCompacted) -> bool:
 def _on_message_injected(facts: Facts, body: e.MessageInjected) -> bool:
     if facts.input is None and body.message.role == "user":
         facts.input = body.message.content[:_SHOWN_CHARS]
+    if body.delivery is not None:
+        if body.delivery is Delivery.INTERRUPT:
+            facts.steering_chars = 0
+        elif body.delivery is Delivery.STEER and facts.is_turn_open:
+            facts.steering_chars += len(body.message.content)
+        return False
     return _say(facts, body.message.content)
 
 
@@ -202,7 +234,8 @@ def _end_wait(facts: Facts, name: str) -> bool:
 
 
 def _on_turn_completed(facts: Facts, body: e.TurnCompleted) -> bool:
-    facts.is_turn_open = False
+    facts.is_turn_open, facts.steering_chars = False, 0
+    facts.waiting.clear()
     return _end(facts, body)
 
 
@@ -241,6 +274,7 @@ def _on_rewarded(facts: Facts, body: e.Rewarded) -> bool:
 _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.RunStarted: _on_run_started,
     e.TurnStarted: _on_turn_started,
+    e.InferenceFailed: _on_inference_failed,
     e.ContextCompacted: _on_context_compacted,
     e.MessageInjected: _on_message_injected,
     e.QuestionAsked: lambda facts, body: _begin_wait(facts, f"question:{body.question_id}"),

@@ -132,22 +132,22 @@ async def test_small_documents_are_whole_and_large_ones_in_pieces(tmp_path: Path
     large = put(tmp_path, "large.md", chapters)
     with open_journal(tmp_path / "runs.db") as journal:
         memory = open_memory(journal)
-        loaded = await load_documents([large, small], memory, max_tokens=200)
+        loaded = load_documents([large, small], memory, max_tokens=200)
         assert (loaded.whole, loaded.in_pieces) == ((str(small),), (str(large),))
         assert loaded.text.count("<document-") == 1
         count = len(memory.store.entries([Store.DOCUMENTS]))
         assert count >= 6
-        await load_documents([large], memory, max_tokens=200)
+        load_documents([large], memory, max_tokens=200)
         assert len(memory.store.entries([Store.DOCUMENTS])) == count
         recalled = await Recaller(memory).recall("where is the sextant?", turn_key="r/1", now=1e9)
         assert recalled is not None
         assert 'title="large.md" place="Chapter 2 (1 of 2)"' in recalled.text
         put(tmp_path, "large.md", chapters.replace("sextant", "compass"))
-        await load_documents([large], memory, max_tokens=200)
+        load_documents([large], memory, max_tokens=200)
         assert await Recaller(memory).recall("where is the sextant?", turn_key="r/2", now=1e9) is None
         assert await Recaller(memory).recall("where is the compass?", turn_key="r/3", now=1e9) is not None
     with pytest.raises(ConfigError, match="only stored in pieces where there is a memory"):
-        await load_documents([large], None, max_tokens=200)
+        load_documents([large], None, max_tokens=200)
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

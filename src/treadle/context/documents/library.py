@@ -1,6 +1,5 @@
 """Documents for a session: small ones whole in the prompt, large ones in pieces in the memory."""
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -8,7 +7,8 @@ from msgspec import Struct
 
 from treadle.context.documents.read import Document, read_document
 from treadle.context.fence import fence
-from treadle.context.memory import Author, Draft, Memory, Store, guess_tokens
+from treadle.context.memory import Author, Draft, Memory, Store
+from treadle.context.protocol import guess_tokens
 from treadle.core.errors import ConfigError
 
 _PIECE_CHARS = 1200
@@ -26,7 +26,7 @@ class Loaded(Struct, frozen=True):
     """The paths of the documents whose pieces are recalled when they fit a message."""
 
 
-async def load_documents(
+def load_documents(
     paths: Sequence[str | Path],
     memory: Memory | None,
     *,
@@ -34,11 +34,11 @@ async def load_documents(
     count_tokens: Callable[[str], int] = guess_tokens,
 ) -> Loaded:
     """Read documents. Those that together have room in `max_tokens` are whole, smallest first; of the others, the
-    pieces are stored in `memory`, once for each content.
+    pieces are stored in `memory`, once for each content. Blocks.
 
     Raises: `ConfigError` for a document that cannot be read, and for a large one without a memory.
     """
-    documents = await asyncio.to_thread(lambda: [read_document(path) for path in paths])
+    documents = [read_document(path) for path in paths]
     fenced = {item.source: fence("document", item.text, title=item.title) for item in documents}
     costs = {source: count_tokens(text) for source, text in fenced.items()}
     whole: list[str] = []

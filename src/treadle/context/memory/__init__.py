@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from treadle.context.memory.embeddings import BATCH, Embedder, make_embedder
     from treadle.context.memory.namespace import Found, Memory, open_memory
     from treadle.context.memory.protocol import Author, Draft, Entry, Epistemic, Hit, Outcome, Store, Written
-    from treadle.context.memory.recaller import Recaller, guess_tokens
+    from treadle.context.memory.recaller import Recaller
     from treadle.context.memory.toolset import MemoryToolset
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "Recaller",
     "Store",
     "Written",
-    "guess_tokens",
     "make_embedder",
     "open_memory",
 ]
@@ -44,6 +43,6 @@ _WHERE = {
         ("Author", "Draft", "Entry", "Epistemic", "Hit", "Outcome", "Store", "Written"),
         f"{_PACKAGE}.protocol",
     ),
-    **dict.fromkeys(("Recaller", "guess_tokens"), f"{_PACKAGE}.recaller"),
+    "Recaller": f"{_PACKAGE}.recaller",
     "MemoryToolset": f"{_PACKAGE}.toolset",
 }
