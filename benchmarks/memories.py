@@ -32,18 +32,98 @@ class _Kind(Struct, frozen=True):
     c: tuple[str, ...]
 
 
-_FIRST = (
-    "Anna Berit Carlos Dagny Elif Farid Greta Hiro Ingrid Jonas Kari Lucas Maria Nadia Olav Priya Quentin Rosa Sven "
-    "Tomas Ursula Viktor Wanda Xenia Yusuf Zofia Astrid Bjarne Chloe Dmitri Emma Fatima Georg Hanna Ivan Julia"
-).split()
-_LAST = (
-    "Aasen Becker Castillo Dahl Eriksen Ferrari Grimstad Hansen Ibsen Jensen Kowalski Lindqvist Moreau Nygaard Okafor "
-    "Petrov Quist Rossi Schmidt Tanaka Ueland Vogel Wagner Yamada Zimmer Andersen Brandt Costa Drager Engel"
-).split()
-_PLACES = (
-    "Leipzig Hamar Porto Gdansk Lyon Bergen Utrecht Zagreb Malaga Turku Aarhus Krakow Bologna Ghent Tromso Dublin "
-    "Kyoto Boston Lima Cairo"
-).split()
+_FIRST = [
+    "Anna",
+    "Berit",
+    "Carlos",
+    "Dagny",
+    "Elif",
+    "Farid",
+    "Greta",
+    "Hiro",
+    "Ingrid",
+    "Jonas",
+    "Kari",
+    "Lucas",
+    "Maria",
+    "Nadia",
+    "Olav",
+    "Priya",
+    "Quentin",
+    "Rosa",
+    "Sven",
+    "Tomas",
+    "Ursula",
+    "Viktor",
+    "Wanda",
+    "Xenia",
+    "Yusuf",
+    "Zofia",
+    "Astrid",
+    "Bjarne",
+    "Chloe",
+    "Dmitri",
+    "Emma",
+    "Fatima",
+    "Georg",
+    "Hanna",
+    "Ivan",
+    "Julia",
+]
+_LAST = [
+    "Aasen",
+    "Becker",
+    "Castillo",
+    "Dahl",
+    "Eriksen",
+    "Ferrari",
+    "Grimstad",
+    "Hansen",
+    "Ibsen",
+    "Jensen",
+    "Kowalski",
+    "Lindqvist",
+    "Moreau",
+    "Nygaard",
+    "Okafor",
+    "Petrov",
+    "Quist",
+    "Rossi",
+    "Schmidt",
+    "Tanaka",
+    "Ueland",
+    "Vogel",
+    "Wagner",
+    "Yamada",
+    "Zimmer",
+    "Andersen",
+    "Brandt",
+    "Costa",
+    "Drager",
+    "Engel",
+]
+_PLACES = [
+    "Leipzig",
+    "Hamar",
+    "Porto",
+    "Gdansk",
+    "Lyon",
+    "Bergen",
+    "Utrecht",
+    "Zagreb",
+    "Malaga",
+    "Turku",
+    "Aarhus",
+    "Krakow",
+    "Bologna",
+    "Ghent",
+    "Tromso",
+    "Dublin",
+    "Kyoto",
+    "Boston",
+    "Lima",
+    "Cairo",
+]
 _MONEY = tuple(f"{amount} euros" for amount in range(21, 980, 7))
 _DATES = tuple(
     f"the {day} of {month}" for month in ("March", "June", "August", "November") for day in range(1, 29)
