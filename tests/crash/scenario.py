@@ -21,7 +21,8 @@ from treadle.core.events import DurableBody, Event
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
 from treadle.models import call
-from treadle.models.protocol import Watch
+from treadle.models.protocol import Model, Watch
+from treadle.models.wrappers.tiered import TieredModel
 
 RUN_ID = "run"
 
@@ -94,13 +95,15 @@ class Script:
     """A model that answers by the number of results so far, and records every answer that is paid for."""
 
     name = "script"
+    answer = "done"
+    witnessed_as = "asked"
 
     def __init__(self, steps: Sequence[Sequence[ToolCall]]) -> None:
         self._steps = steps
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         step = sum(message.role is Role.ASSISTANT for message in request.messages)
-        boundary.witness(f"asked {step + 1}")
+        boundary.witness(f"{self.witnessed_as} {step + 1}")
         boundary()
         await asyncio.sleep(0)
         boundary()
@@ -112,7 +115,23 @@ class Script:
             return Completion(
                 Message(Role.ASSISTANT, f"step {step}", calls), FinishReason.TOOL_CALLS, cost_usd=0.0
             )
-        return Completion(Message(Role.ASSISTANT, "done"), FinishReason.STOP, cost_usd=0.0)
+        return Completion(Message(Role.ASSISTANT, self.answer), FinishReason.STOP, cost_usd=0.0)
+
+
+class Hesitant(Script):
+    """A script whose answer does not pass the check of a cascade."""
+
+    name = "hesitant"
+    answer = "I don't know."
+    witnessed_as = "hesitated"
+
+
+def model_of(scenario: str) -> Model:
+    """Return the model of a scenario. In `routed`, an answer is thrown away, and a better tier is asked."""
+    steps = SCENARIOS[scenario]
+    if scenario == "routed":
+        return TieredModel({"small": Hesitant(steps), "mid": Script(steps)}, router="cascade")
+    return Script(steps)
 
 
 def make_tools() -> list[Any]:
@@ -198,6 +217,7 @@ SCENARIOS: dict[str, list[list[ToolCall]]] = {
         [call("program", {"names": ["once_async", "write_file", "once_sync", "idempotent_async"]})],
         [one("read_file", file_path="program.log"), one("read_file", file_path="c.txt")],
     ],
+    "routed": [[one("once_async", text="a")], [one("pure_async", text="b")]],
     "approved": [
         [one("once_async", text="1"), one("pure_async", text="2"), one("once_sync", text="3")],
         [call("program", {"names": ["once_async"]})],
@@ -237,7 +257,7 @@ async def drive(
         return True
 
     agent = Agent(
-        Script(SCENARIOS[scenario]),
+        model_of(scenario),
         tools=tools_of(scenario, path.with_suffix(".witness")),
         policy=Policy(in_doubt=in_doubt, approve=APPROVE.get(scenario, {})),
         approver=approve,

@@ -152,6 +152,7 @@ class _Caught:
         if isinstance(body, e.InferenceStarted):
             self._outbox.put(body if self._route is None else replace(body, route=self._route))
         elif isinstance(body, e.InferenceFailed) and body.retry_in_seconds is not None:
+            LATENCIES.add_event(body, None)
             self._outbox.put(body)
         elif isinstance(body, e.InferenceCompleted | e.InferenceFailed):
             self.outcome, self.blobs = body, blobs
