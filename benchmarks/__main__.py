@@ -12,6 +12,7 @@ from benchmarks import (
     formats,
     generate,
     growth,
+    judging,
     limits,
     listing,
     power,
@@ -48,6 +49,7 @@ BENCHMARKS = {
     "rows": generate.measure_memory,
     "continue": generate.measure_resume,
     "duplicates": duplicates.measure,
+    "judging": judging.measure,
 }
 
 

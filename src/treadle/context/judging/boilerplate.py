@@ -22,16 +22,20 @@ def _phrases(*texts: str) -> frozenset[tuple[str, ...]]:
 
 
 _GRATITUDE = _phrases(
-    "thanks, thank you, thx, ty, cheers, much appreciated, appreciate it, i appreciate it, bye,"
+    "thanks, thank you, thx, ty, ta, ta very much, that's everything,"
+    " that is everything, that answers my question,"
+    "det svarer på spørsmålet mitt, cheers, much appreciated, appreciate it, i appreciate it, bye,"
     "goodbye, good night,"
-    "see you, have a nice/good/great/lovely day/evening/weekend/one, many thanks, that's/thats all,"
+    "see you, have a nice/good/great/lovely/fine day/evening/weekend/one, many thanks, that's/thats all,"
     "that is all",
     "takk, tusen takk, mange takk, takkar, tusen takkar, hjertelig takk, takk skal du ha, ha det,"
     "ha det bra, god natt,"
     "snakkes, ha en fin/god dag/kveld/helg, god helg, det var alt, takk for nå",
 )
 _AGREEMENT = _phrases(
-    "ok, okay, okey, k, kk, alright, all right, got it, gotcha, i see, makes/make sense, that makes sense,"
+    "ok, okay, okey, k, kk, alright, all clear, no worries, no problem"
+    " at all, agreed, yay, jess, lett, klart, all right, got it, gotcha,"
+    " i see, makes/make sense, that makes sense,"
     "sounds/looks/all good, sounds/looks great/fine/right, good, great, perfect, noted, understood,"
     "nice, cool, awesome,"
     "excellent, wonderful, lovely, brilliant, fantastic, amazing, super, neat, fair enough,"
@@ -40,7 +44,8 @@ _AGREEMENT = _phrases(
     "i love it, exactly, hi, hello, hey,"
     "good morning/evening/afternoon, wow, haha, lol, works for me, that's it, lifesaver, legend,"
     "interesting, right,"
-    "you're/youre great/awesome/amazing, you are great/awesome/amazing, you're the best, you are the best,"
+    "you're/youre great/awesome/amazing, you are great/awesome/amazing,"
+    " you're the best, you are the best, you're/youre a star/legend/lifesaver,"
     "that's/thats/it's/that -/really/very/so/super/exactly/just great/perfect/helpful/good/fine/"
     "useful/clear/better/right/"
     "nice/awesome/excellent/lovely/it/kind/correct/clever/funny,"
@@ -71,14 +76,15 @@ _FILLER = _phrases(
     "that/this/everything,"
     "for all your/the, your, help, quick/fast/prompt/detailed/kind/clear answer/explanation/reply/"
     "response/help, answer, explanation, reply, info, information, time, response,"
-    "clarification, summary, work, tip, tips, pointer, that, this, indeed, yeah, yep, yes, bye,"
+    "clarification, summary, work, tip, tips, pointer, that, this, indeed, yeah, yep, yes, no, bye,"
     "today, day, nice, great",
     "så mye, for hjelpen/svaret/alt/det/nå/forklaringen/infoen/tipset/meg, for/et raskt/godt/"
     "fint svar, igjen, da, og, helt, veldig,"
     "kjempe, til deg, også, bare, nå, å, ja, jepp, jo, så, skal du ha, for i dag, i dag, hjelpa",
 )
 _LEAD = _phrases(
-    "and, so, now, just, then, please, ok, okay, great, thanks, hey, nice, but, can/could/would/"
+    "and, so, now, just, then, no, yes, nei, ja, please, ok, okay,"
+    " great, thanks, hey, nice, but, can/could/would/"
     "will you, could you please, pls,"
     "og, så, nå, bare, takk, kan/kunne/vil du, vennligst, vær så snill, vær så snill og/å, fint,"
     "flott, men, hei"
@@ -94,13 +100,16 @@ _FORM = _phrases(
     f"{_FORM_VERBS} your/the -/last/previous/latest answer/reply/response/message/paragraph",
     f"{_FORM_VERBS} det siste/forrige svaret/avsnittet/meldingen, {_FORM_VERBS} svaret ditt,"
     f"{_FORM_VERBS} ned svaret/det/dette",
-    "sum that/it/this up, skriv/skrive det/dette/den/svaret om, si det igjen, kort/korte det ned",
+    "si/say det/det litt, give/gi me/meg that/this/it/det, put/say that/this/it, forklar/forklare det/det litt,"
+    "once more, en gang til, sum that/it/this up, skriv/skrive det/dette/den/svaret"
+    " om, si det igjen, kort/korte det ned",
     "make that/this/it -/a/much bit/little/- shorter/briefer/simpler, make that/this/it more concise/brief,"
     "gjør/gjøre det/den/dette/svaret -/litt/mye kortere/enklere, shorter, kortere, shorter version,"
     "kortere versjon, tldr, tl dr",
 )
 _FORM_TAIL = _phrases(
-    "again, once more, please, pls, in fewer/other/simpler/plain/simple words/terms/english,"
+    "again, once more, but, men, shorter, simpler, briefer, please,"
+    " pls, in fewer/other/simpler/plain/simple words/terms/english,"
     "more briefly/simply, as bullet points,"
     "as bullets, as a list/table/paragraph, as a numbered/bulleted/bullet list, in a/one/two/three/1/"
     "2/3 table/list/sentence/sentences/bullets/"

@@ -24,7 +24,8 @@ _NAMED_FILE = re.compile(
     r"(?<![\w/.~-])(?:[~.]{0,2}/)?+[\w-]{1,64}+(?:[/.][\w-]{1,64}+){0,12}+", re.IGNORECASE
 )
 _EXTENSION = re.compile(
-    r"\.(?:txt|md|py|js|ts|json|ya?ml|toml|csv|tsv|xlsx?|docx?|pdf|html?|css|sql|log|sh|ini|cfg|xml|ipynb|rs|go|java"
+    r"\.(?:txt|md|py|js|ts|json|ya?ml|toml|csv|tsv|xlsx?|docx?|pdf|html?|css|sql|log|sh|ini|cfg|xml|ipynb"
+    r"|rs|go|java"
     r"|c|h|cpp|rb|php|png|jpe?g|gif|svg|zip|tar|gz|db|parquet|pptx?|rtf|tex|env|lock|mp3|mp4|wav)$",
     re.IGNORECASE,
 )
@@ -71,14 +72,14 @@ class Reading(Struct, frozen=True):
         return start + self.left_out_chars, end + self.left_out_chars
 
 
-@lru_cache(maxsize=64)
 def read(message: str) -> Reading:
     """Return the reading of a message. The time that it takes is bounded for a message of any length."""
-    text, left_out = message, 0
-    if len(message) > HEAD_CHARS + TAIL_CHARS:
-        head, tail = message[:HEAD_CHARS], message[-TAIL_CHARS:]
-        left_out = len(message) - len(head) - len(tail)
-        text = head + tail
+    left_out = max(0, len(message) - HEAD_CHARS - TAIL_CHARS)
+    return _read(message[:HEAD_CHARS] + message[-TAIL_CHARS:] if left_out else message, left_out)
+
+
+@lru_cache(maxsize=64)
+def _read(text: str, left_out: int) -> Reading:
     prose = _lower(text)
     for pattern, sign in ((_CODE, CODE), (_ADDRESS, ADDRESS), (_QUOTE, QUOTE)):
         prose = pattern.sub(lambda found, sign=sign: sign * len(found[0]), prose)  # type: ignore[misc]
