@@ -1,7 +1,5 @@
 """`treadle models tiers`, `treadle models route`, `--tier` and `--model auto`."""
 
-import json
-
 from tests.cli.command import Cli
 from tests.cli.conftest import Script
 
@@ -69,8 +67,7 @@ def test_runs_with_tiers(cli: Cli, script: Script) -> None:
     # Another process makes the model again, and may choose another tier.
     assert cli("fork", "r", "--at", "2", "-q").out.strip() == "I am tiny"
     assert cli("fork", "r", "--at", "2", "-q", "--tier", "frontier").out.strip() == "I am big"
-    event = json.loads(cli("run", "takk", "--json").out.splitlines()[2])
-    assert event["body"]["route"]["tier"] == "small" if "body" in event else event["route"]["tier"] == "small"
+    assert '"route":{"tier":"small"' in cli("run", "takk", "--json").out
     for arguments, message in (
         (("--tier", "smal"), "there is no tier 'smal'; did you mean 'small'?"),
         (("--tier", "small", "--model", "big"), "give --model or --tier, not both"),

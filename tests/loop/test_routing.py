@@ -6,6 +6,7 @@ import pytest
 
 from treadle import Agent, Policy, Run
 from treadle.context.routing import LATENCIES, Latencies
+from treadle.context.routing.cascade import find_fault
 from treadle.core import events as e
 from treadle.core.errors import (
     AuthenticationError,
@@ -15,14 +16,15 @@ from treadle.core.errors import (
     TransportError,
 )
 from treadle.core.events import TextDelta
+from treadle.core.log import Log
 from treadle.core.spec import PartSpec
 from treadle.core.state import ESCALATED, fold
-from treadle.core.types import Completion, FinishReason, Message, Role, TokenRecord, Usage
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, TokenRecord, Usage
 from treadle.journal.facts import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.loop.inference import Inference, make_inference
 from treadle.loop.routing import RoutedInference
-from treadle.models import FallbackModel, ScriptedModel, call
+from treadle.models import FallbackModel, ScriptedModel, Watch, call
 from treadle.models.wrappers.tiered import Tier, TieredModel
 
 EASY = "What is the capital of Norway?"
@@ -255,6 +257,28 @@ async def test_a_cascade_escalates_a_call_that_cannot_be_run_and_keeps_those_tha
     assert [result.content for result in run.results] == ["found x"]
     assert "it called 'loook', which is not a tool" in failures(run)[0].error
     await check_exact(agent, run)
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (Completion(Message(Role.ASSISTANT, "Os"), FinishReason.LENGTH), "it was cut off"),
+        (Completion(Message(Role.ASSISTANT, ""), FinishReason.CONTENT_FILTER), "it was refused"),
+        ("again and again " * 100, "it repeated itself"),
+        ("Beklager, jeg kan ikke svare på det.", "it gave up"),
+        (
+            "Well, I can't look anything up for you.",
+            "it said that it cannot use the tool 'look', which it has",
+        ),
+        ([call("look", "{")], "it called 'look' with arguments that are not a JSON object"),
+        ("Oslo. I can't think of a nicer city.", None),
+        ([call("look", {"text": "x"})], None),
+    ],
+)
+async def test_what_a_cascade_finds_wrong_with_an_answer(answer, fault):
+    specs = Agent(ScriptedModel([]), tools=[look]).kit.own.specs
+    request = Request(Log([Message(Role.USER, EASY)]), specs)
+    assert find_fault(request, await scripted("s", answer).infer(request, Watch())) == fault
 
 
 async def test_a_judge_reads_the_answer_and_its_cost_counts():
