@@ -48,6 +48,7 @@ PURE = frozenset(
         "math",
         "msgspec",
         "re",
+        "string",
         "sys",
         "typing",
         "urllib",

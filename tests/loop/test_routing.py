@@ -160,10 +160,10 @@ async def test_an_error_that_every_model_would_raise_ends_the_turn():
 
 
 async def test_if_no_tier_can_do_it_the_run_ends_and_names_each():
-    small = Tier(name="small", model=scripted("s"), context_tokens=100)
+    small = Tier(name="small", model=scripted("s"), context_tokens=8)
     run = await Agent(TieredModel([small]), journal=MemoryJournal()).run(EASY)
     assert (run.stop_reason, run.fault) == ("error", "user")
-    assert "no tier can do this: small: the context of s has 100 tokens" in run.error
+    assert "no tier can do this: small: the context of s has 8 tokens" in run.error
 
 
 async def test_a_conversation_that_outgrows_a_tier_moves_to_a_larger_one():

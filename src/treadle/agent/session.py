@@ -16,7 +16,7 @@ from treadle.agent.run import Run, T_co
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError
-from treadle.core.events import Event
+from treadle.core.events import ContextCompacted, Event
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
 from treadle.core.types import Delivery, Message, Role
@@ -81,8 +81,8 @@ class Session(Generic[T_co]):
 
     @property
     def messages(self) -> list[Message]:
-        """The transcript so far, including the system message."""
-        return list(self._open_driver().state.messages)
+        """The whole transcript so far, including the system message, whatever the model still sees of it."""
+        return list(self._open_driver().state.transcript)
 
     @property
     def queued(self) -> list[Message]:
@@ -144,6 +144,21 @@ class Session(Generic[T_co]):
             while self._next_seq(driver) is not None and not self._senders:
                 run = await self._answer_next(driver, on_event)
             return run
+
+    async def compact(self) -> ContextCompacted | None:
+        """Compact the context now: old results are cut, and all but the newest turns are summarised.
+
+        Return the event that says what went; `None` if there is nothing to compact. Contexts are also compacted by
+        themselves when they become too long; see `Policy.compact_at`.
+        Raises: `ConfigError` if a turn is open.
+        """
+        async with self._lock:
+            driver = self._open_driver()
+            if driver.state.is_turn_open:
+                raise ConfigError(
+                    f"a turn of session {self.run_id!r} is open; finish it with `session.finish_turn()`"
+                )
+            return await driver.compact()
 
     async def grade(self) -> float | None:
         """Grade the last turn with the check of the session's task, and return the reward.

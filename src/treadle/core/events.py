@@ -39,10 +39,10 @@ from treadle.core.types import (
     Window,
 )
 
-VERSION = "2.1"
+VERSION = "2.2"
 """The version of the event types, `major.minor`. A reader refuses a newer major version.
 
-Before 2.1, inferences that were lost did not count for budgets.
+Before 2.1, inferences that were lost did not count for budgets. Before 2.2, contexts were not compacted.
 """
 
 
@@ -245,6 +245,9 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     shortened: dict[str, str] = {}
     """The results after the replaced messages of which the model sees only a line from now on: the line by call
     id."""
+    forgotten: tuple[int, ...] = ()
+    """The positions of the messages after the replaced ones that no longer begin with what was recalled for their
+    turn. They are counted as `messages` is."""
     dropped: int = 0
     """How many of the replaced messages are in no summary."""
     reason: str = "budget"

@@ -17,6 +17,7 @@ from treadle.core.decide import (
     Append,
     Ask,
     CheckAnswer,
+    Compact,
     Infer,
     RequestApprovals,
     RunCalls,
@@ -116,6 +117,8 @@ class _Replayer:
             if self._expect(started):
                 while self.state.is_inferring and self._observe(outcomes, action):
                     pass
+        elif isinstance(action, Compact):
+            self._observe((e.ContextCompacted,), action)
         elif isinstance(action, RequestApprovals):
             for _ in action.calls:
                 if not self._observe((e.ApprovalRequested, e.ToolCompleted), action):
@@ -184,7 +187,7 @@ class _Replayer:
 
     def _belongs(self, body: e.DurableBody, action: Action) -> bool:
         """Return whether `body` can be an outcome of `action`: for actions about calls, one of an open call."""
-        if isinstance(action, Infer | Append | CheckAnswer) or isinstance(
+        if isinstance(action, Infer | Compact | Append | CheckAnswer) or isinstance(
             body, e.SnapshotTaken | e.RunPaused
         ):
             return True

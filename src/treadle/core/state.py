@@ -17,6 +17,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.context import (
+    Context,
+    compact,
+    copy_context,
+    note_compaction,
+    note_inference,
+    note_tools,
+)
 from treadle.core.log import Log
 from treadle.core.parts import parts_among
 from treadle.core.policy import Policy
@@ -136,7 +144,9 @@ class State(Struct, gc=False):
     policy: Policy = Policy()
     """The policy of that agent."""
     messages: Log[Message] = field(default_factory=Log)
-    """The transcript, system message included."""
+    """The transcript as the model sees it, system message included."""
+    whole: Log[Message] | None = None
+    """The transcript without compactions; `None` if it is the same as `messages`."""
     has_parts: bool = False
     """True if a message has parts, so that a request may need their contents."""
     output_spec: OutputSpec | None = None
@@ -155,6 +165,12 @@ class State(Struct, gc=False):
     """How often the context was compacted in the run."""
     said: str = ""
     """The text of the user's message that began the newest turn, without what was recalled for it."""
+    can_compact: bool = False
+    """True if contexts are compacted: false for what earlier versions of Treadle recorded."""
+    context: Context = field(default_factory=Context)
+    """What is known about the size of the prompt."""
+    tells_schema: bool = False
+    """True if a message in the transcript tells the schema of answers."""
     route: Route | None = None
     """The choice of the model for the open turn; `None` if none was made."""
     tried: dict[str, str] = {}
@@ -236,6 +252,11 @@ class State(Struct, gc=False):
     """The rewards given since the newest turn began, by name."""
 
     @property
+    def transcript(self) -> Log[Message]:
+        """The whole transcript, system message included, whatever the model still sees of it."""
+        return self.messages if self.whole is None else self.whole
+
+    @property
     def waiting_calls(self) -> tuple[CallState, ...]:
         """The calls that wait for somebody's approval."""
         return tuple(
@@ -291,6 +312,7 @@ def clone(state: State) -> State:
     new.files = dict(state.files)
     new.tool_states = dict(state.tool_states)
     new.rewards = dict(state.rewards)
+    new.context = copy_context(state.context)
     return new
 
 
@@ -313,6 +335,7 @@ def _on_run_started(state: State, body: e.RunStarted, before: float) -> None:
     state.status = Status.RUNNING
     state.started = body
     state.counts_lost = e.is_since(body.version, 2, 1)
+    state.can_compact = e.is_since(body.version, 2, 2)
     state.agent = body.spec
     state.policy = state.agent.policy
     state.output_spec = body.output
@@ -326,16 +349,19 @@ def _offer(state: State, tools: tuple[ToolSpec, ...]) -> None:
     state.tools = tools
     state.call_limits = {tool.name: tool.max_calls for tool in tools if tool.max_calls is not None}
     state.effects = {tool.name: tool.effect for tool in tools}
+    note_tools(state)
 
 
 def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.status = Status.RUNNING
     state.turn = body.turn
     state.is_turn_open = True
-    message = body.message
+    message, at = body.message, len(state.messages)
     state.said = message.content
+    state.context.turn_at = at
     if body.recalled is not None:
         message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
+        state.context.recalled[at] = len(body.recalled.text)
     _say(state, message)
     if body.queued_seq is not None:
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
@@ -350,6 +376,8 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
 
 def _say(state: State, message: Message) -> None:
     state.messages = state.messages.append(message)
+    if state.whole is not None:
+        state.whole = state.whole.append(message)
     state.unsent_chars += len(message.content)
     state.has_parts = state.has_parts or bool(message.parts)
 
@@ -370,7 +398,10 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     usage = completion.usage or guess_usage(state, message)
     state.step = body.step
     state.asked = state.hold = None
+    note_inference(state, body)
     state.messages = state.messages.append(message)
+    if state.whole is not None:
+        state.whole = state.whole.append(message)
     state.has_parts = state.has_parts or bool(message.parts)
     state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
     state.open_calls = len(state.calls)
@@ -456,6 +487,8 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> No
     if not state.open_calls:
         results = [to_message(item.result) for item in state.calls.values() if item.result is not None]
         state.messages = state.messages.extend(results)
+        if state.whole is not None:
+            state.whole = state.whole.extend(results)
         state.has_parts = state.has_parts or any([item.parts for item in results])
         state.calls = {}
 
@@ -490,11 +523,13 @@ def _count_call(state: State, result: ToolResult) -> None:
             spent.retries_by_tool.pop(result.name, None)
 
 
-def _on_context_compacted(state: State, body: e.ContextCompacted, before: float) -> None:
-    kept = list(state.messages)[body.messages :]
-    if body.shortened:
-        kept = [_shorten(message, body.shortened) for message in kept]
-    state.messages = Log([*body.replacement, *kept])
+def _on_context_compacted(state: State, body: e.ContextCompacted, at: float) -> None:
+    before = state.messages
+    state.whole = state.transcript
+    state.messages = Log(compact(before, body, state.context.recalled))
+    note_compaction(state, body, before)
+    # What the replaced messages told may be gone.
+    state.is_schema_untold = state.is_schema_untold or (state.tells_schema and body.messages > 0)
     state.compactions += 1
     if body.reason == "overflow":
         state.spent.overflows += 1
@@ -504,11 +539,6 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, before: float)
     state.last_usage = Usage()
     state.has_parts = any([message.parts for message in state.messages])
     state.unsent_chars = sum(len(message.content) for message in state.messages)
-
-
-def _shorten(message: Message, lines: dict[str, str]) -> Message:
-    line = lines.get(message.call_id) if message.call_id is not None else None
-    return message if line is None else replace(message, content=line, parts=())
 
 
 def _on_message_injected(state: State, body: e.MessageInjected, before: float) -> None:
@@ -522,6 +552,7 @@ def _on_message_injected(state: State, body: e.MessageInjected, before: float) -
         state.spent.nudges += 1
     state.limit = body.limit or state.limit
     state.is_schema_untold = state.is_schema_untold and not body.tells_schema
+    state.tells_schema = state.tells_schema or body.tells_schema
     if body.output_fault is not None:
         state.answer = None
         state.is_wrapped_up = False
@@ -597,6 +628,7 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
         state.agent = body.agent
         state.policy = body.agent.policy
         state.window = body.window
+        state.can_compact = state.can_compact or body.window is not None
         known, state.output_spec = state.output_spec, body.output or state.output_spec
         if state.output_spec is not None and state.output_spec != known:
             state.is_schema_untold = state.output_spec.mode is OutputMode.TEXT

@@ -25,6 +25,7 @@ from treadle.core.decide import (
     Append,
     Ask,
     CheckAnswer,
+    Compact,
     Infer,
     RequestApprovals,
     RunCalls,
@@ -36,6 +37,7 @@ from treadle.core.inner import InnerDecision, decide_inner
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
+from treadle.loop.compaction import Compaction
 from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import Outbox
@@ -74,6 +76,7 @@ class Driver:
         self._writer = writer
         self._clock = clock
         self._inference = make_inference(model, read_blob, clock)
+        self._compaction = Compaction(model, clock)
         self.bench = Workbench(
             toolbox,
             run_id=writer.run_id,
@@ -138,6 +141,14 @@ class Driver:
             if self._listener is not None:
                 await self.kept()
         return state
+
+    async def compact(self) -> e.ContextCompacted | None:
+        """Compact the context between two turns, and return the event; `None` if there is nothing to compact."""
+        event = await self._compaction.make(self.state, Compact("asked"))
+        if event is not None:
+            self.put(event)
+            await self.kept()
+        return event
 
     async def pause(self, reason: str) -> None:
         """Record that the run pauses. A running inference is given up; running tool calls are in doubt."""
@@ -218,6 +229,8 @@ class Driver:
             return self._inference.perform
         if isinstance(action, RunCalls):
             return self._calls.run
+        if isinstance(action, Compact):
+            return self._compaction.perform
         if isinstance(action, CheckAnswer):
             return partial(check_answer, self.find_answer_fault)
         return self._calls.request_approvals if isinstance(action, RequestApprovals) else self._calls.ask

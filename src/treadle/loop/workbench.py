@@ -24,7 +24,7 @@ from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
 from treadle.loop.results import LARGE_BYTES, Blobs, failed, is_large, to_result
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
+from treadle.tools.context import NO_CONTEXT, NO_DEPS, FindResult, Scope, ToolContext
 from treadle.tools.protocol import ApprovalRequest, Approver, Decision, Tool
 from treadle.tools.threads import THREADS
 from treadle.tools.toolbox import Toolbox
@@ -101,6 +101,8 @@ class Workbench:
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
         self.deps: object = NO_DEPS
         """The object that tools get as `ToolContext.deps`."""
+        self.find_result: FindResult | None = None
+        """The function that returns earlier results of the run, for `ToolContext.find_result`."""
         self._clock = clock
 
     async def make(self, order: Order, outbox: Outbox) -> ToolResult:
@@ -261,6 +263,7 @@ class Workbench:
             tools=self.toolbox.specs,
             make_caller=None if inner is None else inner.caller,
             deps=self.deps,
+            find_result=self.find_result,
         )
 
     async def _wait_for_thread(self, call: ToolCall, spec: ToolSpec) -> ToolResult | None:

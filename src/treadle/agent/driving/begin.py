@@ -92,11 +92,12 @@ async def begin(
     if task is not None:
         agent.kit.check_policy(agent.policy, task)
     await warm_up(agent)
+    window = await agent.kit.window(agent.policy)
     writer = agent.journal.create(run_id)
     spec = spec_for(agent, task, given.answer.schema, files)
     if said is not None:
         spec = replace(spec, instructions=said)
-    driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy)
+    driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy, window)
     started = e.RunStarted(
         version=e.VERSION,
         agent=spec,
@@ -105,6 +106,7 @@ async def begin(
         is_session=is_session,
         task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
         output=output,
+        window=window,
         metadata=dict(metadata) if metadata else None,
     )
     snapshot, blobs = driver.bench.take_snapshot()

@@ -24,6 +24,7 @@ from treadle.core.types import (
     StopReason,
     ToolErrorKind,
     ToolResult,
+    Window,
 )
 from treadle.journal.protocol import RunWriter
 from treadle.loop.driver import Driver
@@ -84,9 +85,10 @@ async def go_on(
     recorded = state.output_spec
     # Another model may have to be asked in another way.
     output = agent.kit.output(None if recorded is None else recorded.schema, task)
-    driver = make_driver(agent, state, writer, sandbox, given, task, output, policy)
+    window = await agent.kit.window(policy)
+    driver = make_driver(agent, state, writer, sandbox, given, task, output, policy, window)
     if state.status is not Status.FINISHED or state.stop_reason is StopReason.ERROR:
-        driver.put(resumed(agent, driver, task, policy, output))
+        driver.put(resumed(agent, driver, task, policy, output, window))
     return driver
 
 
@@ -100,7 +102,7 @@ def resume_turn(
     """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
     state = driver.state
     decided = _read_decisions(state, answers, approvals, driver.bench.toolbox.tools)
-    driver.put(resumed(agent, driver, task, state.policy, state.output_spec), *decided)
+    driver.put(resumed(agent, driver, task, state.policy, state.output_spec, state.window), *decided)
 
 
 def _read_decisions(
@@ -142,12 +144,18 @@ def load_task_of(started: e.RunStarted | None) -> Task | None:
 
 
 def resumed(
-    agent: AgentParts, driver: Driver, task: Task | None, policy: Policy, output: OutputSpec | None
+    agent: AgentParts,
+    driver: Driver,
+    task: Task | None,
+    policy: Policy,
+    output: OutputSpec | None,
+    window: Window | None,
 ) -> e.RunResumed:
+    """Return the event with which a process drives a run again."""
     started = driver.state.started
     assert started is not None
     begun = started.spec
     spec = spec_for(agent, task, None if output is None else output.schema, begun.files)
     # The system message of a run never changes.
     spec = replace(spec, instructions=begun.instructions, policy=policy)
-    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output)
+    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output, window=window)

@@ -1,15 +1,17 @@
 """The facts for a router: from the state of a run, and from what is known about the tiers."""
 
 from collections.abc import Sequence
+from math import ceil
 
-import msgspec
 from msgspec.structs import replace
 
 from treadle.context.judging import is_boilerplate, is_identity_sensitive, rate_difficulty
 from treadle.context.routing.latency import LATENCIES
 from treadle.context.routing.protocol import Candidate, RoutingFacts
+from treadle.core.context import count_prompt
 from treadle.core.errors import UnsupportedPartError
-from treadle.core.state import State, guess_input_tokens
+from treadle.core.state import State
+from treadle.core.tokens import weigh_tools
 from treadle.core.types import Artifact, Role, ToolSpec, Usage
 from treadle.models.protocol import check_parts, estimate_cost_usd
 from treadle.models.wrappers.tiered import QUALITY, Tier, TieredModel, window_of
@@ -31,14 +33,16 @@ def facts_of_state(
         parts = [part for item in state.messages for part in item.parts]
         # A model is told in words of other parts that it cannot be sent.
         required = [part for item in state.messages if item.role is Role.USER for part in item.parts]
-    tokens = guess_input_tokens(state)
+    tokens = count_prompt(state)
+    if not state.context.known_messages and state.window is None:
+        tokens += _count_schemas(state.tools)
     facts = facts_of(
         model,
         state.said if is_judged else "",
         parts=parts,
         required_parts=required,
         tools=state.tools if has_tools else (),
-        prompt_tokens=tokens if state.last_usage.input_tokens else tokens + _count_schemas(state.tools),
+        prompt_tokens=tokens,
         output_tokens=0 if state.window is None else state.window.output_tokens,
         is_judged=is_judged,
     )
@@ -115,7 +119,7 @@ def _candidate(tier: Tier, usage: Usage | None, required: list[Artifact]) -> Can
 
 def _count_schemas(tools: tuple[ToolSpec, ...]) -> int:
     """Estimate the tokens of the tools' definitions."""
-    return -(-len(msgspec.json.encode(tools)) // 4) if tools else 0
+    return ceil(weigh_tools(tools)) if tools else 0
 
 
 def _is_asked(state: State) -> bool:
