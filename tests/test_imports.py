@@ -20,7 +20,7 @@ ORDER = (
     ("context",),
     ("loop",),
     ("agent",),
-    ("tasks", "trajectory", "scoring", "export"),
+    ("tasks", "trajectory", "scoring", "export", "telemetry"),
     ("teacher",),
     ("engines",),
     ("datagen", "rollout", "evals"),

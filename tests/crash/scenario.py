@@ -17,7 +17,8 @@ from typing import Any
 
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, open_journal, tool
 from treadle.core.errors import RunNotFoundError
-from treadle.core.events import DurableBody, Event
+from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
+from treadle.core.questions import Question
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
 from treadle.models import call
@@ -98,12 +99,14 @@ class Script:
     answer = "done"
     witnessed_as = "asked"
 
-    def __init__(self, steps: Sequence[Sequence[ToolCall]]) -> None:
+    def __init__(self, steps: Sequence[Sequence[ToolCall]], *, is_child: bool = False) -> None:
         self._steps = steps
+        self._is_child = is_child
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         step = sum(message.role is Role.ASSISTANT for message in request.messages)
-        boundary.witness(f"{self.witnessed_as} {step + 1}")
+        task = next(message.content for message in request.messages if message.role is Role.USER)
+        boundary.witness(f"child {task} {step + 1}" if self._is_child else f"{self.witnessed_as} {step + 1}")
         boundary()
         await asyncio.sleep(0)
         boundary()
@@ -115,6 +118,10 @@ class Script:
             return Completion(
                 Message(Role.ASSISTANT, f"step {step}", calls), FinishReason.TOOL_CALLS, cost_usd=0.0
             )
+        if not self._steps and step < 3:
+            # The second question was asked before, and the answer without content is not yet one.
+            text = ("[ASK_USER] Which?", "[ASK_USER] which", "")[step]
+            return Completion(Message(Role.ASSISTANT, text), FinishReason.STOP, cost_usd=0.0)
         return Completion(Message(Role.ASSISTANT, self.answer), FinishReason.STOP, cost_usd=0.0)
 
 
@@ -172,7 +179,21 @@ def make_tools() -> list[Any]:
             said.append((await context.call_tool(name, arguments)).content)
         return "; ".join(said)
 
-    return [*tools, program, "files"]
+    @tool(effect="idempotent")
+    async def ask_around(context: ToolContext) -> str:
+        """Asks, acts, and asks again."""
+        first = await context.ask("First?")
+        acted = await context.call_tool("once_async", {"text": first.text})
+        second = await context.ask("Second?")
+        return f"{first.text}; {acted.content}; {second.text}"
+
+    @tool(effect="once")
+    async def once_asking(context: ToolContext) -> str:
+        """Asks before it acts."""
+        said = await context.ask("Pay?")
+        return act("once", context, said.text)
+
+    return [*tools, program, ask_around, once_asking, "files", "ask"]
 
 
 OWN = make_tools()
@@ -184,6 +205,9 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
         return [*OWN, scenario]
     if scenario == "mcp":
         return [_servers(witness)]
+    if scenario == "agents":
+        child = Agent(Script(CHILD["child"], is_child=True), tools=OWN[:-1], policy=Policy())
+        return [*OWN, child.as_tool("helper", "helps", shares_files=True)]
     return OWN
 
 
@@ -240,6 +264,29 @@ SCENARIOS |= {
         [call("mcp_once", {}), call("mcp_look", {})],
     ],
 }
+SCENARIOS |= {
+    "asking": [
+        [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
+        [call("once_asking", {})],
+    ],
+    "parked": [
+        [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
+    ],
+    "marked": [],
+}
+HAS_ASKER = ("asking", "marked")
+"""The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
+SCENARIOS |= {
+    "agents": [
+        [call("helper", {"task": "one"}), one("once_async", text="1")],
+        [call("helper", {"task": "two"})],
+    ],
+    "messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
+}
+CHILD = {"child": [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_sync", text="d")]]}
+"""What the sub-agents do. It is not driven by itself."""
+MESSAGES = {"q1": "queue", "s1": "steer", "i1": "interrupt", "q2": "queue"}
+"""The messages that are sent during the first turn of a session, and their delivery."""
 APPROVE = {"approved": {"once": Approval.ASK}}
 """The approvals that a scenario's policy asks for. Every request is approved."""
 
@@ -256,11 +303,21 @@ async def drive(
         boundary()
         return True
 
+    async def answer(question: Question) -> str:
+        boundary.witness(f"put {question.question_id}")
+        boundary()
+        await asyncio.sleep(0)
+        boundary()
+        return f"an answer to {question.text}"
+
     agent = Agent(
         model_of(scenario),
         tools=tools_of(scenario, path.with_suffix(".witness")),
-        policy=Policy(in_doubt=in_doubt, approve=APPROVE.get(scenario, {})),
+        policy=Policy(
+            in_doubt=in_doubt, approve=APPROVE.get(scenario, {}), text_markers=scenario == "marked"
+        ),
         approver=approve,
+        asker=answer if scenario in HAS_ASKER else None,
         journal=journal,  # type: ignore[arg-type]
         files={"a.txt": "seed\n"},
     )
@@ -270,14 +327,41 @@ async def drive(
             boundary.witness(f"heard {event.seq}")
 
     options: dict[str, Any] = {"on_event": hear} if listens else {}
+    if scenario == "messages":
+        run = await talk(agent)
+        journal.close()
+        return run, boundary.count
     try:
         run = await agent.resume(RUN_ID, **options)
     except RunNotFoundError:
         run = await agent.run("go", run_id=RUN_ID, **options)
-    if run.questions:
-        run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, "unknown, says the user"))
+    while run.questions:
+        said = "an answer" if scenario == "parked" else "unknown, says the user"
+        boundary()
+        run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, said), **options)
     journal.close()
     return run, boundary.count
+
+
+async def talk(agent: Agent) -> Run:
+    """Continue the session, and send the messages that it does not have yet, all during a turn if there is one."""
+    async with agent.session(RUN_ID) as session:
+        known = [
+            event.body.message.content
+            for event in await session.read_events()
+            if isinstance(event.body, TurnStarted | MessageInjected)
+        ]
+        await session.finish_turn()
+        texts = [text for text in ("go", *MESSAGES) if text not in known]
+        sending = []
+        for text in texts:
+            delivery: Any = MESSAGES.get(text, "queue")
+            sending.append(asyncio.ensure_future(session.send(text, delivery=delivery)))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        for task in sending:
+            await task
+        return await session.finish_turn()
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Runs whose model consists of tiers: what is chosen, recorded, kept, replaced and counted."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -159,11 +160,12 @@ async def test_an_error_that_every_model_would_raise_ends_the_turn():
     assert (run.stop_reason, run.error) == ("error", "bad")
 
 
-async def test_if_no_tier_can_do_it_the_run_ends_and_names_each():
-    small = Tier(name="small", model=scripted("s"), context_tokens=8)
-    run = await Agent(TieredModel([small]), journal=MemoryJournal()).run(EASY)
+async def test_if_no_tier_can_do_it_the_run_ends_and_names_each(tmp_path):
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(32))
+    tiers = [Tier(name=name, model=scripted(name), sees_images=False) for name in ("mid", "small")]
+    run = await Agent(TieredModel(tiers), journal=MemoryJournal()).run(EASY, attach=[tmp_path / "dot.png"])
     assert (run.stop_reason, run.fault) == ("error", "user")
-    assert "no tier can do this: small: the context of s has 8 tokens" in run.error
+    assert run.error == "no tier can do this: mid: mid cannot see images; small: small cannot see images"
 
 
 async def test_a_conversation_that_outgrows_a_tier_moves_to_a_larger_one():
@@ -375,6 +377,16 @@ async def test_another_process_reads_latencies_from_the_newest_runs_of_a_journal
     assert LATENCIES.get("m").samples == 0
     await Agent(TieredModel({"mid": scripted("other", "x")}), journal=journal).run(EASY)
     assert LATENCIES.get("m").samples == 20
+
+
+def test_latencies_can_be_added_in_any_thread():
+    known = Latencies()
+    threads = [threading.Thread(target=lambda: [known.add("m", 1.0) for _ in range(500)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert known.get("m").samples == 2000
 
 
 def test_a_run_with_one_model_has_no_part_in_this():

@@ -87,7 +87,7 @@ def is_surely_below(state: "State", limit: float) -> bool:
     """Return whether the prompt is below `limit` even if each character since the newest inference took the most
     tokens. It takes the same time however long the messages are."""
     context = state.context
-    if not context.known_messages or state.has_parts:
+    if not context.known_messages or state.has_parts or state.steering:
         return False
     added = len(state.messages) - context.known_messages
     most = _MOST_TOKENS_PER_CHAR * (state.unsent_chars + 4 * added)
@@ -98,6 +98,8 @@ def count_prompt(state: "State") -> int:
     """Return the tokens of the next prompt, as far as they are known; the rest is estimated."""
     context = state.context
     added = sum([weigh_message(item) for item in state.messages.after(context.known_messages)])
+    if state.asked is None:
+        added += sum([weigh_message(item) for _, item in state.steering])
     return ceil(context.known_tokens + context.rate * added)
 
 

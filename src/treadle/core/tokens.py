@@ -4,11 +4,9 @@ The model's tokenizer is usually unknown. The estimates fit tokenizers that were
 tokens for other languages, digits and random characters than newer ones. For English they are about 40 % too high.
 """
 
-from string import ascii_letters
-
 from treadle.core.types import Artifact, Message, ToolSpec
 
-_PLAIN = (ascii_letters + " \n\t").encode()
+_PLAIN = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ \n\t"
 _DIGITS = b"0123456789"
 _DENSE_BYTES = 64
 """Longer texts with hardly any spaces count as data, such as base64 or JSON without spaces."""

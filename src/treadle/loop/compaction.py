@@ -32,7 +32,7 @@ class Compaction:
     def __init__(self, model: Model, clock: Clock) -> None:
         self._model = model
         self._clock = clock
-        self._other: tuple[str, Model, int | None] | None = None
+        self._other: tuple[str | None, Model, int | None] | None = None
         """The model of the policy with its name and window; `None` until it is needed."""
 
     async def perform(self, state: State, action: Compact, outbox: Outbox) -> None:
@@ -93,12 +93,16 @@ class Compaction:
         )
 
     async def _find_model(self, state: State) -> tuple[Model, int | None]:
-        """Return the model for summaries, and its window; `None`: that of the run's own model."""
+        """Return the model for summaries, and its window; `None`: that of the run's own model.
+
+        If the model is chosen by a router, the weakest tier writes summaries.
+        """
         name = state.policy.summary_model
-        if name is None:
+        tiers = list(getattr(self._model, "tiers", {}).values())
+        if name is None and not tiers:
             return self._model, None
         if self._other is None or self._other[0] != name:
-            model = await asyncio.to_thread(load_model, name)
+            model = tiers[-1].model if name is None else await asyncio.to_thread(load_model, name)
             known = await look_up_window(model)
             self._other = name, model, None if known is None else known[0]
         return self._other[1:]

@@ -96,8 +96,8 @@ class Inference:
             if state.has_parts:
                 await self._contents.load(digests_of_parts(messages))
                 request = replace(request, contents=self._contents)
-            first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock)
             check_room(state, self._model, request)
+            first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock)
             watch = Watch(first, failures)
             if state.policy.deadline_seconds is not None:
                 watch.left_seconds = max(0.0, state.policy.deadline_seconds - state.work_seconds)
@@ -140,23 +140,6 @@ class Inference:
         outbox.put(done, blobs=blobs)
 
 
-class _FirstToken:
-    """A function that passes the pieces of an answer on, and keeps the time of the first one."""
-
-    __slots__ = ("_clock", "_on_delta", "at")
-
-    def __init__(self, on_delta: Callable[[e.Delta], None], clock: Clock) -> None:
-        self._on_delta = on_delta
-        self._clock = clock
-        self.at: float | None = None
-        """When the first piece came, by the monotonic clock; `None` if none came."""
-
-    def __call__(self, delta: e.Delta) -> None:
-        if self.at is None:
-            self.at = self._clock.monotonic()
-        self._on_delta(delta)
-
-
 def check_room(state: State, model: Model, request: Request) -> None:
     """Check that a prompt fits, if the model has a tokenizer and the prompt is not surely small enough.
 
@@ -173,6 +156,23 @@ def check_room(state: State, model: Model, request: Request) -> None:
     tokens = count_tokens(model, request)
     if tokens is not None and tokens > room:
         raise ContextOverflowError(f"the prompt has {tokens:,} tokens, and there is room for {room:,}")
+
+
+class _FirstToken:
+    """A function that passes the pieces of an answer on, and keeps the time of the first one."""
+
+    __slots__ = ("_clock", "_on_delta", "at")
+
+    def __init__(self, on_delta: Callable[[e.Delta], None], clock: Clock) -> None:
+        self._on_delta = on_delta
+        self._clock = clock
+        self.at: float | None = None
+        """When the first piece came, by the monotonic clock; `None` if none came."""
+
+    def __call__(self, delta: e.Delta) -> None:
+        if self.at is None:
+            self.at = self._clock.monotonic()
+        self._on_delta(delta)
 
 
 class _Hide:

@@ -169,7 +169,8 @@ def test_a_tier_that_is_measured_to_be_slow_loses() -> None:
     router = make("scored", haste=0.5)
     before = choose(router, replace(facts("x"), difficulty=0.4))
     after = choose(router, replace(facts("x", *slow), difficulty=0.4))
-    assert (before.tier, after.tier) == ("mid", "frontier" if after.scores["small"] < 0.5 else "small")
+    assert before.tier == "mid"
+    assert after.tier != "mid"
     assert after.scores["mid"] < before.scores["mid"]
     assert any("measured" in reason for reason in after.reasons)
 

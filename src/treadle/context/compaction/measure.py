@@ -71,7 +71,7 @@ def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
         state.context.turn_at,
         state.is_turn_open,
         state.context.recalled,
-        any([is_reader(tool) for tool in state.tools if tool.name == "read_result"]),
+        any([is_reader(tool) for tool in state.tools]),
     )
     summary = min(high, max(low, room / _SUMMARY_SHARE))
     return Measured(

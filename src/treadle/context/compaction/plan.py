@@ -13,6 +13,7 @@ from msgspec import Struct
 from treadle.context.compaction.summary import is_summary
 from treadle.core.tokens import weigh
 from treadle.core.types import Message, Role
+from treadle.tools.results import NAME
 
 _LEAST_CHARS = 400
 """Shorter results stay as they are."""
@@ -201,4 +202,4 @@ def write_line(message: Message, *, can_read: bool) -> str:
     line = f"[result of {message.name} cut: {len(message.content):,} characters"
     if message.parts:
         line += f" and {len(message.parts)} attached file{'s' * (len(message.parts) > 1)}"
-    return f'{line}; read_result("{message.call_id}") shows it]' if can_read else f"{line}]"
+    return f'{line}; {NAME}("{message.call_id}") shows it]' if can_read else f"{line}]"
