@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     )
     from treadle.core.narrowing import Ephemeral, Event
     from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
+    from treadle.core.questions import Answer, Question
     from treadle.core.replay import Replay
     from treadle.core.types import (
         Effect,
         Fault,
         FinishReason,
         Message,
+        Option,
         Role,
         StopReason,
         ToolCall,
@@ -55,6 +57,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Agent": "treadle.agent.agent",
+    "Answer": "treadle.core.questions",
     "Approval": "treadle.core.policy",
     "ApprovalRequest": "treadle.tools.protocol",
     "Attachment": "treadle.tools.protocol",
@@ -74,8 +77,10 @@ _WHERE = {
     "LeaseLostError": "treadle.core.errors",
     "Message": "treadle.core.types",
     "Policy": "treadle.core.policy",
+    "Option": "treadle.core.types",
     "Price": "treadle.models.wire.price",
     "ProviderError": "treadle.core.errors",
+    "Question": "treadle.core.questions",
     "Replay": "treadle.core.replay",
     "ReplayDivergence": "treadle.core.errors",
     "RetryWithMessage": "treadle.core.errors",
@@ -111,6 +116,7 @@ _WHERE = {
 
 __all__ = [
     "Agent",
+    "Answer",
     "Approval",
     "ApprovalRequest",
     "Attachment",
@@ -129,9 +135,11 @@ __all__ = [
     "LeaseHeldError",
     "LeaseLostError",
     "Message",
+    "Option",
     "Policy",
     "Price",
     "ProviderError",
+    "Question",
     "Replay",
     "ReplayDivergence",
     "RetryWithMessage",
