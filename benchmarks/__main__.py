@@ -12,6 +12,7 @@ from benchmarks import (
     formats,
     generate,
     growth,
+    judging,
     limits,
     listing,
     power,
@@ -19,12 +20,14 @@ from benchmarks import (
     shell,
     steps,
     streaming,
+    telemetry,
     tools,
 )
 
 BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
+    "telemetry": telemetry.measure,
     "growth": growth.measure,
     "calls": calls.measure,
     "bodies": growth.measure_bodies,
@@ -48,6 +51,7 @@ BENCHMARKS = {
     "rows": generate.measure_memory,
     "continue": generate.measure_resume,
     "duplicates": duplicates.measure,
+    "judging": judging.measure,
 }
 
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from treadle.tools.context import ToolContext
     from treadle.tools.function.tool import tool
     from treadle.tools.protocol import ApprovalRequest, Attachment, Decision, ToolOutput
+    from treadle.trajectory.turns import EventLogger, turns
 
 __version__ = "0.1.0"
 
@@ -67,6 +68,7 @@ _WHERE = {
     "Effect": "treadle.core.types",
     "Ephemeral": "treadle.core.narrowing",
     "Event": "treadle.core.narrowing",
+    "EventLogger": "treadle.trajectory.turns",
     "ExportError": "treadle.core.errors",
     "Fault": "treadle.core.types",
     "FinishReason": "treadle.core.types",
@@ -112,6 +114,7 @@ _WHERE = {
     "open_journal": "treadle.journal.registry",
     "task_set": "treadle.tasks",
     "tool": "treadle.tools.function.tool",
+    "turns": "treadle.trajectory.turns",
 }
 
 __all__ = [
@@ -126,6 +129,7 @@ __all__ = [
     "Effect",
     "Ephemeral",
     "Event",
+    "EventLogger",
     "ExportError",
     "Fault",
     "FinishReason",
@@ -171,6 +175,7 @@ __all__ = [
     "open_journal",
     "task_set",
     "tool",
+    "turns",
 ]
 
 

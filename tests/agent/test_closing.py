@@ -7,7 +7,6 @@ from tests.loop.test_loop import Gate, Lab, lab
 
 from treadle import ScriptedModel, tool
 from treadle.core.errors import ConfigError
-from treadle.core.types import StopReason
 from treadle.models import call
 
 __all__ = ["lab"]
@@ -36,6 +35,9 @@ async def test_a_close_that_is_cancelled_closes_all_the_same(lab: Lab) -> None:
     assert isinstance(first, asyncio.CancelledError)
     assert isinstance(second, ConfigError)
     assert len(model.requests) == 1
-    again = lab.agent("hello again").session(session.run_id)
+    again = lab.agent("to b", "to c").session(session.run_id)
     async with again:
-        assert (await again.send("c")).stop_reason is StopReason.COMPLETED
+        # The message that was not answered is kept.
+        assert [message.content for message in again.queued] == ["b"]
+        assert (await again.send("c")).output == "to c"
+        assert not again.queued

@@ -47,6 +47,8 @@ COMMANDS: dict[str, list[str]] = {
     "publish": ["publish", "data", "--to", "kaggle:me/shop-tools", "--license", "MIT", "--dry-run"],
     "models list": ["models", "list"],
     "models schema": ["models", "schema"],
+    "models tiers": ["models", "tiers"],
+    "models route": ["models", "route", "Thanks!"],
     "models check": ["models", "check", "m", "--base-url", "URL"],
     "tools list": ["tools", "list"],
     "tools call": ["tools", "call", "list_files", "--mount", "folder"],

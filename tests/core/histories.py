@@ -15,9 +15,10 @@ from treadle.core.decide import (
 from treadle.core.policy import Approval, Autonomy, InDoubt, Policy
 from treadle.core.questions import AskNow, AskUser, Question, decide_question
 from treadle.core.spec import AgentSpec, PartSpec
-from treadle.core.state import State, Status, apply
+from treadle.core.state import State, Status, apply, count_messages
 from treadle.core.types import (
     Completion,
+    Delivery,
     Effect,
     Fault,
     FinishReason,
@@ -59,6 +60,7 @@ class History:
         self.at = 1000.0
         self.inferences = 0
         self.interruptions = 4
+        self.messages = 3
         self.is_timed = draw(st.booleans())
         """True if events say how long the turn was worked on, as new journals of runs with a deadline do."""
         self.add(
@@ -78,6 +80,15 @@ class History:
     def state(self) -> State:
         return self.states[-1]
 
+    def send(self) -> None:
+        """Sometimes add a message that the user sends at this moment, but only a limited number of times."""
+        if self.messages and self.draw(st.integers(0, 7)) == 7:
+            self.messages -= 1
+            message = Message(Role.USER, self.draw(texts))
+            self.add(
+                e.MessageInjected(at=0.0, message=message, delivery=self.draw(st.sampled_from(Delivery)))
+            )
+
     def add(self, body: e.DurableBody) -> None:
         self.at += self.draw(steps_of_time)
         worked = (
@@ -88,9 +99,9 @@ class History:
         self.states.append(apply(self.state, body))
 
     def open_turn(self) -> None:
-        self.add(
-            e.TurnStarted(at=0.0, turn=self.state.turn + 1, message=Message(Role.USER, self.draw(texts)))
-        )
+        seq, message = self.state.queued[0] if self.state.queued else (None, None)
+        message = message or Message(Role.USER, self.draw(texts))
+        self.add(e.TurnStarted(at=0.0, turn=self.state.turn + 1, message=message, queued_seq=seq))
 
     def is_interrupted(self) -> bool:
         """Return True sometimes, but only a limited number of times."""
@@ -107,7 +118,11 @@ class History:
 
     def go(self) -> None:
         """Continue until nothing is left to do. After some steps the model makes no more calls."""
-        while (action := decide(self.state)) is not None or self.state.status is Status.PAUSED:
+        while True:
+            self.send()
+            action = decide(self.state)
+            if action is None and self.state.status is not Status.PAUSED:
+                return
             assert len(self.bodies) < 400, "it never ends"
             if action is None:
                 open_ids = [key for key, answer in self.state.questions.items() if answer is None]
@@ -142,7 +157,8 @@ class History:
                     if self.is_interrupted():
                         self.interrupt()
                         break
-                    self.call(item.call, item.attempt + 1)
+                    if not self.call(item.call, item.attempt + 1):
+                        break
 
     def answer(self, question_id: str) -> None:
         text = self.draw(st.sampled_from(["it was done", ""]))
@@ -174,11 +190,12 @@ class History:
             e.InferenceStarted(
                 at=0.0,
                 step=action.step,
-                messages=len(self.state.messages),
+                messages=count_messages(self.state, has_tools=action.has_tools),
                 has_tools=action.has_tools,
                 reserved_cost_usd=0.05,
             )
         )
+        self.send()
         kind = self.draw(st.sampled_from(["calls", "calls", "answer", "fails", "retries"]))
         if kind == "retries":
             is_billed = self.draw(st.booleans()) and can_ask_again(self.state, lost=1)
@@ -211,7 +228,8 @@ class History:
             may_be_billed=is_billed,
         )
 
-    def call(self, call: ToolCall, attempt: int) -> None:
+    def call(self, call: ToolCall, attempt: int) -> bool:
+        """Run a call, and return False if the process was killed meanwhile."""
         effect = self.draw(st.sampled_from(Effect))
         self.add(
             e.ToolStarted(
@@ -224,17 +242,19 @@ class History:
             )
         )
         if self.draw(st.booleans()) and self.ask(call, effect):
-            return
+            return None
         for number in range(self.draw(st.integers(0, 2))):
             self.call_within(call, f"{call.call_id}/{number + 1}")
         if self.is_interrupted():
             self.add(e.RunResumed(at=0.0))
-            return
+            return False
+        self.send()
         is_error = self.draw(st.booleans())
         result = ToolResult(
             call.call_id, call.name, self.draw(texts), is_error, ToolErrorKind.FAILED if is_error else None
         )
         self.add(e.ToolCompleted(at=0.0, step=self.state.step, result=result))
+        return True
 
     def call_within(self, parent: ToolCall, call_id: str) -> None:
         most, open_calls = (
@@ -261,7 +281,9 @@ def histories(draw: st.DrawFn) -> History:
     history = History(draw, draw(policies), is_session=is_session)
     history.go()
     if is_session:
-        for _ in range(draw(st.integers(0, 2))):
+        turns = draw(st.integers(0, 2))
+        while turns > 0 or history.state.queued:
+            turns -= 1
             history.open_turn()
             history.go()
     return history

@@ -6,9 +6,10 @@ from tests.core.histories import LIMITS, History, histories
 
 from treadle.core import events as e
 from treadle.core.decide import decide
+from treadle.core.replay import replay
 from treadle.core.state import State, Status, fold
 from treadle.core.transcript import check_transcript
-from treadle.core.types import StopReason
+from treadle.core.types import Role, StopReason
 
 many = settings(
     max_examples=settings().max_examples * 4 // 10,
@@ -70,7 +71,7 @@ def test_a_limit_that_was_told_is_the_stop_reason(history: History) -> None:
     for body in history.bodies:
         if isinstance(body, e.TurnStarted):
             limit = None
-        elif isinstance(body, e.MessageInjected):
+        elif isinstance(body, e.MessageInjected) and body.delivery is None:
             assert limit is None, "the model was told of two limits"
             limit = body.limit
         elif isinstance(body, e.InferenceStarted):
@@ -117,3 +118,38 @@ def test_sums_count_each_inference_once(history: History) -> None:
 
 def test_nothing_is_decided_before_there_is_a_run() -> None:
     assert decide(State()) is None
+
+
+@many
+@given(histories())
+def test_every_message_sent_during_a_turn_is_seen_once(history: History) -> None:
+    """A message is in one request at least, or waits for a turn that a session never began."""
+    sent: dict[int, str] = {}
+    for seq, body in enumerate(history.bodies, 1):
+        if isinstance(body, e.MessageInjected) and body.delivery is not None:
+            sent[seq] = body.message.content
+    state = history.state
+    waiting = {seq for seq, _ in (*state.queued, *state.steering)}
+    assert waiting <= sent.keys()
+    assert not state.started or not state.started.is_session or not waiting
+    told = [message.content for message in state.messages if message.role is Role.USER]
+    own = [
+        body.message.content
+        for body in history.bodies
+        if (isinstance(body, e.TurnStarted) and body.queued_seq is None)
+        or (isinstance(body, e.MessageInjected) and body.delivery is None)
+    ]
+    assert sorted(told) == sorted([*own, *[text for seq, text in sent.items() if seq not in waiting]])
+    begun = [
+        body.queued_seq for body in history.bodies if isinstance(body, e.TurnStarted) and body.queued_seq
+    ]
+    assert len(begun) == len(set(begun))
+
+
+@many
+@given(histories())
+def test_replay_of_messages_sent_at_any_time_is_exact(history: History) -> None:
+    """A replay never differs because of a message that came while a model or a tool was working."""
+    events = [e.Event("r", seq, body) for seq, body in enumerate(history.bodies, 1)]
+    found = replay(events, lambda schema, value: None)
+    assert found.is_exact, found.divergence

@@ -28,6 +28,7 @@ HEAD = struct.Struct("!I")
 
 def preload(names: list[str]) -> None:
     """Import modules; a name that ends in `.*` means a package with all its modules."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy starts threads when it is imported
     for name in names:
         package = name.removesuffix(".*")
         module = importlib.import_module(package)

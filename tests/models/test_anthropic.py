@@ -163,7 +163,7 @@ async def test_what_the_server_looked_up_is_told(is_streamed):
         False,
     )
     assert json.loads(search.result) == FOUND["content"]
-    assert add == ServerCall("mcptoolu_1", "add", '{"a":1}', "2")
+    assert add == ServerCall("mcptoolu_1", "add", '{"a":1}', "2", offset=0)
     assert completion.message.content == "Owls fly."
     completion, _ = await ask([Reply(answer(SEARCH, FAILED))])
     assert completion.message.server_calls[0].is_error

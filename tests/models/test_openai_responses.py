@@ -199,7 +199,7 @@ async def test_what_the_server_looked_up_is_told():
     )
     assert json.loads(search.result) == [{"type": "url", "url": "https://a.b"}]
     assert (files.name, json.loads(files.result)[0]["text"]) == ("file_search", "they fly")
-    assert add == ServerCall("mc_1", "add", '{"a": 1}', "2")
+    assert add == ServerCall("mc_1", "add", '{"a": 1}', "2", offset=0)
     assert (failed.result, failed.is_error) == ("no such thing", True)
     assert (json.loads(code.arguments), json.loads(code.result)[0]["logs"]) == ({"code": "print(1)"}, "1")
 

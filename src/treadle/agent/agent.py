@@ -12,9 +12,12 @@ from operator import is_not
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
+from msgspec.structs import replace
+
 from treadle.agent.answer import AnswerType, answer_type
 from treadle.agent.batch import BatchWork, check_batch_id, split_options
 from treadle.agent.driving.begin import run_task
+from treadle.agent.driving.deliver import Driven
 from treadle.agent.driving.fork import fork_run
 from treadle.agent.driving.kit import Kit
 from treadle.agent.driving.resume import resume_run
@@ -49,7 +52,8 @@ from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec
 from treadle.journal.protocol import Journal
-from treadle.models.protocol import Model
+from treadle.loop.hooks import Hooks
+from treadle.models.protocol import Model, load_model
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 
@@ -102,6 +106,8 @@ class Agent(Generic[T_co]):
         self.deps: object = options.get("deps", NO_DEPS)
         self.approver = options.get("approver")
         self.asker = options.get("asker")
+        self.hooks = Hooks(options.get("hooks", ()))
+        """The functions that are called with every event."""
         self.answer: AnswerType[T_co] = answer_type(schema)
         """The type of the answers."""
         self.clock = options.get("clock", time)
@@ -229,7 +235,11 @@ class Agent(Generic[T_co]):
         come."""
         check_options(options, StreamOptions.__optional_keys__, "stream")
         check_run(task, options)
-        return RunStream(lambda emit: self.run(task, schema=schema, on_event=emit, **options))
+        given, driven = self._given(options, schema), Driven()
+        return RunStream(
+            lambda emit: run_task(self, task, replace(given, emit=emit, on_driver=driven.hold), options),
+            driven.steer,
+        )
 
     @overload
     def run_many(
@@ -348,10 +358,11 @@ class Agent(Generic[T_co]):
         return Session(self, run_id, self._given(options, None), options)
 
     async def close(self) -> None:
-        """Close the toolset objects that this agent was given, such as connections to servers.
+        """Close the toolset objects and hooks that this agent was given, such as connections to servers.
 
         The journal stays open. Toolsets that were given by name end with the process.
         """
+        self.hooks.close()
         for item in self.kit.given:
             close = getattr(item, "aclose", None) or getattr(item, "close", None)
             if callable(close) and not isinstance(item, str):
@@ -423,6 +434,6 @@ class Agent(Generic[T_co]):
 
 
 def _load_model(name: str) -> Model:
-    from treadle.models.config.build import model
+    from treadle.models.config.build import is_tiered, model
 
-    return model(name)
+    return load_model(name) if is_tiered(name) else model(name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypedDict
+from typing import Any, Generic, Literal, TypeAlias, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -14,8 +14,11 @@ from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.questions import Answerable
-from treadle.core.types import Artifact, Json
+from treadle.core.registry import did_you_mean
+from treadle.core.types import Artifact, Delivery, Json
 from treadle.journal.protocol import Clock, Journal
+from treadle.loop.driver import Driver
+from treadle.loop.hooks import Hook
 from treadle.loop.listener import Emit
 from treadle.sandbox.memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
@@ -58,6 +61,9 @@ class AgentOptions(TypedDict, total=False):
     asker: Asker | None
     """The function that puts questions to the user: those of tools, of the model, and about calls whose outcome was
     lost. Without one, or if it returns `None`, the run pauses until `resume(run_id, answers=...)`."""
+    hooks: Iterable[Hook]
+    """Functions that are called with every event of the agent's runs once it is durable, such as a
+    `treadle.telemetry.JsonlTurnLog`. An exception of a hook is logged, and does not reach the run."""
     clock: Clock
     """The source of the times and durations of events."""
 
@@ -153,6 +159,9 @@ class SendOptions(TypedDict, total=False):
 
     attach: Sequence[Attachable]
     on_event: Emit | None
+    delivery: Delivery | Literal["queue", "steer", "interrupt"]
+    """What happens with the message if a turn is running: `queue` begins the next turn (the default), `steer` is
+    seen by the model at its next step, and `interrupt` stops the turn and begins the next."""
 
 
 class Given(Struct, frozen=True):
@@ -166,6 +175,8 @@ class Given(Struct, frozen=True):
     """True if the caller trusts a run that comes from elsewhere."""
     keeps_events: bool = False
     """True if the driver keeps the events that it appends in memory."""
+    on_driver: Callable[[Driver], None] | None = None
+    """A function that is called with the run's driver before it works; `None`: nobody needs it."""
 
 
 def check_agent(model: object, options: Mapping[str, Any]) -> None:
@@ -186,6 +197,9 @@ def check_agent(model: object, options: Mapping[str, Any]) -> None:
     check_files(options.get("files"))
     check_callable("approver", options.get("approver"))
     check_callable("asker", options.get("asker"))
+    hooks = options.get("hooks", ())
+    if not isinstance(hooks, Iterable) or isinstance(hooks, str | Mapping):
+        raise ConfigError(f"hooks is {hooks!r:.200}; give a list of functions: hooks=[...]")
     clock = options.get("clock")
     if clock is not None and not (hasattr(clock, "time") and hasattr(clock, "monotonic")):
         raise ConfigError(f"clock is {clock!r:.200}; give an object with methods `time` and `monotonic`")
@@ -267,3 +281,9 @@ def check_message(options: Mapping[str, Any]) -> None:
         if not isinstance(item, str | Path | Artifact):
             raise ConfigError(f"attach has {item!r:.200}; give paths of files, or Artifacts")
     check_callable("on_event", options.get("on_event"))
+    delivery = options.get("delivery")
+    if delivery is not None and delivery not in Delivery.__members__.values():
+        hint = did_you_mean(str(delivery), [item.value for item in Delivery]) or ";"
+        raise ConfigError(
+            f"delivery is {delivery!r}{hint} use one of {', '.join(map(repr, map(str, Delivery)))}"
+        )

@@ -1,12 +1,14 @@
 """A session: a conversation of any number of turns in one journal."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Generic, Unpack
 
 from treadle.agent.attachments import Attachable, read_attachments
-from treadle.agent.driving.begin import begin, make_run_id, turn_started
+from treadle.agent.driving.begin import begin, make_run_id, queued_turn, turn_started
+from treadle.agent.driving.deliver import deliver
 from treadle.agent.driving.drive import AgentParts, grade_run, leave
 from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.agent.options import Given, SendOptions, SessionOptions, check_message
@@ -14,11 +16,11 @@ from treadle.agent.run import Run, T_co
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError
-from treadle.core.events import Event
+from treadle.core.events import ContextCompacted, Event
 from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
-from treadle.core.types import Message
+from treadle.core.types import Delivery, Message, Role
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
@@ -42,8 +44,16 @@ class Session(Generic[T_co]):
         self._driver: Driver | None = None
         self._lock = asyncio.Lock()
         """Held while a turn is driven, and until a cancelled turn has recorded its pause."""
+        self._users = 0
+        """How many tasks hold the lock or wait for it."""
         self._turn: asyncio.Task[Any] | None = None
         """The task that drives a turn."""
+        self._is_interrupted = False
+        """True if a message has stopped the turn that is driven."""
+        self._senders: dict[int, _Sender[T_co]] = {}
+        """The tasks whose messages wait for a turn or were given to the running one, by the numbers of the
+        messages' events."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.run_id = run_id
 
     async def open(self) -> "Session[T_co]":
@@ -62,7 +72,7 @@ class Session(Generic[T_co]):
                 driver = await self._reopen(run_id)
                 if driver is None:
                     raise
-        self.run_id, self._driver = run_id, driver
+        self.run_id, self._driver, self._loop = run_id, driver, asyncio.get_running_loop()
         return self
 
     @property
@@ -72,13 +82,24 @@ class Session(Generic[T_co]):
 
     @property
     def messages(self) -> list[Message]:
-        """The transcript so far, including the system message."""
-        return list(self._open_driver().state.messages)
+        """The whole transcript so far, including the system message, whatever the model still sees of it."""
+        return list(self._open_driver().state.transcript)
+
+    @property
+    def queued(self) -> list[Message]:
+        """The messages that wait for their turns, in order. `send` and `finish_turn` answer those that were left
+        when the session was last closed or its process ended."""
+        return [message for _, message in self._open_driver().state.queued]
 
     async def send(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
         """Run one turn with `text` as the user's message, and return the run. See `SendOptions`.
 
-        A turn that is still running or was interrupted is finished first. Cancelling ends the turn.
+        Other tasks may call it while a turn is running. The message is then journalled at once, and delivered as
+        `delivery` says. The run is that of the turn that answers the message: for `steer` the running one, or the
+        next if the running one ends before the model has seen the message. If no turn is running, an interrupted
+        one is finished first; `interrupt` ends it instead, also if it waits for an answer or an approval.
+
+        Cancelling ends the turn. A message that is still waiting for its turn is kept, and answered with the next.
 
         Raises: `ConfigError` if the previous turn waits for an answer or an approval.
         """
@@ -87,23 +108,20 @@ class Session(Generic[T_co]):
         if not isinstance(text, str):
             raise ConfigError(f"the message is {text!r:.200}; give a str")
         attach, on_event = options.get("attach", ()), options.get("on_event")
-        async with self._lock:
-            parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
-            driver = self._open_driver()
-            if driver.state.is_turn_open:
-                await self._drive(on_event)
-            if driver.state.is_turn_open:
-                raise ConfigError(
-                    f"session {self.run_id!r} waits for an answer or an approval; give it with "
-                    "`session.finish_turn(answers=..., approvals=...)`"
-                )
+        delivery = Delivery(options.get("delivery", Delivery.QUEUE))
+        parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
+        driver = self._open_driver()
+        if self._is_busy or driver.state.queued:
+            return await self._await_turn(Message(Role.USER, text, parts=parts), blobs, delivery, on_event)
+        async with self._alone():
+            await self._end_open_turn(driver, on_event, stops=delivery is Delivery.INTERRUPT)
             driver.listen(on_event)
             driver.put(turn_started(driver.state, text, parts), blobs=blobs or None)
             return await self._drive(on_event)
 
     def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream[T_co]:
         """Return an async iterator that runs a turn as `send` does, and yields its events and deltas."""
-        return RunStream(lambda emit: self.send(text, attach=attach, on_event=emit))
+        return RunStream(lambda emit: self.send(text, attach=attach, on_event=emit), self._steer)
 
     async def finish_turn(
         self,
@@ -114,15 +132,34 @@ class Session(Generic[T_co]):
     ) -> Run[T_co]:
         """Continue a turn that was interrupted, or that waits for an answer or an approval, and return the run.
 
+        Then messages that were left in the queue are answered, each in a turn, and the run is that of the last.
         `answers` and `approvals` are as for `Agent.resume`. For approvals that are not given, the agent's approver
         is asked again. Raises: `ConfigError` for an answer or an approval that the turn does not wait for.
         """
-        async with self._lock:
+        async with self._alone():
             driver = self._open_driver()
             if driver.state.status is Status.PAUSED or answers or approvals:
                 driver.listen(on_event)
                 resume_turn(self._agent, driver, self._task, answers, approvals)
-            return await self._drive(on_event)
+            run = await self._drive(on_event)
+            while self._next_seq(driver) is not None and not self._senders:
+                run = await self._answer_next(driver, on_event)
+            return run
+
+    async def compact(self) -> ContextCompacted | None:
+        """Compact the context now: old results are cut, and all but the newest turns are summarised.
+
+        Return the event that says what went; `None` if there is nothing to compact. Contexts are also compacted by
+        themselves when they become too long; see `Policy.compact_at`.
+        Raises: `ConfigError` if a turn is open.
+        """
+        async with self._lock:
+            driver = self._open_driver()
+            if driver.state.is_turn_open:
+                raise ConfigError(
+                    f"a turn of session {self.run_id!r} is open; finish it with `session.finish_turn()`"
+                )
+            return await driver.compact()
 
     async def grade(self) -> float | None:
         """Grade the last turn with the check of the session's task, and return the reward.
@@ -130,7 +167,7 @@ class Session(Generic[T_co]):
         A turn that was graded is not graded again. The result is `None` if the session has no task, or its turn is
         open or failed through no fault of the model.
         """
-        async with self._lock:
+        async with self._alone():
             driver = self._open_driver()
             if self._task is not None and driver.state.turn and not driver.state.is_turn_open:
                 if "check" not in driver.state.rewards:
@@ -149,12 +186,16 @@ class Session(Generic[T_co]):
         return await asyncio.to_thread(self._agent.journal.read, driver.run_id)
 
     async def close(self) -> None:
-        """Wait for a running turn to end, then release the run, so that any process can open it again.
+        """Wait for the running turn and for those of messages that were sent, then release the run, so that any
+        process can open it again.
 
         A `close` that is cancelled while it waits cancels the turn. Calling it again does nothing.
         """
         try:
             await self._lock.acquire()
+            while self._senders:
+                self._lock.release()
+                await self._lock.acquire()
         except asyncio.CancelledError:
             # Turns that wait find the session closed.
             driver, self._driver = self._driver, None
@@ -175,8 +216,8 @@ class Session(Generic[T_co]):
                 await leave(driver, "closed")
 
     def send_sync(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
-        """Call `send` and block until it returns."""
-        return block(lambda: self.send(text, **options), "await session.send(...)")
+        """Call `send` and block until it returns. Any thread but that of the session's event loop may call it."""
+        return block(lambda: self.send(text, **options), "await session.send(...)", self._loop)
 
     async def __aenter__(self) -> "Session[T_co]":
         return await self.open()
@@ -227,22 +268,122 @@ class Session(Generic[T_co]):
             )
         return self._driver
 
-    async def _drive(self, emit: Emit | None) -> Run[T_co]:
-        driver = self._open_driver()
+    @property
+    def _is_busy(self) -> bool:
+        """True if a task drives a turn or waits for the end of one."""
+        return self._users > 0
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Wait until no other task drives a turn, and let no other drive one meanwhile."""
+        self._users += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._users -= 1
+
+    def _steer(self, text: str) -> None:
+        deliver(self._open_driver(), Message(Role.USER, text), Delivery.STEER)
+
+    async def _await_turn(
+        self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, emit: Emit | None
+    ) -> Run[T_co]:
+        """Append a message that came while a turn was running, and return the run of the turn that answers it."""
+        # Nothing is awaited before this task waits for the lock, so each sender holds it or waits for it.
+        seq = deliver(self._open_driver(), message, delivery, blobs)
+        sender = self._senders[seq] = _Sender[T_co]()
+        if delivery is Delivery.INTERRUPT and self._turn is not None and not self._is_interrupted:
+            self._is_interrupted = True
+            self._turn.cancel()
+        try:
+            while True:
+                async with self._alone():
+                    if (driver := self._driver) is None:
+                        raise ConfigError(
+                            f"session {self.run_id!r} was closed before its message {message.content!r:.80} was "
+                            "answered; it is kept, and answered when the session is opened again"
+                        )
+                    if all([waiting != seq for waiting, _ in driver.state.queued]):
+                        return sender.run or self._make_run(driver)
+                    await self._end_open_turn(driver, emit, stops=delivery is Delivery.INTERRUPT)
+                    first = self._next_seq(driver)
+                    if first == seq:
+                        # From here on the turn is this task's, as if it had found no turn running.
+                        return await self._answer_next(driver, emit)
+                    if first not in self._senders:
+                        await self._answer_next(driver, emit)
+        finally:
+            del self._senders[seq]
+
+    async def _end_open_turn(self, driver: Driver, emit: Emit | None, *, stops: bool) -> None:
+        """Finish the turn that is open, or end it if `stops`. Raises: `ConfigError` if it waits for somebody."""
+        if driver.state.is_turn_open and stops:
+            if driver.state.status is Status.PAUSED:
+                resume_turn(self._agent, driver, self._task, None, None)
+            await driver.abandon("interrupted")
+        if driver.state.is_turn_open:
+            await self._drive(emit)
+        if driver.state.is_turn_open:
+            raise ConfigError(
+                f"session {self.run_id!r} waits for an answer or an approval; give it with "
+                "`session.finish_turn(answers=..., approvals=...)`"
+            )
+
+    @staticmethod
+    def _next_seq(driver: Driver) -> int | None:
+        """Return the number of the message that begins the next turn; `None` if none waits or a turn is open."""
+        begun = queued_turn(driver.state)
+        return None if begun is None else begun.queued_seq
+
+    async def _answer_next(self, driver: Driver, emit: Emit | None) -> Run[T_co]:
+        """Run the turn of the first message that waits."""
+        begun = queued_turn(driver.state)
+        assert begun is not None
         driver.listen(emit)
-        self._turn = asyncio.current_task()
+        driver.put(begun)
+        return await self._drive(emit)
+
+    async def _drive(self, emit: Emit | None) -> Run[T_co]:
+        driver, task = self._open_driver(), asyncio.current_task()
+        assert task is not None
+        driver.listen(emit)
+        self._turn, self._is_interrupted, before = task, False, task.cancelling()
         try:
             await driver.drive()
             await driver.kept()
         except asyncio.CancelledError:
-            driver.give_up_listener()
-            stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon
-            await see_through(lambda: stop("cancelled"))
-            raise
+            self._turn = None
+            if self._is_interrupted and task.uncancel() <= before:
+                await see_through(lambda: driver.abandon("interrupted"))
+            else:
+                driver.give_up_listener()
+                stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon
+                await see_through(lambda: stop("cancelled"))
+                raise
+        else:
+            if self._is_interrupted:  # what it waited for has caught the cancellation
+                task.uncancel()
         finally:
             self._turn = None
             driver.listen(None)
+            run = self._make_run(driver)
+            waiting = {seq for seq, _ in driver.state.queued}
+            for seq, sender in self._senders.items():
+                if seq not in waiting and sender.run is None:
+                    sender.run = run
+        return run
+
+    def _make_run(self, driver: Driver) -> Run[T_co]:
         return Run(driver.run_id, clone(driver.state), self._agent.journal, self._given.answer)
+
+
+class _Sender(Generic[T_co]):
+    """A task that waits for the answer to its message."""
+
+    def __init__(self) -> None:
+        self.run: Run[T_co] | None = None
+        """The run of the turn that has taken the message; `None` if none has."""
 
 
 async def _keep(driver: Driver) -> Driver:

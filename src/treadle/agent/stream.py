@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Generic, NoReturn
 
 from treadle.agent.run import Run, T_co
+from treadle.core.errors import ConfigError
 from treadle.core.narrowing import Item
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
@@ -17,11 +18,14 @@ class RunStream(Generic[T_co]):
     dropped without `aclose`, as after a `break`, cancels the run without waiting.
     """
 
-    def __init__(self, start: Callable[[Emit], Coroutine[Any, Any, Run[T_co]]]) -> None:
+    def __init__(
+        self, start: Callable[[Emit], Coroutine[Any, Any, Run[T_co]]], steer: Callable[[str], None]
+    ) -> None:
         """Make a stream. The first `__anext__` calls `start` with the function that receives the events."""
         self.run: Run[T_co] | None = None
         """The run's outcome; `None` until the iteration has ended."""
         self._start = start
+        self._steer = steer
         self._items: asyncio.Queue[Item | None] = asyncio.Queue()
         self._task: asyncio.Task[Run[T_co]] | None = None
         self._is_closed = False
@@ -50,6 +54,16 @@ class RunStream(Generic[T_co]):
             raise StopAsyncIteration
         self.run = await self._task
         raise StopAsyncIteration
+
+    def steer(self, text: str) -> None:
+        """Send a message that the model sees at its next step. It is journalled at once.
+
+        A session answers it in the next turn if this one ends before; a run that is no session ends without it.
+        Raises: `ConfigError` if the run has not begun, or is over.
+        """
+        if not isinstance(text, str):
+            raise ConfigError(f"the message is {text!r:.200}; give a str")
+        self._steer(text)
 
     async def aclose(self) -> None:
         """Cancel the run if it is not over, and wait until the pause is recorded. This ends the stream."""

@@ -11,18 +11,21 @@ from treadle.http.background import run_blocking
 T = TypeVar("T")
 
 
-def block(start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
+def block(
+    start: Callable[[], Coroutine[Any, Any, T]], instead: str, loop: asyncio.AbstractEventLoop | None = None
+) -> T:
     """Run the coroutine that `start` returns, and block until it has ended.
 
-    Raises: `ConfigError`, which advises `instead`, if an event loop is running here, because it would be blocked.
-    In a notebook, whose cells always run in a loop, blocking is allowed.
+    It runs in `loop` if that is running in another thread, else in the background loop. Raises: `ConfigError`,
+    which advises `instead`, if an event loop is running here, because it would be blocked. In a notebook, whose
+    cells always run in a loop, blocking is allowed.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return run_blocking(start())
+        return run_blocking(start(), loop)
     if "ipykernel" in sys.modules:
-        return run_blocking(start())
+        return run_blocking(start(), loop)
     raise ConfigError(f"this would block the event loop that is running here; write `{instead}` instead")
 
 

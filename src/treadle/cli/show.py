@@ -14,6 +14,7 @@ from treadle.cli.work.journals import find_run, open_existing
 EXAMPLES = (
     "treadle show last",
     "treadle show 1a1fb3a3 --events",
+    "treadle show last --context 12",
 )
 
 
@@ -32,6 +33,15 @@ def show(
             help="Write one artifact to standard output: its hash, or the beginning of it.",
         ),
     ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            metavar="STEP",
+            min=1,
+            help="Show what the model saw at this step, with sizes, and what was left out and why.",
+        ),
+    ] = None,
     is_json: o.IsJson = False,
 ) -> int:
     """Show a run's transcript or its events.
@@ -42,6 +52,10 @@ def show(
         run_id = find_run(opened, run)
         if artifact is not None:
             write_artifact(opened, run_id, artifact)
+        elif step is not None:
+            from treadle.cli.terminal.context import print_context
+
+            print_context(opened, run_id, step, is_full=is_full, is_json=is_json)
         elif is_json:
             print_lines([event.to_json() for event in opened.read(run_id)])
         elif is_events:

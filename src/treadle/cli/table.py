@@ -35,6 +35,14 @@ MODELS = {
         "treadle.cli.models.check:check",
         "Ask a live endpoint a dozen short questions to find out what it supports.",
     ),
+    "tiers": Command(
+        "treadle.cli.models.tiers:tiers",
+        "List the tiers with their models, what is known about these, and what is missing.",
+    ),
+    "route": Command(
+        "treadle.cli.models.route:route",
+        "Say which tier a router would choose for a message, and why.",
+    ),
     "set-key": Command(
         "treadle.cli.models.set_key:set_key",
         "Store the API key of a provider, in the system's keyring or in a file that only you can read.",

@@ -10,6 +10,13 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
+from treadle.core.context import (
+    count_prompt,
+    explain_overflow,
+    find_room,
+    find_trigger,
+    is_surely_below,
+)
 from treadle.core.markers import answer_marked_question, final_text, marked_question
 from treadle.core.policy import Approval, InDoubt
 from treadle.core.questions import AskUser, open_questions, withdraw
@@ -35,6 +42,13 @@ class Infer(Struct, frozen=True, gc=False):
     """The number of the step that begins."""
     has_tools: bool
     """False at a wrap-up, where the model may call no tools."""
+
+
+class Compact(Struct, frozen=True, gc=False):
+    """The action to compact the context before the next inference."""
+
+    reason: str
+    """Why: `budget`, `overflow` (the server refused the prompt) or `asked`."""
 
 
 class RunCalls(Struct, frozen=True, gc=False):
@@ -69,7 +83,7 @@ class Append(Struct, frozen=True, gc=False):
     """The events' bodies; the driver sets their times."""
 
 
-Action: TypeAlias = Infer | RunCalls | RequestApprovals | Ask | AskUser | CheckAnswer | Append
+Action: TypeAlias = Infer | Compact | RunCalls | RequestApprovals | Ask | AskUser | CheckAnswer | Append
 
 
 def decide(state: State) -> Action | None:
@@ -82,10 +96,15 @@ def decide(state: State) -> Action | None:
         return _on_calls(state)
     if state.failure is not None:
         failure = state.failure
+        if _can_recover(state, failure):
+            return Compact("overflow")
         return _end_turn(state, failure.stop_reason, error=failure.error, fault=failure.fault)
+    if state.untold is not None:
+        told = Message(Role.USER, ESCALATED_MESSAGE.format(why=state.untold))
+        return Append((e.MessageInjected(message=told),))
     if state.final is not None:
         return _end_turn(state, state.limit or StopReason.COMPLETED, output=state.final)
-    if state.answer is not None:
+    if state.answer is not None and not _is_steered(state):
         return _on_answer(state, state.answer)
     if state.spent.rejected_answers >= state.policy.max_output_attempts:
         return _reject(state, "the arguments of its last call broke the schema")
@@ -100,7 +119,51 @@ def decide(state: State) -> Action | None:
     if state.is_schema_untold and state.output_spec is not None:
         told = Message(Role.USER, ask_for_schema(state.output_spec))
         return Append((e.MessageInjected(message=told, tells_schema=True),))
-    return Infer(state.step + 1, has_tools=state.limit is None)
+    return _on_context(state) or Infer(state.step + 1, has_tools=state.limit is None)
+
+
+def _can_recover(state: State, failure: e.InferenceFailed) -> bool:
+    """Return whether the context is compacted after a failure: once in a turn, if the server refused its length."""
+    return (
+        failure.stop_reason is StopReason.CONTEXT_OVERFLOW
+        and state.policy.compact_at is not None
+        and state.can_compact
+        and not state.spent.overflows
+        and len(state.messages) > 2
+        and not _is_past_deadline(state)
+    )
+
+
+def _on_context(state: State) -> Action | None:
+    """Return what to do instead of an inference whose prompt is too long; `None` if it is not.
+
+    A prompt is sent up to the whole room if it was just compacted, since another compaction would not help.
+    """
+    room = find_room(state)
+    if room is None or state.policy.compact_at is None or not state.can_compact:
+        return None
+    trigger = find_trigger(state, room)
+    if is_surely_below(state, trigger) or (tokens := count_prompt(state)) <= trigger:
+        return None
+    if not state.context.is_fresh:
+        return Compact("budget")
+    if tokens <= room:
+        return None
+    error = explain_overflow(state, room)
+    return _end_turn(state, StopReason.CONTEXT_OVERFLOW, error=error, fault=Fault.MODEL)
+
+
+ESCALATED_MESSAGE = (
+    "Another model tried to answer before you, and its answer was not used: {why}\n"
+    "The user has not seen that answer. Answer the user's message yourself."
+)
+"""The message that tells a model what was tried before it was asked."""
+
+
+def _is_steered(state: State) -> bool:
+    """Return whether the model is asked again instead of ending the turn with its answer, because the user has
+    sent a message for this turn meanwhile."""
+    return bool(state.steering) and state.limit is None and _on_limits(state) is None
 
 
 def ask_for_schema(output: OutputSpec) -> str:

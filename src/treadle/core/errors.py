@@ -21,7 +21,8 @@ TreadleError
 │   ├── RunExistsError
 │   ├── LeaseHeldError                  another process drives the run
 │   ├── LeaseLostError                  another process took the run over
-│   └── UntrustedError                  the run comes from elsewhere; `demands`
+│   ├── UntrustedError                  the run comes from elsewhere; `demands`
+│   └── MemoryRefusedError              the policy of the memory refuses a write
 ├── SandboxError (OSError)              a path outside the root, no such file, …
 ├── ExportError (ValueError)            a row format cannot hold the run
 ├── PublishError (RuntimeError)         a service for datasets refused an upload or failed
@@ -183,6 +184,10 @@ class UntrustedError(JournalError):
             f"{self.run} was imported, or its file was written by another user, machine or version of Treadle, and "
             f"is not trusted. Using it would: {listed}. If you trust it, {remedy}"
         )
+
+
+class MemoryRefusedError(JournalError):
+    """Raised if the policy of the memory does not allow this author to make this change."""
 
 
 class SandboxError(TreadleError, OSError):

@@ -35,14 +35,15 @@ from treadle.core.types import (
     ToolResult,
     ToolSpec,
     Usage,
+    Verdict,
     Window,
 )
 
 VERSION = "2.2"
 """The version of the event types, `major.minor`. A reader refuses a newer major version.
 
-Before 2.1, inferences that were lost did not count for budgets. Before 2.2, a turn ended with an answer that had no
-content.
+Before 2.1, inferences that were lost did not count for budgets. Before 2.2, contexts were not compacted, and a turn
+ended with an answer that had no content.
 """
 
 
@@ -148,6 +149,12 @@ class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference
     """What the model answered, and what it cost."""
     duration_seconds: float = 0.0
     """The time from the first request to the complete answer, retries included."""
+    first_token_seconds: float | None = None
+    """The time until the first piece of the answer; `None` if the answer was not streamed."""
+    answered_by: str | None = None
+    """The name of the model that answered, if it is not the one that was asked but one of its fallbacks."""
+    verdict: Verdict | None = None
+    """What a second model said about the answer before it was used; `None` if none was asked."""
 
 
 class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
@@ -178,6 +185,9 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     """The tokens of an answer that was complete and thrown away; `None`: there was no such answer."""
     cost_usd: float | None = None
     """What that answer cost; `None` if it is not known, or there was none."""
+    next_tier: str | None = None
+    """The tier whose model is asked next in place of the one that failed, or whose answer was thrown away; `None`:
+    no other tier is asked."""
 
 
 class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):
@@ -236,6 +246,9 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     shortened: dict[str, str] = {}
     """The results after the replaced messages of which the model sees only a line from now on: the line by call
     id."""
+    forgotten: tuple[int, ...] = ()
+    """The positions of the messages after the replaced ones that no longer begin with what was recalled for their
+    turn. They are counted as `messages` is."""
     dropped: int = 0
     """How many of the replaced messages are in no summary."""
     reason: str = "budget"
@@ -255,7 +268,7 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
 
 
 class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_injected"):
-    """A message that Treadle itself added to the transcript."""
+    """A message that Treadle itself added to the transcript, or that the user sent during a turn."""
 
     message: Message
     limit: StopReason | None = None

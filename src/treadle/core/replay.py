@@ -17,6 +17,7 @@ from treadle.core.decide import (
     Append,
     Ask,
     CheckAnswer,
+    Compact,
     Infer,
     RequestApprovals,
     RunCalls,
@@ -30,7 +31,7 @@ from treadle.core.decide import (
 from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
 from treadle.core.questions import AskUser, open_questions
-from treadle.core.state import CallState, State, advance
+from treadle.core.state import CallState, State, advance, count_messages
 from treadle.core.types import Message, StopReason
 
 _OF_A_CALL = (
@@ -42,8 +43,8 @@ _OF_A_CALL = (
     e.QuestionAsked,
     e.QuestionAnswered,
 )
-_OF_THE_WORLD = ("at", "worked_seconds", "model", "reserved_cost_usd")
-"""The fields that replay does not compute: times, the name of the model, and what an inference may cost."""
+_OF_THE_WORLD = ("at", "worked_seconds", "model", "reserved_cost_usd", "route")
+"""The fields that replay does not compute: times, the model and its choice, and what an inference may cost."""
 
 
 class Replay(Struct, frozen=True):
@@ -103,8 +104,8 @@ class _Replayer:
 
     def run(self) -> None:
         """Take all events. Raises: `ReplayDivergence`; `_EndOfJournal` if the journal ends within an action."""
-        for copied in self._bodies[: self._copied]:
-            self._take(copied)
+        while self.state.seq < min(self._copied, len(self._bodies)):
+            self._take(self._bodies[self.state.seq])
         while (body := self._next) is not None:
             # The initial files of a run are an input too.
             if not _is_input(body) and not isinstance(body, e.SnapshotTaken):
@@ -119,12 +120,14 @@ class _Replayer:
         elif isinstance(action, CheckAnswer):
             self._expect_all(self._judge(action))
         elif isinstance(action, Infer):
-            messages = len(self.state.messages)
+            messages = count_messages(self.state, has_tools=action.has_tools)
             started = e.InferenceStarted(step=action.step, messages=messages, has_tools=action.has_tools)
             outcomes = (e.InferenceCompleted, e.InferenceFailed)
             if self._expect(started):
                 while self.state.is_inferring and self._observe(outcomes, action):
                     pass
+        elif isinstance(action, Compact):
+            self._observe((e.ContextCompacted,), action)
         elif isinstance(action, RequestApprovals):
             for _ in action.calls:
                 if not self._observe((e.ApprovalRequested, e.ToolCompleted), action):
@@ -206,7 +209,7 @@ class _Replayer:
 
     def _belongs(self, body: e.DurableBody, action: Action) -> bool:
         """Return whether `body` can be an outcome of `action`: for actions about calls, one of an open call."""
-        if isinstance(action, Infer | Append | CheckAnswer) or isinstance(
+        if isinstance(action, Infer | Compact | Append | CheckAnswer) or isinstance(
             body, e.SnapshotTaken | e.RunPaused
         ):
             return True
@@ -260,6 +263,12 @@ class _Replayer:
             self._take(answer)
 
     def _take(self, body: e.DurableBody) -> None:
+        """Take an event, and the messages of the user that came before the next one."""
+        self._advance(body)
+        while isinstance(sent := self._next, e.MessageInjected) and sent.delivery is not None:
+            self._advance(sent)
+
+    def _advance(self, body: e.DurableBody) -> None:
         if self._policy is not None:
             body = _with_policy(body, self._policy)
         advance(self.state, body)

@@ -17,6 +17,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.context import (
+    Context,
+    compact,
+    copy_context,
+    note_compaction,
+    note_inference,
+    note_tools,
+)
 from treadle.core.log import Log
 from treadle.core.parts import parts_among
 from treadle.core.policy import Policy
@@ -42,6 +50,10 @@ from treadle.core.types import (
 
 _REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, ToolErrorKind.TRUNCATED)
 """Errors of a call of the answer tool that count as an answer that does not fit the schema."""
+
+
+ESCALATED = "Escalated"
+"""The `error_type` of an inference whose answer was complete and thrown away, so that a better model is asked."""
 
 
 class Status(StrEnum):
@@ -132,7 +144,9 @@ class State(Struct, gc=False):
     policy: Policy = Policy()
     """The policy of that agent."""
     messages: Log[Message] = field(default_factory=Log)
-    """The transcript, system message included."""
+    """The transcript as the model sees it, system message included."""
+    whole: Log[Message] | None = None
+    """The transcript without compactions; `None` if it is the same as `messages`."""
     has_parts: bool = False
     """True if a message has parts, so that a request may need their contents."""
     output_spec: OutputSpec | None = None
@@ -149,13 +163,25 @@ class State(Struct, gc=False):
     """The context window of the model, as the newest start or resume recorded it; `None` if it is not known."""
     compactions: int = 0
     """How often the context was compacted in the run."""
+    can_compact: bool = False
+    """True if contexts are compacted: false for what earlier versions of Treadle recorded."""
+    context: Context = field(default_factory=Context)
+    """What is known about the size of the prompt."""
+    tells_schema: bool = False
+    """True if a message in the transcript tells the schema of answers."""
     route: Route | None = None
     """The choice of the model for the open turn; `None` if none was made."""
+    tried: dict[str, str] = {}
+    """The tiers that are not asked again in the open turn, each with the reason: their model failed, or its answer
+    was thrown away."""
+    untold: str | None = None
+    """Why the newest answer was thrown away, until the model that is asked next has been told; `None` if there is
+    nothing to tell."""
     queued: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that wait for the next turns, each with the number of its event."""
     steering: tuple[tuple[int, Message], ...] = ()
-    """The messages of the user that the model sees at its next step, each with the number of its event. Those that
-    it has not seen when the turn ends wait for the next turns."""
+    """The messages of the user that the next inference adds to the transcript, each with the number of its event.
+    Those that no inference has taken when the turn ends wait for the next turns."""
     step: int = 0
     """How many inferences were completed in the run."""
     calls: dict[str, CallState] = {}
@@ -227,6 +253,11 @@ class State(Struct, gc=False):
     """The rewards given since the newest turn began, by name."""
 
     @property
+    def transcript(self) -> Log[Message]:
+        """The whole transcript, system message included, whatever the model still sees of it."""
+        return self.messages if self.whole is None else self.whole
+
+    @property
     def waiting_calls(self) -> tuple[CallState, ...]:
         """The calls that wait for somebody's approval."""
         return tuple(
@@ -282,6 +313,7 @@ def clone(state: State) -> State:
     new.files = dict(state.files)
     new.tool_states = dict(state.tool_states)
     new.rewards = dict(state.rewards)
+    new.context = copy_context(state.context)
     return new
 
 
@@ -304,6 +336,7 @@ def _on_run_started(state: State, body: e.RunStarted, before: float) -> None:
     state.status = Status.RUNNING
     state.started = body
     state.counts_lost = e.is_since(body.version, 2, 1)
+    state.can_compact = e.is_since(body.version, 2, 2)
     state.can_nudge = e.is_since(body.version, 2, 2)
     state.agent = body.spec
     state.policy = state.agent.policy
@@ -318,19 +351,23 @@ def _offer(state: State, tools: tuple[ToolSpec, ...]) -> None:
     state.tools = tools
     state.call_limits = {tool.name: tool.max_calls for tool in tools if tool.max_calls is not None}
     state.effects = {tool.name: tool.effect for tool in tools}
+    note_tools(state)
 
 
 def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.status = Status.RUNNING
     state.turn = body.turn
     state.is_turn_open = True
-    message = body.message
+    message, at = body.message, len(state.messages)
+    state.context.turn_at = at
     if body.recalled is not None:
         message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
+        state.context.recalled[at] = len(body.recalled.text)
     _say(state, message)
     if body.queued_seq is not None:
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
-    state.route = None
+    state.route = state.untold = None
+    state.tried = {}
     state.answer = state.final = state.failure = state.limit = None
     state.is_wrapped_up = state.is_wrap_up_lost = False
     state.spent = Spent()
@@ -341,6 +378,8 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
 
 def _say(state: State, message: Message) -> None:
     state.messages = state.messages.append(message)
+    if state.whole is not None:
+        state.whole = state.whole.append(message)
     state.unsent_chars += len(message.content)
     state.has_parts = state.has_parts or bool(message.parts)
 
@@ -348,6 +387,11 @@ def _say(state: State, message: Message) -> None:
 def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
     state.asked = body
     state.route = body.route or state.route
+    if state.steering and body.has_tools:
+        # At a wrap-up, the messages keep waiting: nothing could be done about them.
+        for _, message in state.steering:
+            _say(state, message)
+        state.steering, state.answer = (), None
 
 
 def _on_inference_completed(state: State, body: e.InferenceCompleted, before: float) -> None:
@@ -356,7 +400,10 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     usage = completion.usage or guess_usage(state, message)
     state.step = body.step
     state.asked = state.hold = None
+    note_inference(state, body)
     state.messages = state.messages.append(message)
+    if state.whole is not None:
+        state.whole = state.whole.append(message)
     state.has_parts = state.has_parts or bool(message.parts)
     state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
     state.open_calls = len(state.calls)
@@ -365,10 +412,10 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     state.is_wrapped_up = state.limit is not None
     state.spent.steps += 1
     _charge(state, usage, cost)
+    if body.verdict is not None:
+        _charge(state, body.verdict.usage, body.verdict.cost_usd)
     state.last_usage = usage
     state.unsent_chars = 0
-    if not state.calls:
-        _steer(state)
 
 
 def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -> None:
@@ -382,6 +429,10 @@ def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -
     state.failure = None
     if body.retry_in_seconds is None:
         state.failure, state.asked = body, None
+    if body.next_tier is not None and state.route is not None:
+        state.failure = None
+        state.tried = {**state.tried, state.route.tier: body.error.partition("\n")[0]}
+        state.untold = body.error if body.error_type == ESCALATED else None
 
 
 def _charge(state: State, usage: Usage, cost_usd: float | None) -> None:
@@ -392,19 +443,6 @@ def _charge(state: State, usage: Usage, cost_usd: float | None) -> None:
     spent.is_cost_known = spent.is_cost_known and cost_usd is not None
     state.usage += usage
     state.cost_usd = None if cost_usd is None or state.cost_usd is None else state.cost_usd + cost_usd
-
-
-def _steer(state: State) -> None:
-    """Add the messages that wait for the next step to the transcript. An answer then does not end the turn.
-
-    If there is no next step, because the turn has its answer or is wrapped up, they keep waiting.
-    """
-    if not state.steering or state.final is not None or state.limit is not None:
-        return
-    for _, message in state.steering:
-        _say(state, message)
-    state.steering = ()
-    state.answer = None
 
 
 def _charge_reserved(state: State) -> None:
@@ -451,9 +489,10 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> No
     if not state.open_calls:
         results = [to_message(item.result) for item in state.calls.values() if item.result is not None]
         state.messages = state.messages.extend(results)
+        if state.whole is not None:
+            state.whole = state.whole.extend(results)
         state.has_parts = state.has_parts or any([item.parts for item in results])
         state.calls = {}
-        _steer(state)
 
 
 def _on_inner_completed(state: State, result: ToolResult, parent_call_id: str) -> None:
@@ -486,11 +525,13 @@ def _count_call(state: State, result: ToolResult) -> None:
             spent.retries_by_tool.pop(result.name, None)
 
 
-def _on_context_compacted(state: State, body: e.ContextCompacted, before: float) -> None:
-    kept = list(state.messages)[body.messages :]
-    if body.shortened:
-        kept = [_shorten(message, body.shortened) for message in kept]
-    state.messages = Log([*body.replacement, *kept])
+def _on_context_compacted(state: State, body: e.ContextCompacted, at: float) -> None:
+    before = state.messages
+    state.whole = state.transcript
+    state.messages = Log(compact(before, body, state.context.recalled))
+    note_compaction(state, body, before)
+    # What the replaced messages told may be gone.
+    state.is_schema_untold = state.is_schema_untold or (state.tells_schema and body.messages > 0)
     state.compactions += 1
     if body.reason == "overflow":
         state.spent.overflows += 1
@@ -502,28 +543,30 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, before: float)
     state.unsent_chars = sum(len(message.content) for message in state.messages)
 
 
-def _shorten(message: Message, lines: dict[str, str]) -> Message:
-    line = lines.get(message.call_id) if message.call_id is not None else None
-    return message if line is None else replace(message, content=line, parts=())
-
-
 def _on_message_injected(state: State, body: e.MessageInjected, before: float) -> None:
-    if body.delivery is Delivery.STEER:
-        state.steering = (*state.steering, (state.seq, body.message))
-        if state.asked is None and not state.calls:
-            _steer(state)
-        return
     if body.delivery is not None:
-        state.queued = (*state.queued, (state.seq, body.message))
+        _receive(state, (state.seq, body.message), body.delivery)
         return
     _say(state, body.message)
-    state.answer = None
+    state.untold = state.answer = None
     state.spent.nudges += body.is_nudge
     state.limit = body.limit or state.limit
     state.is_schema_untold = state.is_schema_untold and not body.tells_schema
+    state.tells_schema = state.tells_schema or body.tells_schema
     if body.output_fault is not None:
         state.is_wrapped_up = False
         state.spent.rejected_answers += 1
+
+
+def _receive(state: State, item: tuple[int, Message], delivery: Delivery) -> None:
+    """Put a message of the user, with the number of its event, where it waits."""
+    if delivery is Delivery.STEER and state.is_turn_open:
+        state.steering = (*state.steering, item)
+    elif delivery is Delivery.INTERRUPT:
+        state.queued = (item, *state.steering, *state.queued)
+        state.steering = ()
+    else:
+        state.queued = (*state.queued, item)
 
 
 def _on_question_asked(state: State, body: e.QuestionAsked, before: float) -> None:
@@ -596,6 +639,7 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
         state.agent = body.agent
         state.policy = body.agent.policy
         state.window = body.window
+        state.can_compact = state.can_compact or body.window is not None
         known, state.output_spec = state.output_spec, body.output or state.output_spec
         if state.output_spec is not None and state.output_spec != known:
             state.is_schema_untold = state.output_spec.mode is OutputMode.TEXT
@@ -664,6 +708,11 @@ def to_message(result: ToolResult) -> Message:
     )
 
 
+def count_messages(state: State, *, has_tools: bool) -> int:
+    """Return how many messages the next inference is sent."""
+    return len(state.messages) + (len(state.steering) if has_tools else 0)
+
+
 def guess_usage(state: State, message: Message) -> Usage:
     """Estimate the tokens of an inference whose server did not report them, at 4 characters per token."""
     written = len(message.content) + len(message.reasoning or "")
@@ -677,5 +726,9 @@ def guess_input_tokens(state: State) -> int:
 
 
 def guess_next_tokens(state: State) -> int:
-    """Estimate the tokens of the next inference, its answer included: they are reserved before it is sent."""
-    return guess_input_tokens(state) + state.last_usage.output_tokens
+    """Estimate the tokens of the next inference, its answer included: they are reserved before it is sent.
+
+    While an inference runs, that is the one, and messages that came since are not in it.
+    """
+    new = sum([len(message.content) for _, message in state.steering]) if state.asked is None else 0
+    return guess_input_tokens(state) + -(-new // 4) + state.last_usage.output_tokens

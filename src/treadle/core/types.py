@@ -201,6 +201,8 @@ class ServerCall(Struct, frozen=True, omit_defaults=True, gc=False):
     """The result as text or JSON; empty if the server does not show it."""
     is_error: bool = False
     """True if the call failed."""
+    offset: int | None = None
+    """How many characters of the message's text the model wrote before the call; `None` if it is not known."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -460,6 +462,19 @@ class Route(Struct, frozen=True, omit_defaults=True, gc=False):
     """The score of each tier that was considered, chosen or not; higher is better."""
     rejected: dict[str, str] = {}
     """Why each of the other tiers could not be used at all, by tier."""
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a second model said about an answer, and what it cost to ask."""
+
+    text: str
+    """What it said, or why it could not be asked."""
+    model: str | None = None
+    """The name of the model that was asked."""
+    usage: Usage = Usage()
+    """The tokens that it took; they count for the budgets."""
+    cost_usd: float | None = 0.0
+    """The cost; `None` if it is not known."""
 
 
 class RecalledItem(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -25,14 +25,16 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run the coroutine in the background loop and return its result.
+def run_blocking(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
+    """Run the coroutine in the background loop, or in `loop` if that runs in another thread, and return its
+    result.
 
     Ctrl-C cancels the coroutine and waits until it has ended, even if it comes again meanwhile. All calls of the
     process share one loop, so that connections are reused; the caller's thread may have a running loop of its own,
     as in a notebook.
     """
-    loop = _background_loop()
+    if loop is None or not loop.is_running():
+        loop = _background_loop()
     tasks: list[asyncio.Task[T]] = []
     done: Future[T] = Future()
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.state import Status, fold
-from treadle.core.types import Message, StopReason, Usage
+from treadle.core.types import Delivery, Message, StopReason, Usage
 from treadle.journal.protocol import RunInfo
 
 _SHOWN_CHARS = 200
@@ -51,6 +51,8 @@ class Facts(Struct, kw_only=True, gc=False):
     context_chars: int | None = 0
     """The estimated length of the next prompt, for servers that count no tokens: 4 characters for each token of
     the newest inference, plus the text added since. `None`: unknown, because the context was compacted."""
+    steering_chars: int = 0
+    """The length of the user's messages that the next inference adds to the transcript."""
     is_exact: bool = True
     """False if tokens had to be estimated while `context_chars` was unknown; `facts_of` then gives exact facts."""
 
@@ -69,6 +71,10 @@ class Facts(Struct, kw_only=True, gc=False):
         is_changed = False
         for body in bodies:
             if type(body) in _UNCOUNTED:
+                if self.steering_chars and type(body) is e.InferenceStarted and body.has_tools:
+                    if self.context_chars is not None:
+                        self.context_chars += self.steering_chars
+                    self.steering_chars = 0
                 continue
             if type(body) is e.ToolCompleted:
                 if body.parent_call_id is None and self.context_chars is not None:
@@ -88,6 +94,8 @@ class Facts(Struct, kw_only=True, gc=False):
                     self.cost_usd = None
                 elif self.cost_usd is not None:
                     self.cost_usd += completion.cost_usd
+                if body.verdict is not None:
+                    _charge(self, body.verdict.usage, body.verdict.cost_usd)
             elif (update := _UPDATES.get(type(body))) is not None:
                 is_changed |= update(self, body)
         return is_changed
@@ -174,6 +182,20 @@ def _say(facts: Facts, text: str) -> bool:
     return False
 
 
+def _charge(facts: Facts, usage: Usage, cost_usd: float | None) -> None:
+    """Count tokens and cost that are not those of an answer in the transcript."""
+    facts.input_tokens += usage.input_tokens
+    facts.cached_input_tokens += usage.cached_input_tokens
+    facts.output_tokens += usage.output_tokens
+    facts.cost_usd = None if cost_usd is None or facts.cost_usd is None else facts.cost_usd + cost_usd
+
+
+def _on_inference_failed(facts: Facts, body: e.InferenceFailed) -> bool:
+    if body.usage is not None:
+        _charge(facts, body.usage, body.cost_usd)
+    return False
+
+
 def _on_context_compacted(facts: Facts, body: e.ContextCompacted) -> bool:
     usage = body.usage or Usage()
     facts.input_tokens += usage.input_tokens
@@ -186,6 +208,12 @@ def _on_context_compacted(facts: Facts, body: e.ContextCompacted) -> bool:
 def _on_message_injected(facts: Facts, body: e.MessageInjected) -> bool:
     if facts.input is None and body.message.role == "user":
         facts.input = body.message.content[:_SHOWN_CHARS]
+    if body.delivery is not None:
+        if body.delivery is Delivery.INTERRUPT:
+            facts.steering_chars = 0
+        elif body.delivery is Delivery.STEER and facts.is_turn_open:
+            facts.steering_chars += len(body.message.content)
+        return False
     return _say(facts, body.message.content)
 
 
@@ -202,7 +230,7 @@ def _end_wait(facts: Facts, name: str) -> bool:
 
 
 def _on_turn_completed(facts: Facts, body: e.TurnCompleted) -> bool:
-    facts.is_turn_open = False
+    facts.is_turn_open, facts.steering_chars = False, 0
     facts.waiting.clear()
     return _end(facts, body)
 
@@ -242,6 +270,7 @@ def _on_rewarded(facts: Facts, body: e.Rewarded) -> bool:
 _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.RunStarted: _on_run_started,
     e.TurnStarted: _on_turn_started,
+    e.InferenceFailed: _on_inference_failed,
     e.ContextCompacted: _on_context_compacted,
     e.MessageInjected: _on_message_injected,
     e.QuestionAsked: lambda facts, body: _begin_wait(facts, f"question:{body.question_id}"),

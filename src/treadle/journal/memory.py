@@ -1,15 +1,18 @@
 """A journal in memory, for tests and for runs that are not needed after the process has ended."""
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.patches import load
 from treadle.journal.facts import Facts, facts_of
 from treadle.journal.follow import Changes, Page, follow
-from treadle.journal.protocol import DONE, RunFilter, RunInfo, StoreOptions
+from treadle.journal.protocol import DONE, Attached, RunFilter, RunInfo, StoreOptions
+
+A = TypeVar("A", bound=Attached)
 
 
 class MemoryJournal:
@@ -28,6 +31,7 @@ class MemoryJournal:
         self._driven: set[str] = set()
         self._untrusted: set[str] = set()
         self._changes = Changes()
+        self._attached: dict[type[Attached], Attached] = {}
 
     def create(self, run_id: str, *, is_imported: bool = False) -> "MemoryWriter":
         """See `Journal.create`."""
@@ -125,6 +129,12 @@ class MemoryJournal:
     def backup(self, path: str | Path) -> int:
         """See `Journal.backup`. Raises: `JournalError`."""
         raise JournalError("a journal in memory has no file to copy; export its runs instead")
+
+    def attach(self, kind: type[A], make: Callable[[Path | None, str], A]) -> A:
+        """Return the journal's object of a kind. The first call makes it, without a path."""
+        with self._facts_lock:
+            found: Any = self._attached.get(kind) or self._attached.setdefault(kind, make(None, self.level))
+        return found  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """End all `follow`. The events stay as long as the journal does."""

@@ -203,6 +203,18 @@ class RunWriter(Protocol):
         ...
 
 
+class Attached(Protocol):
+    """Something that keeps tables of its own in a journal's database, and is closed together with the journal."""
+
+    def close(self) -> None:
+        """Close the connections to the database."""
+        ...
+
+    def disown(self) -> None:
+        """Give up the connections in a forked child, without closing them."""
+        ...
+
+
 class Journal(Protocol):
     """A store of runs. Safe to use from several threads, event loops and processes."""
 

@@ -25,6 +25,7 @@ from treadle.core.decide import (
     Append,
     Ask,
     CheckAnswer,
+    Compact,
     Infer,
     RequestApprovals,
     RunCalls,
@@ -37,7 +38,9 @@ from treadle.core.questions import AskUser, Question, QuestionDecision, decide_q
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
-from treadle.loop.inference import Inference, check_answer
+from treadle.loop.compaction import Compaction
+from treadle.loop.hooks import Hooks
+from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import Outbox
 from treadle.loop.toolcalls import ToolCalls
@@ -65,6 +68,7 @@ class Driver:
         *,
         read_blob: Callable[[str], bytes] | None = None,
         clock: Clock = time,
+        hooks: Hooks | None = None,
     ) -> None:
         """Make a driver for the run of `writer`.
 
@@ -75,7 +79,8 @@ class Driver:
         self.run_id = writer.run_id
         self._writer = writer
         self._clock = clock
-        self._inference = Inference(model, read_blob, clock)
+        self._inference = make_inference(model, read_blob, clock)
+        self._compaction = Compaction(model, clock)
         self.bench = Workbench(
             toolbox,
             run_id=writer.run_id,
@@ -93,6 +98,10 @@ class Driver:
         self.kept_events: list[e.Event] | None = None
         """The events that this driver appended, in memory; `None` if they are not kept."""
         self._unsent: deque[e.Event] = deque()
+        """The events that the listener has not been told."""
+        self._hooks = hooks or None
+        self._unhooked: list[e.DurableBody] = []
+        """The bodies of the events that the hooks have not been told."""
         self._is_released = False
         self._listener: Listener | None = None
         self.listen(emit)
@@ -120,8 +129,10 @@ class Driver:
         if not self._is_released:
             await self._writer.release()
             self._is_released = True
-        await self.kept()
+        await self._tell()
         self.listen(None)
+        if self._hooks is not None:
+            self._hooks.leave(self.run_id)
 
     async def drive(self) -> State:
         """Run the loop until the run waits for somebody or is over, and return the state.
@@ -149,6 +160,14 @@ class Driver:
             if not bench.scope.is_empty:
                 await see_through(bench.close_scope)
         return state
+
+    async def compact(self) -> e.ContextCompacted | None:
+        """Compact the context between two turns, and return the event; `None` if there is nothing to compact."""
+        event = await self._compaction.make(self.state, Compact("asked"))
+        if event is not None:
+            self.put(event)
+            await self.kept()
+        return event
 
     async def pause(self, reason: str) -> None:
         """Record that the run pauses. A running inference is given up; running tool calls are in doubt."""
@@ -180,6 +199,8 @@ class Driver:
         self._writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)
+        if self._hooks is not None:
+            self._unhooked += bodies
         if self._listener is not None or self.kept_events is not None:
             first_seq = state.seq - len(bodies) + 1
             events = [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
@@ -208,16 +229,26 @@ class Driver:
             advance(self.state, event.body)
             if self._listener is not None:
                 self._unsent.append(replace(event, run_id=self.run_id))
+        if self._hooks is not None:
+            self._unhooked += [event.body for event in events]
         self._worked_seconds = self.state.work_seconds
 
     def kept(self) -> Awaitable[None]:
-        """Wait until all appended events are durable, then pass them to the listener."""
-        return self._writer.sync() if self._listener is None else self._tell()
+        """Wait until all appended events are durable, then pass them to the hooks and the listener."""
+        if self._listener is None and (
+            self._hooks is None or not self._hooks.wants(self._unhooked, self.state)
+        ):
+            return self._writer.sync()
+        return self._tell()
 
     async def _tell(self) -> None:
         kept_seq = self.state.seq
         await self._writer.sync()
         # Meanwhile, another call of the step may have appended events that are not durable yet.
+        if self._hooks is not None and (found := self._unhooked):
+            first_seq = self.state.seq - len(found) + 1
+            self._unhooked = found[kept_seq - first_seq + 1 :]
+            self._hooks.tell(self.run_id, first_seq, found[: kept_seq - first_seq + 1])
         while self._listener is not None and self._unsent and self._unsent[0].seq <= kept_seq:
             self._listener.tell(self._unsent.popleft())
         if self._listener is not None:
@@ -229,6 +260,8 @@ class Driver:
             return self._inference.perform
         if isinstance(action, RunCalls):
             return self._calls.run
+        if isinstance(action, Compact):
+            return self._compaction.perform
         if isinstance(action, CheckAnswer):
             return partial(check_answer, self.find_answer_fault)
         if isinstance(action, AskUser):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core import answers
 from treadle.core import events as e
+from treadle.core.context import find_room, is_surely_below
 from treadle.core.decide import CheckAnswer, Infer, can_ask_again, guess_cost_usd
 from treadle.core.errors import (
     AuthenticationError,
@@ -20,21 +21,36 @@ from treadle.core.errors import (
     UnsupportedPartError,
 )
 from treadle.core.parts import describe, digests_of_parts
-from treadle.core.state import State, guess_next_tokens
+from treadle.core.state import State, count_messages, guess_next_tokens
 from treadle.core.types import (
     Artifact,
     Completion,
     Fault,
     Message,
+    Request,
     Role,
     StopReason,
     TokenRecord,
     ToolCall,
     Usage,
 )
+from treadle.loop.compaction import count_tokens
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Hold, Model, Watch, check_parts, estimate_cost_usd
+
+
+def make_inference(
+    model: Model, read_blob: Callable[[str], bytes] | None = None, clock: Clock = time
+) -> "Inference":
+    """Return the performer of one run's inferences. Raises: `ConfigError` for a router that cannot be used."""
+    if getattr(model, "tiers", None) is None:
+        return Inference(model, read_blob, clock)
+    from treadle.loop.routing import RoutedInference
+    from treadle.models.wrappers.tiered import TieredModel
+
+    assert isinstance(model, TieredModel)
+    return RoutedInference(model, read_blob, clock)
 
 
 class Inference:
@@ -58,11 +74,11 @@ class Inference:
 
     async def perform(self, state: State, action: Infer, outbox: Outbox) -> None:
         """Ask the model for its next message."""
-        messages, step = state.messages, action.step
+        step = action.step
         outbox.put(
             e.InferenceStarted(
                 step=step,
-                messages=len(messages),
+                messages=count_messages(state, has_tools=action.has_tools),
                 has_tools=action.has_tools,
                 model=self._model.name,
                 reserved_cost_usd=None
@@ -70,6 +86,7 @@ class Inference:
                 else _guess_cost_usd(state, self._model),
             )
         )
+        messages = state.messages
         await outbox.kept()
 
         failures = _Failures(state, step, outbox, is_heard=self.on_delta is not None)
@@ -79,7 +96,9 @@ class Inference:
             if state.has_parts:
                 await self._contents.load(digests_of_parts(messages))
                 request = replace(request, contents=self._contents)
-            watch = Watch(self.on_delta, failures)
+            check_room(state, self._model, request)
+            first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock)
+            watch = Watch(first, failures)
             if state.policy.deadline_seconds is not None:
                 watch.left_seconds = max(0.0, state.policy.deadline_seconds - state.work_seconds)
             if state.hold is not None and not self._is_begun:
@@ -102,7 +121,7 @@ class Inference:
         seconds = self._clock.monotonic() - begin
         if completion.message.tool_calls:
             if self._call_ids is None:
-                self._call_ids = call_ids_of(messages)
+                self._call_ids = call_ids_of(state.transcript)
             completion = with_ids(completion, step, self._call_ids)
         if completion.tokens is not None:
             tokens = share_prompt(completion.tokens, self._token_ids)
@@ -111,8 +130,49 @@ class Inference:
         blobs = completion.contents
         if blobs is not None:
             completion = replace(completion, contents=None)
-        done = e.InferenceCompleted(step=step, completion=completion, duration_seconds=seconds)
+        done = e.InferenceCompleted(
+            step=step,
+            completion=completion,
+            duration_seconds=seconds,
+            first_token_seconds=None if first is None or first.at is None else first.at - begin,
+            answered_by=None if watch.answered_by == self._model.name else watch.answered_by,
+        )
         outbox.put(done, blobs=blobs)
+
+
+def check_room(state: State, model: Model, request: Request) -> None:
+    """Check that a prompt fits, if the model has a tokenizer and the prompt is not surely small enough.
+
+    Raises: `ContextOverflowError` before anything is sent.
+    """
+    room = find_room(state)
+    if (
+        room is None
+        or not state.can_compact
+        or state.policy.compact_at is None
+        or is_surely_below(state, room)
+    ):
+        return
+    tokens = count_tokens(model, request)
+    if tokens is not None and tokens > room:
+        raise ContextOverflowError(f"the prompt has {tokens:,} tokens, and there is room for {room:,}")
+
+
+class _FirstToken:
+    """A function that passes the pieces of an answer on, and keeps the time of the first one."""
+
+    __slots__ = ("_clock", "_on_delta", "at")
+
+    def __init__(self, on_delta: Callable[[e.Delta], None], clock: Clock) -> None:
+        self._on_delta = on_delta
+        self._clock = clock
+        self.at: float | None = None
+        """When the first piece came, by the monotonic clock; `None` if none came."""
+
+    def __call__(self, delta: e.Delta) -> None:
+        if self.at is None:
+            self.at = self._clock.monotonic()
+        self._on_delta(delta)
 
 
 class _Hide:

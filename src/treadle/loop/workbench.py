@@ -25,7 +25,7 @@ from treadle.loop.outbox import Outbox
 from treadle.loop.questions import Asking, DecideQuestion, ParkedError, Questioner
 from treadle.loop.results import LARGE_BYTES, Blobs, failed, is_large, to_result
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
+from treadle.tools.context import NO_CONTEXT, NO_DEPS, FindResult, Scope, ToolContext
 from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision, Tool
 from treadle.tools.threads import THREADS
 from treadle.tools.toolbox import Toolbox
@@ -110,6 +110,8 @@ class Workbench:
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
         self.deps: object = NO_DEPS
         """The object that tools get as `ToolContext.deps`."""
+        self.find_result: FindResult | None = None
+        """The function that returns earlier results of the run, for `ToolContext.find_result`."""
         self._clock = clock
         self._asking: dict[str, Asking] = {}
         """The questions of the running calls of the model, by call id. Calls without a context have none."""
@@ -282,6 +284,7 @@ class Workbench:
             tools=self.toolbox.specs,
             make_caller=None if inner is None else inner.caller,
             deps=self.deps,
+            find_result=self.find_result,
             ask=asking.asker(order.call.call_id),
         )
 

@@ -36,7 +36,7 @@ class Hold(Struct, frozen=True):
 class Watch:
     """The callbacks by which a model reports while it works. The loop makes one for each run."""
 
-    __slots__ = ("held", "left_seconds", "on_delta", "on_failure", "on_rate_limits")
+    __slots__ = ("answered_by", "held", "left_seconds", "on_delta", "on_failure", "on_rate_limits")
 
     def __init__(
         self,
@@ -61,6 +61,9 @@ class Watch:
         limit."""
         self.held = held
         """The wait that a server asked for before the run was resumed; `None` if there is none."""
+        self.answered_by: str | None = None
+        """The name of the model that answered, which a wrapper of several models sets; `None`: there is only
+        one."""
 
 
 class Model(Protocol):
@@ -113,6 +116,18 @@ def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> b
     no."""
     takes = getattr(model, "takes_schema", None)
     return True if takes is None else bool(takes(schema, has_tools=has_tools))
+
+
+def context_tokens_of(model: Model) -> int | None:
+    """Return the context window of `model`: its attribute `context_tokens`; `None` if it has none."""
+    tokens = getattr(model, "context_tokens", None)
+    return tokens if isinstance(tokens, int) else None
+
+
+def output_tokens_of(model: Model) -> int | None:
+    """Return the longest answer that `model` asks for: its attribute `max_output_tokens`; `None` if it has none."""
+    tokens = getattr(model, "max_output_tokens", None)
+    return tokens if isinstance(tokens, int) else None
 
 
 def has_price(model: Model) -> bool:

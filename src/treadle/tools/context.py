@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from treadle.core.errors import NotAskedError, ToolError
 from treadle.core.questions import Answer, Question
-from treadle.core.types import Json, ToolSpec
+from treadle.core.types import Json, ToolResult, ToolSpec
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import ToolOutput
 
@@ -32,6 +32,8 @@ class _NoDeps:
 NO_DEPS: Final = _NoDeps()
 """The value of `deps` if none were given."""
 
+FindResult: TypeAlias = Callable[[str], Awaitable[ToolResult | None]]
+"""A function that returns the whole result of an earlier call of the run by its id; `None` if there is none."""
 CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
 AskQuestion: TypeAlias = Callable[[Question], Awaitable[Answer]]
 
@@ -93,6 +95,7 @@ class ToolContext(Generic[DepsT]):
         "_ask",
         "_caller",
         "_deps",
+        "_find_result",
         "_make_caller",
         "_report",
         "call_id",
@@ -115,6 +118,7 @@ class ToolContext(Generic[DepsT]):
         tools: Sequence[ToolSpec] = (),
         make_caller: Callable[[str], CallTool] | None = None,
         deps: object = NO_DEPS,
+        find_result: FindResult | None = None,
         ask: AskQuestion | None = None,
     ) -> None:
         """Make a context. `make_caller` takes this call's id, and returns the function that makes its inner
@@ -130,6 +134,7 @@ class ToolContext(Generic[DepsT]):
         self.tools = tools
         """All tools of the run, including this one."""
         self._deps = deps
+        self._find_result = find_result
         self._report = report
         self._ask = ask
         self._make_caller = make_caller
@@ -159,6 +164,13 @@ class ToolContext(Generic[DepsT]):
         """Report progress to those who watch the run. It is not journalled. Any thread may call this."""
         if self._report is not None:
             self._report(self.call_id, text)
+
+    async def find_result(self, call_id: str) -> ToolResult | None:
+        """Return the whole result of an earlier call of this run, even if the model saw only a part of it.
+
+        It is `None` if the run has no such result.
+        """
+        return None if self._find_result is None else await self._find_result(call_id)
 
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
         """Call another tool of the run. The call is journalled as an inner call of this one.

@@ -9,10 +9,12 @@ because an earlier snapshot may contain half of another call's work.
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.agent.driving.drive import find_result
 from treadle.agent.driving.trust import settle_trust
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, UntrustedError
@@ -40,6 +42,7 @@ from treadle.tools.context import ToolContext
 from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike
 from treadle.tools.resolve import parts_of, resolve_tools
+from treadle.tools.results import NAME, ReadResult
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
 from treadle.trajectory.compare import is_same, shows_clock
@@ -198,6 +201,8 @@ class Implementations:
             given = {tool.spec.name for tool in self._given}
             named = resolve_tools([part for part in parts if part.missing is None]) if names - given else ()
             others = _built_in(names - given - {tool.spec.name for tool in named})
+            if NAME in names:
+                others = (ReadResult(), *others)
             # A given tool replaces another one of the same name.
             self._found = tuple({tool.spec.name: tool for tool in (*others, *named, *self._given)}.values())
             self._found_for = parts, names
@@ -389,6 +394,7 @@ class _Verifier:
             decide_inner=inner.decide,
             decide_question=self._answer,
         )
+        bench.find_result = partial(find_result, self._journal, self._run_id)
         is_last_same = False
         try:
             for seq, result in recorded:

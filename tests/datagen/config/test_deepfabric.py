@@ -18,7 +18,7 @@ from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.types import Difficulty, Kind, Persona, SampleSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
-from treadle.models.config.file import ModelTable
+from treadle.models.config.tables import ModelTable
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import resolve_tools

@@ -7,7 +7,7 @@ import pytest
 
 from treadle.core.errors import ConfigError
 from treadle.datagen.config.load import load_config, read_change
-from treadle.models.config.file import ModelTable
+from treadle.models.config.tables import ModelTable
 
 GOOD = """
 models: {default: "mock:teacher"}

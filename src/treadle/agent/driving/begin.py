@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from treadle.agent.attachments import read_attachments
-from treadle.agent.driving.drive import AgentParts, drive, make_driver, spec_for, system_message
+from treadle.agent.driving.drive import AgentParts, drive, make_driver, spec_for, system_message, warm_up
 from treadle.agent.options import (
     Given,
     Instructions,
@@ -91,11 +91,13 @@ async def begin(
     agent.kit.toolbox(task).check_deps(given.deps)
     if task is not None:
         agent.kit.check_policy(agent.policy, task)
+    window = await agent.kit.window(agent.policy)
+    await warm_up(agent)
     writer = agent.journal.create(run_id)
     spec = spec_for(agent, task, given.answer.schema, files)
     if said is not None:
         spec = replace(spec, instructions=said)
-    driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy)
+    driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy, window)
     started = e.RunStarted(
         version=e.VERSION,
         agent=spec,
@@ -104,6 +106,7 @@ async def begin(
         is_session=is_session,
         task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
         output=output,
+        window=window,
         metadata=dict(metadata) if metadata else None,
     )
     snapshot, blobs = driver.bench.take_snapshot()
@@ -141,6 +144,15 @@ def _make_sandbox(files: Files | None) -> Sandbox:
 def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e.TurnStarted:
     """Return the event that opens the next turn with the user's message."""
     return e.TurnStarted(turn=state.turn + 1, message=Message(Role.USER, text, parts=parts))
+
+
+def queued_turn(state: State) -> e.TurnStarted | None:
+    """Return the event that opens the next turn of a session with the first message that waits; `None` if none
+    waits, or if a turn is open."""
+    if state.is_turn_open or not state.queued or state.started is None or not state.started.is_session:
+        return None
+    seq, message = state.queued[0]
+    return replace(turn_started(state, message.content, message.parts), queued_seq=seq)
 
 
 _random = random.Random()

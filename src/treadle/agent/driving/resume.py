@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for
+from treadle.agent.driving.begin import queued_turn
+from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for, warm_up
 from treadle.agent.driving.trust import require_trust
 from treadle.agent.options import (
     Given,
@@ -24,6 +25,7 @@ from treadle.core.types import (
     StopReason,
     ToolErrorKind,
     ToolResult,
+    Window,
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
@@ -47,6 +49,7 @@ async def resume_run(
         task = load_task_of(state.started)
         is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
         if is_over and (task is None or state.rewards):
+            agent.hooks.leave(run_id)
             await see_through(writer.release)
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
@@ -54,7 +57,7 @@ async def resume_run(
     except BaseException:
         await see_through(writer.release)
         raise
-    return await drive(driver, agent.journal, task, given.answer)
+    return await drive(driver, agent.journal, task, given.answer, queued_turn)
 
 
 async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:
@@ -66,7 +69,9 @@ async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State,
     await asyncio.to_thread(require_trust, journal, run_id, agent.spec, trust=trust)
     writer = await journal.acquire(run_id)
     try:
-        return (await asyncio.to_thread(Run.load, run_id, journal)).state, writer
+        state = (await asyncio.to_thread(Run.load, run_id, journal)).state
+        await agent.hooks.catch_up(run_id, lambda: journal.scan(run_id))
+        return state, writer
     except BaseException:
         await see_through(writer.release)
         raise
@@ -81,13 +86,15 @@ async def go_on(
     """
     agent.kit.toolbox(task).check_deps(given.deps)
     sandbox = await restore(agent.journal, state)
+    await warm_up(agent)
     policy = agent.policy if agent.has_policy else state.policy
     recorded = state.output_spec
     # Another model may have to be asked in another way.
     output = agent.kit.output(None if recorded is None else recorded.schema, task)
-    driver = make_driver(agent, state, writer, sandbox, given, task, output, policy)
+    window = await agent.kit.window(policy)
+    driver = make_driver(agent, state, writer, sandbox, given, task, output, policy, window)
     if state.status is not Status.FINISHED or state.stop_reason is StopReason.ERROR:
-        driver.put(resumed(agent, driver, task, policy, output))
+        driver.put(resumed(agent, driver, task, policy, output, window))
     return driver
 
 
@@ -101,7 +108,7 @@ def resume_turn(
     """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
     state = driver.state
     decided = _read_decisions(state, answers, approvals, driver.bench.toolbox.tools)
-    driver.put(resumed(agent, driver, task, state.policy, state.output_spec), *decided)
+    driver.put(resumed(agent, driver, task, state.policy, state.output_spec, state.window), *decided)
 
 
 def _read_decisions(
@@ -170,12 +177,18 @@ def load_task_of(started: e.RunStarted | None) -> Task | None:
 
 
 def resumed(
-    agent: AgentParts, driver: Driver, task: Task | None, policy: Policy, output: OutputSpec | None
+    agent: AgentParts,
+    driver: Driver,
+    task: Task | None,
+    policy: Policy,
+    output: OutputSpec | None,
+    window: Window | None,
 ) -> e.RunResumed:
+    """Return the event with which a process drives a run again."""
     started = driver.state.started
     assert started is not None
     begun = started.spec
     spec = spec_for(agent, task, None if output is None else output.schema, begun.files)
     # The system message of a run never changes.
     spec = replace(spec, instructions=begun.instructions, policy=policy)
-    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output)
+    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output, window=window)

@@ -17,7 +17,8 @@ from treadle.models.config.keys import where_is_key
 from treadle.models.config.presets import find_preset
 
 if TYPE_CHECKING:
-    from treadle.models.config.file import Config, ModelTable
+    from treadle.models.config.file import Config
+    from treadle.models.config.tables import ModelTable
 
 EXAMPLES = (
     "treadle models list",

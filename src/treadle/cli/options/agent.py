@@ -5,6 +5,7 @@ option here. Its help text is one line in `SETTINGS` or `POLICY`.
 """
 
 import inspect
+import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self, TypeAlias
 from urllib.parse import urlsplit
@@ -29,8 +30,17 @@ Model: TypeAlias = Annotated[
         envvar="TREADLE_MODEL",
         metavar="NAME",
         autocompletion=complete_model,
-        help="A model, such as openai:gpt-5-mini. Two work offline: 'oracle' solves the tasks of a task set, and "
-        "'mock:echo' makes the calls that the text names.",
+        help="A model, such as openai:gpt-5-mini. With 'auto', a router chooses among the tiers of treadle.toml. "
+        "Two work offline: 'oracle' solves the tasks of a task set, and 'mock:echo' makes the calls that the text "
+        "names.",
+    ),
+]
+Tier: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--tier",
+        metavar="NAME",
+        help="A tier of treadle.toml: frontier, mid or small. It is the same as --model tier:NAME.",
     ),
 ]
 
@@ -150,7 +160,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """See `OptionGroup.parameters`."""
-        own = {"model": Model, "base_url": BaseUrl, "api_key": ApiKey, "tools": Tools}
+        own = {"model": Model, "tier": Tier, "base_url": BaseUrl, "api_key": ApiKey, "tools": Tools}
         return [*[make_parameter(name, kind, None) for name, kind in own.items()], *_SETTINGS.parameters()]
 
     @classmethod
@@ -160,8 +170,15 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if url is not None and not (url.startswith(("http://", "https://")) and urlsplit(url).netloc):
             shown = hide_in_url(url)
             raise ConfigError(f"--base-url {shown!r} is not a URL; give one such as http://localhost:8000/v1")
+        model, tier = values["model"], values["tier"]
+        if tier is not None and model not in (None, os.environ.get("TREADLE_MODEL")):
+            raise ConfigError("give --model or --tier, not both")
+        if tier is not None:
+            from treadle.models.wrappers.tiered import check_tier
+
+            check_tier(tier)
         return cls(
-            model=values["model"],
+            model=model if tier is None else f"tier:{tier}",
             base_url=values["base_url"],
             api_key=values["api_key"],
             tools=tuple(values["tools"] or ()),

@@ -39,7 +39,9 @@ def complete_model(incomplete: str) -> Iterable[str]:
     from treadle.models.config.file import load_config
 
     with suppress(Exception):
-        yield from load_config().file.models
+        file = load_config().file
+        yield from file.models
+        yield from ["auto", *[f"tier:{name}" for name in file.tiers]] if file.tiers else ()
     yield "oracle"
     for name in providers():
         yield f"{name}:"

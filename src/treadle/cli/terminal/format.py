@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import clean, shorten, write_cost, write_count, write_seconds, write_usage
-from treadle.core.types import Artifact, Json, StopReason, ToolCall, ToolResult
+from treadle.core import events as e
+from treadle.core.types import Artifact, Json, Route, StopReason, ToolCall, ToolResult
 
 LIMITS: frozenset[str] = frozenset(
     (
@@ -32,6 +33,19 @@ def exit_code(run: Run) -> ExitCode:
     if run.stop_reason is None and (run.questions or run.approvals):
         return ExitCode.WAITING
     return ExitCode.LIMIT if run.stop_reason in LIMITS else ExitCode.FAILED
+
+
+def format_route(route: Route) -> str:
+    """Return the choice of a tier in one line."""
+    return f"tier {clean(route.tier)}: {clean(route.model)} · {shorten('; '.join(route.reasons), 300)}"
+
+
+def format_replacement(body: e.InferenceFailed) -> str:
+    """Return why another tier is asked, in one line."""
+    who = clean(body.model or "the model")
+    what = f"the answer of {who} is not used" if body.usage is not None else f"{who} failed"
+    why = shorten(body.error.partition(chr(10))[0], 300)
+    return f"{what}: {why}; the tier {clean(str(body.next_tier))} is asked"
 
 
 def style_of(stop_reason: str | None) -> str:

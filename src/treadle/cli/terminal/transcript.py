@@ -3,8 +3,16 @@
 import time
 
 from treadle.agent.run import Run
-from treadle.cli.terminal.format import format_artifact, format_call
-from treadle.cli.terminal.output import clean, print_bytes, shorten, stdout, write_cost, write_seconds
+from treadle.cli.terminal.format import format_artifact, format_call, format_replacement, format_route
+from treadle.cli.terminal.output import (
+    clean,
+    print_bytes,
+    shorten,
+    stdout,
+    write_cost,
+    write_count,
+    write_seconds,
+)
 from treadle.cli.terminal.view import print_outcome
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
@@ -103,8 +111,12 @@ class _Printer:
             self._print_message("› ", body.message, "cyan")
         elif isinstance(body, e.InferenceStarted):
             self._asked = body.model or self._asked
+            if body.route is not None:
+                self.say(format_route(body.route), "dim")
         elif isinstance(body, e.InferenceCompleted):
             self._print_inference(body)
+        elif isinstance(body, e.InferenceFailed) and body.next_tier is not None:
+            self.say(format_replacement(body), "yellow")
         elif isinstance(body, e.InferenceFailed):
             self.say(f"attempt failed: {shorten(body.error, 400)}", "yellow")
         elif isinstance(body, e.ToolStarted) and body.parent_call_id is not None:
@@ -118,6 +130,8 @@ class _Printer:
             self._print_result(body)
         elif isinstance(body, e.MessageInjected):
             self._print_message("! ", body.message, "yellow")
+        elif isinstance(body, e.ContextCompacted):
+            self.say(f"-- {write_compaction(body)}", "magenta")
         elif isinstance(body, e.QuestionAsked):
             self.say(f"? {clean(body.text)}", "yellow")
             for number, option in enumerate(body.options, 1):
@@ -200,6 +214,21 @@ class _Printer:
             self.say(f"  {format_artifact(item)}", "dim italic")
 
 
+def write_compaction(body: e.ContextCompacted) -> str:
+    """Return what a compaction did, in one line."""
+    done = [f"context compacted from about {body.tokens_before:,} to {body.tokens_after:,} tokens"]
+    if body.shortened:
+        done.append(f"{write_count(len(body.shortened), 'result')} cut")
+    summarised = body.messages - body.dropped
+    if body.messages and summarised > 0 and body.model is not None and not body.error:
+        done.append(f"old messages summarised by {clean(body.model)}")
+    if body.dropped:
+        done.append(f"{write_count(body.dropped, 'message')} dropped")
+    if body.error:
+        done.append(f"no new summary, because {shorten(body.error, 200)}")
+    return "; ".join(done)
+
+
 def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
     """Print each event with its seq, its time since the earliest event, and its content."""
     console = stdout()
@@ -231,6 +260,8 @@ def _describe(event: e.Event) -> str:
     if isinstance(body, e.ToolCompleted):
         mark = f"{body.result.error_kind}: " if body.result.error_kind else ""
         return f"{body.result.call_id}: {mark}{body.result.content}"
+    if isinstance(body, e.ContextCompacted):
+        return write_compaction(body)
     if isinstance(body, e.SnapshotTaken):
         changed = ", ".join(body.delta.changed)
         deleted = "".join(f", -{path}" for path in body.delta.deleted)

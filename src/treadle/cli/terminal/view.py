@@ -8,7 +8,9 @@ from treadle.cli.terminal.format import (
     format_artifact,
     format_call,
     format_outcome,
+    format_replacement,
     format_result,
+    format_route,
     style_of,
     summarize,
 )
@@ -144,6 +146,9 @@ class TextView:
                 self._say(f"  {format_artifact(part)}", "dim italic")
         elif isinstance(body, e.InferenceStarted):
             self._has_streamed_text = False
+            if body.route is not None:
+                self._stop_spinner()
+                self._say(format_route(body.route), "dim")
             self._wait("thinking")
         elif isinstance(body, e.InferenceCompleted):
             self._on_inference_completed(body)
@@ -196,6 +201,9 @@ class TextView:
                 "yellow",
             )
             self._wait("waiting for the next attempt")
+        elif body.next_tier is not None:
+            self._say(format_replacement(body), "yellow")
+            self._has_streamed_text = False
 
     def _on_tool_started(self, body: e.ToolStarted) -> None:
         if body.parent_call_id is not None:

@@ -24,7 +24,7 @@ from treadle.datagen.topics.build import BuildStoppedError, build_topics
 from treadle.datagen.topics.graph import TopicGraph, clean_topic, topic_id
 from treadle.datagen.topics.store import load_topics, save_topics
 from treadle.journal.registry import make_folder
-from treadle.models.config.file import ModelTable
+from treadle.models.config.tables import ModelTable
 
 EXAMPLES = (
     "treadle topics build config.yaml",

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.datagen.scenarios.types import Difficulty, Kind
-from treadle.models.config.file import ModelTable
+from treadle.models.config.tables import ModelTable
 
 Count = Annotated[int, Field(ge=1)]
 Window = Annotated[int, Field(ge=1, le=10_000)]

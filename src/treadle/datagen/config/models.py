@@ -9,9 +9,9 @@ from treadle.datagen.config.document import Problem
 from treadle.datagen.config.model import Config, Role
 from treadle.models.config.build import split_name
 from treadle.models.config.file import Config as ModelFile
-from treadle.models.config.file import ModelTable
 from treadle.models.config.file import load_config as load_models
 from treadle.models.config.presets import DIALECTS, find_preset
+from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 
 ROLES: tuple[Role, ...] = get_args(Role)

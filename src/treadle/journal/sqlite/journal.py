@@ -16,18 +16,18 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, follow
 from treadle.journal.identity import VARIABLE, is_marked, is_sealed, make_seal
-from treadle.journal.protocol import Clock, RunFilter, RunInfo, StoreOptions
+from treadle.journal.protocol import Attached, Clock, RunFilter, RunInfo, StoreOptions
 from treadle.journal.sqlite.backup import back_up
 from treadle.journal.sqlite.checks import Head, damaged
 from treadle.journal.sqlite.committer import Committer
@@ -38,6 +38,8 @@ from treadle.journal.sqlite.pending import Pending
 from treadle.journal.sqlite.reader import Reader
 from treadle.journal.sqlite.rows import COLUMNS, facts_from, fill_facts, store_facts
 from treadle.journal.sqlite.writer import SqliteWriter
+
+A = TypeVar("A", bound=Attached)
 
 _TURN_SECONDS = 5.0
 """How long a closing journal waits for an event loop of another thread."""
@@ -64,8 +66,10 @@ class SqliteJournal:
         self._reader = Reader(connect(self.path, level), self.path, self._watch)
         self._pending = Pending()
         self._committer = Committer(writing, self.path, lease_seconds, clock, self._changes, self._pending)
+        self._attached: dict[type[Attached], Attached] = {}
+        self._attach_lock = threading.Lock()
         self._close = weakref.finalize(
-            self, _close, self._committer, self._reader, self._changes, self._pending
+            self, _close, self._committer, self._reader, self._changes, self._pending, self._attached
         )
         _opened.add(self)
 
@@ -169,6 +173,18 @@ class SqliteJournal:
         self._check_open()
         return back_up(self.path, Path(path))
 
+    def attach(self, kind: type[A], make: Callable[[Path | None, str], A]) -> A:
+        """Return the journal's object of a kind. The first call makes it, from the file's path and level.
+
+        Raises: `JournalError` if the journal is closed; what `make` raises.
+        """
+        with self._attach_lock:
+            self._check_open()
+            if kind not in self._attached:
+                self._attached[kind] = make(self.path, self.level)
+            found: Any = self._attached[kind]
+        return found  # type: ignore[no-any-return]
+
     def close(self) -> None:
         """See `Journal.close`."""
         self._close()
@@ -191,6 +207,9 @@ class SqliteJournal:
         self._pending.clear()
         for db in (self._committer.disown(), self._reader.disown()):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+        for item in self._attached.values():
+            item.disown()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
 
     def _check_open(self) -> None:
         if not self._close.alive:
@@ -313,7 +332,10 @@ def _close(
     reader: Reader,
     changes: Changes,
     pending: Pending,
+    attached: dict[type[Attached], Attached],
 ) -> None:
+    for item in attached.values():
+        item.close()
     for loop in pending.loops():
         if _runs_elsewhere(loop):
             _wait_for_turn(loop)

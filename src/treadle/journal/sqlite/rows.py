@@ -76,7 +76,7 @@ def head_values(facts: Facts) -> tuple[object, ...]:
         facts.cached_input_tokens,
         facts.output_tokens,
         facts.cost_usd,
-        facts.context_chars,
+        facts.context_chars if not facts.steering_chars else None,
     )
 
 

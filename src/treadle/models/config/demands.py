@@ -6,9 +6,10 @@ import re
 
 from treadle.core.spec import PartSpec
 from treadle.http.transport import address_of
-from treadle.models.config.build import home_of, providers, split_name
-from treadle.models.config.file import ModelTable, load_config
+from treadle.models.config.build import home_of, is_tiered, providers, split_name
+from treadle.models.config.file import load_config
 from treadle.models.config.presets import find_preset
+from treadle.models.config.tables import ModelTable
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -19,7 +20,11 @@ def demands_of_model(part: PartSpec) -> list[str]:
         return [f"send the conversation to the model {part.name!r} of the program"]
     if part.name.partition(":")[0] == "oracle" and "base_url" not in (part.settings or {}):
         return []
-    models = load_config().file.models
+    file = load_config().file
+    if is_tiered(part.name):
+        names = dict.fromkeys([name for tier in file.tiers.values() for name in (tier.model, *tier.fallback)])
+        return [item for name in names for item in demands_of_model(PartSpec(name=name))]
+    models = file.models
     table = models.get(part.name)
     if table is None:
         return [_demand(part, None)] if ":" in part.name else []

@@ -10,18 +10,37 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
-from treadle.models.config.build import bare_model, bind_key, model, split_name, with_cost, with_retries
+from treadle.models.config.build import (
+    AUTO,
+    bare_model,
+    bind_key,
+    is_tiered,
+    model,
+    split_name,
+    with_cost,
+    with_retries,
+)
 from treadle.models.config.keys import find_key
 from treadle.models.config.part import describe_part
+from treadle.models.config.tables import (
+    ConfigFile,
+    LimitTable,
+    ModelTable,
+    PriceTable,
+    RouterTable,
+    Table,
+    TierTable,
+)
+from treadle.models.config.tiers import make_tiered, read_tiers
 from treadle.models.protocol import Model
 from treadle.models.wire.price import Price
 
@@ -31,99 +50,15 @@ if TYPE_CHECKING:
 
 FILE_NAMES = ("treadle.toml", "treadle.yaml", "treadle.yml")
 VARIABLE = "TREADLE_CONFIG"
+PREFIX_VARIABLE = "TREADLE_TIERS_PREFIX"
 _PREFIXES = ("TREADLE_MODELS__", "TREADLE_LIMITS__")
 _PLACE = re.compile(r"\$\{(\w+)\}")
-
-_Positive = Annotated[float, Field(gt=0)]
-_Count = Annotated[int, Field(ge=1)]
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class PriceTable(_Table):
-    """A price in USD per million tokens, for models that genai-prices does not know."""
-
-    input_usd_per_million: Annotated[float, Field(ge=0)]
-    output_usd_per_million: Annotated[float, Field(ge=0)]
-    cached_input_usd_per_million: Annotated[float, Field(ge=0)] | None = None
-    cache_write_usd_per_million: Annotated[float, Field(ge=0)] | None = None
-
-
-class LimitTable(_Table):
-    """The limits of a server, shared by all models that name them, in all runs of the process."""
-
-    requests_per_minute: _Positive | None = None
-    tokens_per_minute: _Positive | None = None
-    max_concurrency: _Count | None = None
-    """The most requests in flight, for each process."""
-    is_adaptive: bool = True
-    """True to find out how many requests in flight the server can handle."""
-    store: str | None = None
-    """A path, such as that of a journal: several processes share requests and tokens through `<store>.limits`."""
-
-
-class ModelTable(_Table):
-    """A named model."""
-
-    model: str
-    """The model as `provider:name`, such as `anthropic:claude-sonnet-4-5`."""
-    base_url: str | None = None
-    """The address of the server, if it is not the provider's own."""
-    api_key_env: str | None = None
-    """The environment variable that holds the key, if it is not the provider's usual one."""
-    temperature: Annotated[float, Field(ge=0)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    max_output_tokens: _Count | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    logprobs: bool | None = None
-    return_token_ids: bool | None = None
-    """True to ask engines that support it (vLLM, SGLang) for the token ids."""
-    extra: dict[str, Any] | None = None
-    """Additional fields of the request body."""
-    headers: dict[str, str] | None = None
-    """Additional headers; `${NAME}` in a value is replaced by the environment variable."""
-    output_mode: Literal["native", "tool", "text"] | None = None
-    """How the model is made to give answers that fit a schema; `treadle models check` shows what works."""
-    format: str | None = None
-    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
-    model's name."""
-    options: dict[str, Any] = {}
-    """Options that only this provider's dialect has."""
-    timeout_seconds: _Positive = 600.0
-    """The longest time in which the server sends nothing."""
-    connect_timeout_seconds: _Positive = 10.0
-    total_timeout_seconds: _Positive = 1800.0
-    """The limit of all attempts, including the waiting between them."""
-    max_attempts: _Count = 6
-    """How often a request is sent until it succeeds."""
-    price: PriceTable | None = None
-    """The price, if it is not known."""
-    limit: str | None = None
-    """The name of the table in `limits` that its requests obey."""
-    fallback: list[str] = []
-    """Other named models, which are asked in this order if the model fails."""
-    cooldown_seconds: Annotated[float, Field(ge=0)] = 30.0
-    """How long a model that failed is not asked again, as long as other models of its fallback can be asked."""
-    cache: str | None = None
-    """A folder in which answers are kept, so that equal requests cost nothing."""
-
-
-class ConfigFile(_Table):
-    """The content of treadle.toml."""
-
-    model: str | None = None
-    """The default model: a name of `models`, or `provider:name`."""
-    models: dict[str, ModelTable] = {}
-    limits: dict[str, LimitTable] = {}
 
 
 class Config:
     """The configuration: named models, as `load_config` reads them."""
 
-    def __init__(self, file: ConfigFile, path: Path | None = None) -> None:
+    def __init__(self, file: ConfigFile, path: Path | None = None, notices: tuple[str, ...] = ()) -> None:
         """Check and keep the content of a file.
 
         Raises: `ConfigError` for a name that is used but not defined, and for a fallback that names itself.
@@ -131,12 +66,14 @@ class Config:
         self.file = file
         self.path = path
         """The file that it was read from; `None` if there is none."""
+        self.notices = notices
+        """What was left out of the tiers that the environment defines, and why."""
         self._check_names()
 
     @property
     def default_model(self) -> str | None:
         """The model that is used if none is named."""
-        return self.file.model
+        return self.file.model or (AUTO if self.file.tiers else None)
 
     def model(self, name: str | None = None, **options: Any) -> Model:
         """Return a named model, or one by `provider:name`. `options` are those of `treadle.model` and override
@@ -145,6 +82,8 @@ class Config:
         Raises: `ConfigError` for an unknown name, with the nearest known one, and as `treadle.model` does.
         """
         name, table = self._find(name)
+        if is_tiered(name):
+            return make_tiered(self, name, options)
         if table is None:
             return model(name, **options)
         return self.model_of(table, name=name, **options)
@@ -182,7 +121,7 @@ class Config:
         Raises: `ConfigError` for a name without a provider that is almost the name of a configured model.
         """
         name, table = self._find(name)
-        return name if table is not None or ":" in name else f"openai:{name}"
+        return name if table is not None or ":" in name or is_tiered(name) else f"openai:{name}"
 
     def bare(self, name: str, **options: Any) -> Model:
         """Return the model without its wrappers: no retries, no fallback, no cache."""
@@ -197,8 +136,10 @@ class Config:
         name = name or self.default_model
         if name is None:
             raise ConfigError(f"no model was given, and {self._where} sets no default with 'model = ...'")
+        if name in self.file.tiers and name not in self.file.models:
+            name = f"tier:{name}"
         table = self.file.models.get(name)
-        if table is None and ":" not in name:
+        if table is None and ":" not in name and not is_tiered(name):
             hint = did_you_mean(name, self.file.models, cutoff=0.6)
             if hint:
                 raise ConfigError(f"there is no model {name!r} in {self._where}{hint}")
@@ -238,6 +179,10 @@ class Config:
 
     def _check_names(self) -> None:
         for name, table in self.file.models.items():
+            if is_tiered(name):
+                raise ConfigError(
+                    f"{self._where}: {name!r} stands for the tiers; give the model another name"
+                )
             if ":" in name:
                 raise ConfigError(
                     f"{self._where}: the model {name!r} has a colon in its name; only 'provider:name' has one"
@@ -245,8 +190,13 @@ class Config:
             self._check_table(f"models.{name}", table)
             if name in table.fallback:
                 raise ConfigError(f"{self._where}: models.{name}.fallback names {name!r} itself")
+        for tier, item in self.file.tiers.items():
+            for other in (item.model, *item.fallback):
+                if is_tiered(other) or (":" not in other and other not in self.file.models):
+                    where = f"tiers.{tier} names the model {other!r}"
+                    raise ConfigError(f"{self._where}: {where}, {_hint(other, self.file.models, 'models')}")
         default = self.file.model
-        if default is not None and ":" not in default:
+        if default is not None and ":" not in default and not is_tiered(default):
             self._check_known(default, self.file.models, "model", "models")
 
     def _check_table(self, label: str, table: ModelTable) -> None:
@@ -310,7 +260,12 @@ def load_config(path: str | Path | None = None) -> Config:
         file = ConfigFile.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"{origin}: {_explain(error)}") from None
-    return Config(file, found)
+    prefix = os.environ.get(PREFIX_VARIABLE) or file.tiers_prefix
+    tiers, models, notices = read_tiers(prefix, os.environ)
+    if tiers:
+        known = file.models | {name: ModelTable.model_validate(table) for name, table in models.items()}
+        file = file.model_copy(update={"tiers": {**file.tiers, **tiers}, "models": known})
+    return Config(file, found, notices)
 
 
 def model_from_part(part: PartSpec, *, api_key: str | None = None) -> Model:
@@ -326,7 +281,7 @@ def model_from_part(part: PartSpec, *, api_key: str | None = None) -> Model:
         options["api_key"] = api_key
     config = load_config()
     # A name without a provider is one of a configuration: any other server must not be asked in its place.
-    if ":" not in part.name and part.name not in config.file.models:
+    if ":" not in part.name and part.name not in config.file.models and not is_tiered(part.name):
         known = f"has {', '.join(config.file.models)}" if config.file.models else "names no models"
         raise ConfigError(
             f"the model {part.name!r} was named in a treadle.toml, and the configuration here {known}; give a "
@@ -410,9 +365,13 @@ def _explain(error: ValidationError) -> str:
         return f'{where}: keys do not belong in a file; name the environment variable: api_key_env = "MY_KEY"'
     fields = ConfigFile.model_fields
     if len(first["loc"]) > 1:
-        inner: type[_Table] = LimitTable if first["loc"][0] == "limits" else ModelTable
+        inner = _INNER.get(str(first["loc"][0]), ModelTable)
         fields = (PriceTable if "price" in first["loc"][:-1] else inner).model_fields
     return f"{where}: unknown key {key!r}, {_hint(key, fields, 'keys')}"
+
+
+_INNER: dict[str, type[Table]] = {"limits": LimitTable, "tiers": TierTable, "router": RouterTable}
+"""The tables within the file, except those of models."""
 
 
 def _hint(name: str, known: Iterable[str], what: str) -> str:

@@ -136,7 +136,10 @@ def message_of(blocks: list[Json]) -> Message:
         else:
             if kind in _SERVER_USES:
                 uses[block["id"]] = ServerCall(
-                    block["id"], block["name"], _encode(block.get("input", {})).decode()
+                    block["id"],
+                    block["name"],
+                    _encode(block.get("input", {})).decode(),
+                    offset=sum(map(len, texts)),
                 )
             elif "tool_use_id" in block and block["tool_use_id"] in uses:
                 uses[block["tool_use_id"]] = _answered(uses[block["tool_use_id"]], block)

@@ -188,7 +188,7 @@ def _message_of(parts: list[Json], contents: dict[str, bytes]) -> Message:
             part = {**part, "inlineData": None}
         else:
             is_plain = False
-            _look(part, lookups)
+            _look(part, lookups, sum(map(len, texts)))
         kept.append(part)
     return Message(
         Role.ASSISTANT,
@@ -214,14 +214,18 @@ def read_call(part: dict[str, Json], function: dict[str, Json]) -> ToolCall:
     return ToolCall(function.get("id") or "", function["name"], arguments, {KEY: rest} if rest else None)
 
 
-def _look(part: dict[str, Json], lookups: list[ServerCall]) -> None:
+def _look(part: dict[str, Json], lookups: list[ServerCall], offset: int) -> None:
     """Add code that the server ran, and calls of its own tools, to `lookups`."""
     if (code := part.get("executableCode")) is not None:
         arguments = {"language": code.get("language"), "code": code.get("code")}
-        lookups.append(ServerCall(code.get("id") or "", "code_execution", _encode(arguments).decode()))
+        lookups.append(
+            ServerCall(code.get("id") or "", "code_execution", _encode(arguments).decode(), offset=offset)
+        )
     elif (made := part.get("toolCall")) is not None:
         name = str(made.get("toolType") or "tool").lower()
-        lookups.append(ServerCall(made.get("id") or "", name, _encode(made.get("args") or {}).decode()))
+        lookups.append(
+            ServerCall(made.get("id") or "", name, _encode(made.get("args") or {}).decode(), offset=offset)
+        )
     elif (result := part.get("codeExecutionResult") or part.get("toolResponse")) is not None:
         call_id = result.get("id") or ""
         at = next(

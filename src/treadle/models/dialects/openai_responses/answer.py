@@ -118,7 +118,7 @@ def _read_message(output: list[Json], server: Server, contents: dict[str, bytes]
             if kind == "reasoning":
                 thoughts += [part["text"] for part in item.get("content") or item.get("summary") or ()]
             elif kind.endswith("_call"):
-                lookups.append(_read_lookup(kind, item))
+                lookups.append(_read_lookup(kind, item, sum(map(len, texts))))
     opaque = None if is_plain else {KEY: {"output": kept}}
     is_refused = bool(refusals) and not texts
     message = Message(
@@ -146,7 +146,7 @@ def _is_plain(part: dict[str, Json]) -> bool:
     return part["type"] == "output_text" and not part.get("annotations") and not part.get("logprobs")
 
 
-def _read_lookup(kind: str, item: dict[str, Json]) -> ServerCall:
+def _read_lookup(kind: str, item: dict[str, Json], offset: int) -> ServerCall:
     """Return a tool call that the server made and answered."""
     name, arguments, result = kind.removesuffix("_call"), "", ""
     if kind == "mcp_call":
@@ -165,7 +165,7 @@ def _read_lookup(kind: str, item: dict[str, Json]) -> ServerCall:
     else:
         arguments = _as_text(item.get("arguments") or item.get("action"))
     is_error = item.get("status") == "failed" or bool(item.get("error"))
-    return ServerCall(str(item.get("id") or ""), name, arguments, result, is_error)
+    return ServerCall(str(item.get("id") or ""), name, arguments, result, is_error, offset)
 
 
 def _as_text(value: Json) -> str:

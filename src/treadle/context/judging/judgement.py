@@ -1,0 +1,131 @@
+"""The values of judgements."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from treadle.core.types import ToolSpec, Usage
+
+
+class AmbiguityClass(StrEnum):
+    """The kind of what a message leaves open. The order is the order of precedence."""
+
+    SAFETY_CRITICAL_GAP = "safety_critical_gap"
+    """The message asks for something that cannot be undone, such as deleting, paying or publishing, and does not
+    say exactly what to delete, pay or publish."""
+    MISSING_PARAMETER = "missing_parameter"
+    """Something that the work needs is missing, such as a recipient or a time."""
+    VAGUE_SCOPE = "vague_scope"
+    """The message says neither how much is to be done nor when it is good enough."""
+    CONFLICTING_CONSTRAINTS = "conflicting_constraints"
+    """Two conditions exclude each other."""
+
+
+class Missing(StrEnum):
+    """What a message leaves open."""
+
+    TARGET = "target"
+    """What the work is to be done on."""
+    RECIPIENT = "recipient"
+    TIME = "time"
+    SUBJECT = "subject"
+    """What a text or a reminder is about."""
+    SCOPE = "scope"
+    """How much the work includes."""
+    CRITERIA = "criteria"
+    """What makes the result good."""
+    PRIORITY = "priority"
+    """Which of two conditions counts more."""
+    AMOUNT = "amount"
+    """How much money."""
+
+
+class Ambiguity(Struct, frozen=True, omit_defaults=True):
+    """What a message leaves open that its author should be asked for."""
+
+    kind: AmbiguityClass
+    missing: Missing
+    span: tuple[int, int]
+    """The part of the message, from its first character to after its last."""
+
+
+class TaskKind(StrEnum):
+    """A kind of work that needs tools."""
+
+    RESEARCH = "research"
+    """Find out about a subject from several sources."""
+    SEARCH = "search"
+    """Look something up that changes, such as news, prices and weather."""
+    FETCH = "fetch"
+    """Read a web page."""
+    READ = "read"
+    """Read a file."""
+    WRITE = "write"
+    """Write a document or a file."""
+    IMAGE = "image"
+    """Make an image."""
+    COMPUTE = "compute"
+    """Evaluate data."""
+    CODE = "code"
+    """Change or run code, or edit files."""
+    SEND = "send"
+    """Send a message."""
+    SCHEDULE = "schedule"
+    """Make or change appointments, bookings and reminders."""
+
+
+class TaskFound(Struct, frozen=True, omit_defaults=True):
+    """Work in a message that is worth an agent's run."""
+
+    kind: TaskKind
+    tools: tuple[str, ...]
+    """The names of the tools that suit the work."""
+    span: tuple[int, int]
+    """The part of the message that asks for the work."""
+
+
+class Refusal(Struct, frozen=True, omit_defaults=True):
+    """A statement in an answer that a tool which exists cannot be used."""
+
+    tool: str
+    """The name of the tool."""
+    span: tuple[int, int]
+    """The part of the answer."""
+
+
+class Facts(Struct, frozen=True):
+    """What a judgement may take into account besides the message."""
+
+    tools: tuple[ToolSpec, ...] = ()
+    """The tools that the agent has."""
+    has_history: bool = False
+    """Whether there are earlier messages that "it" and "the document" can refer to."""
+    follows_question: bool = False
+    """Whether the assistant's last message ended with a question."""
+    topics: tuple[str, ...] = ()
+    """The constraints, views and domains of the persona, as texts."""
+
+
+class Judgement(Struct, frozen=True, omit_defaults=True):
+    """What a message is and needs."""
+
+    language: str = "en"
+    """`en` or `no`."""
+    ambiguity: Ambiguity | None = None
+    """What the user should be asked for; `None`: nothing."""
+    task: TaskFound | None = None
+    """The work that needs tools; `None`: an answer suffices."""
+    is_boilerplate: bool = False
+    """True if the message needs no thinking."""
+    is_identity_sensitive: bool = False
+    """True if the message is about the assistant itself or about a topic of its persona."""
+    difficulty: float = 0.0
+    """How hard the message is to answer well, from 0 to 1."""
+    judge: str = "patterns"
+    """What judged: `patterns`, or the name of a model."""
+    error: str | None = None
+    """Why the model's judgement was replaced by that of the patterns; `None` if it was not."""
+    usage: Usage | None = None
+    """The tokens that the model's judgement took; `None`: none, or unknown."""
+    cost_usd: float | None = 0.0
+    """What the model's judgement cost; `None`: unknown."""

@@ -1,0 +1,225 @@
+"""Memories, how they are written and found, and the protocol of their stores.
+
+A namespace is a pair of a persona and a user. Every call of a store concerns one namespace, and nothing of one can
+be read or changed through another.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct
+
+MAX_CHARS = 20_000
+"""The length of the longest memory. Longer texts are documents, which are stored in pieces."""
+
+
+class Store(StrEnum):
+    """The kinds of memories."""
+
+    IDENTITY = "identity"
+    """Who the persona is. Only its file says that."""
+    SELF_FACTS = "self_facts"
+    """Facts about the persona, the user and how they work together."""
+    WORLDVIEW = "worldview"
+    """What the persona holds to be true, each with an epistemic tag."""
+    EPISODIC = "episodic"
+    """What happened. Episodes fade unless they are recalled."""
+    DOCUMENTS = "documents"
+    """Pieces of documents."""
+
+
+class Author(StrEnum):
+    """The party that writes a memory."""
+
+    FILE = "file"
+    """The persona's file, or a document."""
+    SYSTEM = "system"
+    """The program, without anybody's request."""
+    USER = "user"
+    PERSONA_SELF = "persona_self"
+    """The model, by calling a tool."""
+
+
+class Epistemic(StrEnum):
+    """How sure an entry of the world view is."""
+
+    FACT = "fact"
+    BELIEF = "belief"
+    HYPOTHESIS = "hypothesis"
+    CONTESTED = "contested"
+
+
+class Outcome(StrEnum):
+    """What a write did."""
+
+    ADDED = "added"
+    CHANGED = "changed"
+    """It made a new version of an entry."""
+    MERGED = "merged"
+    """The store had an entry that says the same. That one became stronger."""
+    REPEATED = "repeated"
+    """A write with this key was made before, so nothing changed."""
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A memory that somebody wants to write."""
+
+    store: Store
+    text: str
+    author: Author = Author.USER
+    reason: str | None = None
+    """Why it is worth remembering."""
+    confidence: float | None = None
+    """How sure the author is, from 0 to 1."""
+    is_forced: bool = False
+    """True if the author asks for this write explicitly, where the policy demands that."""
+    epistemic: Epistemic | None = None
+    """Needed for the world view, and only there."""
+    metadata: dict[str, str] = {}
+    """Data about the memory, such as the title and the place of a piece of a document."""
+    key: str | None = None
+    """The idempotency key: of several writes with one key, the first is made. `None`: each is made."""
+    run_id: str | None = None
+    """The run in which it was written."""
+    turn: int | None = None
+    """The turn of that run."""
+
+
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One version of a memory."""
+
+    entry_id: str
+    """The store and a number, such as `episodic-17`. All versions share it, and it is never given out again."""
+    store: Store
+    version: int
+    """The number of the version, from 1."""
+    text: str
+    author: Author
+    written_at: float
+    """When this version was written, in seconds since the epoch."""
+    created_at: float
+    """When the first version was written."""
+    epistemic: Epistemic | None = None
+    metadata: dict[str, str] = {}
+    reason: str | None = None
+    confidence: float | None = None
+    strength: float = 1.0
+    """How slowly the memory fades: see `strength.decay`."""
+    used_at: float = 0.0
+    """When it was written, recalled or written again last."""
+    merged: int = 0
+    """How many more writes said the same."""
+
+
+class Written(Struct, frozen=True):
+    """The result of a write."""
+
+    outcome: Outcome
+    entry: Entry | None
+    """The entry as it is now; `None` if it was forgotten after a write with the same key."""
+
+
+class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One accepted or refused change. Records of a forgotten entry keep neither its text nor any reason."""
+
+    record_id: int
+    at: float
+    action: str
+    """`added`, `changed`, `merged`, `rolled_back`, `forgotten` or `refused`."""
+    store: Store
+    author: Author
+    entry_id: str | None = None
+    version: int | None = None
+    key: str | None = None
+    run_id: str | None = None
+    turn: int | None = None
+    reason: str | None = None
+    """The author's reason; for `refused`, why the policy refused."""
+
+
+class Hit(Struct, frozen=True):
+    """An entry that was found, and how well it fits."""
+
+    entry: Entry
+    score: float
+    """Only comparable with other hits of the same search."""
+
+
+class Vector(Struct, frozen=True):
+    """The embedding of a query."""
+
+    model: str
+    values: Sequence[float]
+    """The numbers, with a Euclidean length of 1."""
+
+
+class MemoryStore(Protocol):
+    """The memories of one namespace in a database. Every method blocks and may be called in any thread.
+
+    Raises: `JournalError` if the database fails.
+    """
+
+    def write(self, draft: Draft, at: float, replaces: str | None = None) -> Written:
+        """Write a memory: a new one, or a new version of the entry `replaces`.
+
+        Raises: `MemoryRefusedError` if the policy refuses; the audit trail has that too. `ConfigError` for a text
+        that is empty or too long, and for an unknown entry.
+        """
+        ...
+
+    def get(self, entry_id: str) -> Entry | None:
+        """Return the newest version of an entry; `None` if there is no such entry."""
+        ...
+
+    def entries(
+        self, stores: Collection[Store] = (), limit: int | None = None, *, newest_first: bool = False
+    ) -> Sequence[Entry]:
+        """Return the entries of some stores, or of all, in order of their first version."""
+        ...
+
+    def history(self, entry_id: str) -> Sequence[Entry]:
+        """Return all versions of an entry, the first one first; none if there is no such entry."""
+        ...
+
+    def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> Entry:
+        """Write the content of an older version as the newest version.
+
+        `draft` says who does it and why; its text is ignored. Raises: as `write`.
+        """
+        ...
+
+    def forget(self, entry_id: str, author: Author, at: float) -> bool:
+        """Delete an entry: its versions, its words in the index and its embeddings.
+
+        Return False if there is no such entry. Raises: `MemoryRefusedError`.
+        """
+        ...
+
+    def audit(self, entry_id: str | None = None, limit: int | None = None) -> Sequence[AuditRecord]:
+        """Return the audit trail of an entry or of the namespace, the newest record first."""
+        ...
+
+    def search(
+        self,
+        text: str,
+        at: float,
+        *,
+        stores: Collection[Store] = (),
+        limit: int = 10,
+        vector: Vector | None = None,
+    ) -> Sequence[Hit]:
+        """Return the entries that fit `text` best, by its words and by `vector`, the best first."""
+        ...
+
+    def strengthen(self, entry_ids: Collection[str], turn_key: str, at: float) -> None:
+        """Record that these episodes were recalled for a turn. A second call for the same turn does nothing."""
+        ...
+
+    def missing_vectors(self, model: str, limit: int) -> Sequence[tuple[str, str]]:
+        """Return some entries without an embedding by `model`, each with its text."""
+        ...
+
+    def put_vectors(self, model: str, vectors: Mapping[str, Sequence[float]]) -> None:
+        """Store the embeddings of entries by id. Raises: `ConfigError` for another length than before."""
+        ...

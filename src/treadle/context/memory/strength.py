@@ -1,0 +1,28 @@
+"""How episodes fade, and how recalling them keeps them. Other memories do not fade."""
+
+import math
+
+FADING_SECONDS = 168 * 3600.0
+"""In this time, one week, an episode of strength 1 fades to 1/e."""
+FLOOR = 0.1
+"""What is always left of an episode."""
+MAX_STRENGTH = 10.0
+_GAIN = 0.5
+_WEIGHT = 0.2
+"""How much of a score depends on decay. More would rank what is new before what fits."""
+
+
+def decay(strength: float, age_seconds: float) -> float:
+    """Return what is left of an episode, from 1 down to `FLOOR`, this long after it was used last."""
+    age = max(0.0, age_seconds)
+    return max(FLOOR, math.exp(-age / (FADING_SECONDS * max(strength, 0.01))))
+
+
+def strengthened(strength: float) -> float:
+    """Return the strength of an episode after it was recalled or written once more."""
+    return min(MAX_STRENGTH, strength + _GAIN)
+
+
+def weigh(score: float, left: float) -> float:
+    """Return the score of an episode of which `left` remains."""
+    return score * (1 - _WEIGHT + _WEIGHT * left)

@@ -1,0 +1,38 @@
+"""The routers by name."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from treadle.context.routing.protocol import Router
+from treadle.core.errors import ConfigError
+from treadle.core.registry import Registry
+from treadle.models.wrappers.tiered import TieredModel
+
+Maker: TypeAlias = Callable[..., Router]
+"""A class of routers, or a function that returns one. It takes the router's options as keyword arguments."""
+
+ROUTERS: Registry[Maker] = Registry(
+    "router",
+    "treadle.routers",
+    {
+        "rules": "treadle.context.routing.rules:RulesRouter",
+        "scored": "treadle.context.routing.scored:ScoredRouter",
+        "cascade": "treadle.context.routing.cascade:CascadeRouter",
+        "fixed": "treadle.context.routing.fixed:FixedRouter",
+    },
+)
+"""The routers; those of other packages are entry points of the group `treadle.routers`."""
+
+
+def make_router(model: TieredModel) -> Router:
+    """Return the router of a model. Raises: `ConfigError` for an unknown router, or an option that it refuses."""
+    if not isinstance(model.router, str):
+        router: Router = model.router  # type: ignore[assignment]
+        return router
+    options = dict(model.options)
+    if model.router == "fixed":
+        options.setdefault("allows_weaker", model.allows_weaker)
+    try:
+        return ROUTERS.load(model.router)(**options)
+    except TypeError as error:
+        raise ConfigError(f"the router {model.router!r} refuses its options {options!r}: {error}") from None

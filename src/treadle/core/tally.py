@@ -1,0 +1,70 @@
+"""Sums of what a part of a run used: tokens, and a cost that may not be known."""
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from treadle.core import events as e
+from treadle.core.types import Usage
+
+_NOTHING = Usage()
+
+
+class Charge(NamedTuple):
+    """What one event says was used."""
+
+    usage: Usage | None
+    """The tokens; `None` if they are not known."""
+    cost_usd: float | None
+    """The cost; `None` if it is not known."""
+
+
+UNKNOWN = Charge(None, None)
+"""The charge of an inference whose answer was lost, and that may have been paid for."""
+
+
+def charge_of(body: e.DurableBody) -> Charge | None:
+    """Return what a body says was used, without the runs that tool calls drove; `None` if it says nothing of it."""
+    if isinstance(body, e.InferenceCompleted):
+        usage, cost_usd = body.completion.usage, body.completion.cost_usd
+        if body.verdict is not None:
+            other = body.verdict.cost_usd
+            usage = None if usage is None else usage + body.verdict.usage
+            cost_usd = None if cost_usd is None or other is None else cost_usd + other
+        return Charge(usage, cost_usd)
+    if isinstance(body, e.InferenceFailed):
+        is_charged = body.usage is not None or body.may_be_billed
+        return Charge(body.usage, body.cost_usd) if is_charged else None
+    if isinstance(body, e.ContextCompacted) and (body.usage is not None or body.model is not None):
+        return Charge(body.usage, body.cost_usd)
+    return None
+
+
+class Tally(Struct, gc=False):
+    """A sum of charges."""
+
+    usage: Usage = _NOTHING
+    """The tokens that are known."""
+    known_cost_usd: float = 0.0
+    """The sum of the costs that are known."""
+    unknown_costs: int = 0
+    """How many charges have a cost that is not known."""
+    unknown_usages: int = 0
+    """How many charges have tokens that are not known."""
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The cost; `None` if a part of it is not known."""
+        return None if self.unknown_costs else self.known_cost_usd
+
+    def add(self, charge: Charge) -> None:
+        """Add a charge."""
+        usage, cost_usd = charge
+        if usage is None:
+            self.unknown_usages += 1
+        else:
+            self.usage += usage
+        if cost_usd is None:
+            self.unknown_costs += 1
+        else:
+            self.known_cost_usd += cost_usd

@@ -1,0 +1,155 @@
+"""The tables of treadle.toml."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Table(BaseModel):
+    """The base of all tables."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class PriceTable(Table):
+    """A price in USD per million tokens, for models that genai-prices does not know."""
+
+    input_usd_per_million: Annotated[float, Field(ge=0)]
+    output_usd_per_million: Annotated[float, Field(ge=0)]
+    cached_input_usd_per_million: Annotated[float, Field(ge=0)] | None = None
+    cache_write_usd_per_million: Annotated[float, Field(ge=0)] | None = None
+
+
+class LimitTable(Table):
+    """The limits of a server, shared by all models that name them, in all runs of the process."""
+
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+    max_concurrency: Count | None = None
+    """The most requests in flight, for each process."""
+    is_adaptive: bool = True
+    """True to find out how many requests in flight the server can handle."""
+    store: str | None = None
+    """A path, such as that of a journal: several processes share requests and tokens through `<store>.limits`."""
+
+
+class ModelTable(Table):
+    """A named model."""
+
+    model: str
+    """The model as `provider:name`, such as `anthropic:claude-sonnet-4-5`."""
+    base_url: str | None = None
+    """The address of the server, if it is not the provider's own."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key, if it is not the provider's usual one."""
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_output_tokens: Count | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    logprobs: bool | None = None
+    return_token_ids: bool | None = None
+    """True to ask engines that support it (vLLM, SGLang) for the token ids."""
+    extra: dict[str, Any] | None = None
+    """Additional fields of the request body."""
+    headers: dict[str, str] | None = None
+    """Additional headers; `${NAME}` in a value is replaced by the environment variable."""
+    output_mode: Literal["native", "tool", "text"] | None = None
+    """How the model is made to give answers that fit a schema; `treadle models check` shows what works."""
+    format: str | None = None
+    """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
+    model's name."""
+    options: dict[str, Any] = {}
+    """Options that only this provider's dialect has."""
+    timeout_seconds: Positive = 600.0
+    """The longest time in which the server sends nothing."""
+    connect_timeout_seconds: Positive = 10.0
+    total_timeout_seconds: Positive = 1800.0
+    """The limit of all attempts, including the waiting between them."""
+    max_attempts: Count = 6
+    """How often a request is sent until it succeeds."""
+    price: PriceTable | None = None
+    """The price, if it is not known."""
+    context_tokens: Count | None = None
+    """The context window in tokens, if it is not known or should be smaller."""
+    limit: str | None = None
+    """The name of the table in `limits` that its requests obey."""
+    fallback: list[str] = []
+    """Other named models, which are asked in this order if the model fails."""
+    cooldown_seconds: Annotated[float, Field(ge=0)] = 30.0
+    """How long a model that failed is not asked again, as long as other models of its fallback can be asked."""
+    cache: str | None = None
+    """A folder in which answers are kept, so that equal requests cost nothing."""
+
+
+class TierTable(Table):
+    """The models of a tier, and what a router needs to know about them. The settings hold for each model."""
+
+    model: str
+    """A model of this file, or `provider:name`."""
+    fallback: list[str] = []
+    """Other models, which are asked in this order if the model fails."""
+    quality: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The quality of the answers, from 0 to 1. Default: 1 for `frontier`, 0.6 for `mid`, 0.25 for `small`."""
+    price: PriceTable | None = None
+    """The price of the tier's models, if it is not known."""
+    tool_strength: Literal["weak", "medium", "strong"] | None = None
+    """How well the models call tools. A `weak` one is not chosen if the agent has tools, and only a `strong` one if
+    it has many."""
+    context_tokens: Count | None = None
+    """How many tokens the prompt and the answer may have together. Default: what is known about the model."""
+    sees_images: bool | None = None
+    """Whether the models accept images."""
+    first_token_seconds: Positive | None = None
+    """The expected time until an answer begins. It counts until the time was measured."""
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    max_output_tokens: Count | None = None
+    extra: dict[str, Any] | None = None
+    """Additional fields of the request body."""
+
+
+class RouterTable(Table):
+    """A router with its settings."""
+
+    name: str = "rules"
+    """`rules`, `scored`, `cascade`, `fixed`, or a router of another package."""
+    allows_weaker: bool = False
+    """True if a weaker tier may take the place of one that fails or is missing, if there is no better one."""
+    options: dict[str, Any] = {}
+    """The settings of this router, such as `judge` of `cascade`."""
+
+
+def _as_tier(value: object) -> object:
+    return {"model": value} if isinstance(value, str) else value
+
+
+def _as_router(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+TierValue: TypeAlias = Annotated[TierTable, BeforeValidator(_as_tier, json_schema_input_type=TierTable | str)]
+"""A tier as it is written: a table, or the name of its model."""
+RouterValue: TypeAlias = Annotated[
+    RouterTable, BeforeValidator(_as_router, json_schema_input_type=RouterTable | str)
+]
+"""A router as it is written: a table, or its name."""
+
+
+class ConfigFile(Table):
+    """The content of treadle.toml."""
+
+    model: str | None = None
+    """The default model: a name of `models`, `provider:name`, `auto` or `tier:NAME`. Default: `auto` if there are
+    `tiers`."""
+    models: dict[str, ModelTable] = {}
+    limits: dict[str, LimitTable] = {}
+    tiers: dict[Literal["frontier", "mid", "small"], TierValue] = {}
+    """The tiers of the models `auto` and `tier:NAME`: each a model, or a table of models and what they can
+    do."""
+    router: RouterValue = RouterTable()
+    """What chooses the tier for the model `auto`: the name of a router, or a table with its settings."""
+    tiers_prefix: str = "TREADLE"
+    """The prefix of the environment variables that define tiers, such as TREADLE_SMALL_MODELS."""

@@ -1,0 +1,100 @@
+"""The printing of turns and steps for people."""
+
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import overload
+
+from treadle.trajectory.turns import shapes as s
+
+_MAX_CHARS = 100
+"""The longest result that is printed in full."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_DIM, _RED, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[0m"
+
+
+class EventLogger:
+    """A printer of the events of `turns`.
+
+    Print each text that `log` yields without a newline. Control characters in texts of models and tools are left
+    out.
+    """
+
+    def __init__(self, *, has_emoji: bool = True, has_color: bool = False) -> None:
+        """Make a printer, with or without emoji, and with or without colours for a terminal."""
+        self._has_emoji = has_emoji
+        self._has_color = has_color
+
+    @overload
+    def log(self, events: AsyncIterable[s.TurnEvent]) -> AsyncIterator[str]: ...
+    @overload
+    def log(self, events: Iterable[s.TurnEvent]) -> Iterator[str]: ...
+    def log(
+        self, events: Iterable[s.TurnEvent] | AsyncIterable[s.TurnEvent]
+    ) -> Iterator[str] | AsyncIterator[str]:
+        """Yield the texts to print."""
+        return self._log_async(events) if isinstance(events, AsyncIterable) else self._log(events)
+
+    def _log(self, events: Iterable[s.TurnEvent]) -> Iterator[str]:
+        for event in events:
+            if text := self.write(event):
+                yield text
+
+    async def _log_async(self, events: AsyncIterable[s.TurnEvent]) -> AsyncIterator[str]:
+        async for event in events:
+            if text := self.write(event):
+                yield text
+
+    def write(self, event: s.TurnEvent) -> str:
+        """Return the text for one event; it may be empty."""
+        if isinstance(event, s.StepStarted):
+            return self._write_start(event)
+        if isinstance(event, s.StepProgress):
+            return self._write_delta(event.delta)
+        if isinstance(event, s.StepCompleted):
+            return self._write_result(event.result)
+        if isinstance(event, s.InputRequested):
+            what = "Question" if event.kind == "question" else f"Approval of {event.tool_name}"
+            options = "".join([f"\n  - {_clean(option.label)}" for option in event.options])
+            return self._line("❓", f"{what}: {_clean(event.text)}{options}")
+        if isinstance(event, s.TurnFailed):
+            return self._line("❌", f"Turn failed: {_clean(event.error_message)}", _RED)
+        return ""
+
+    def _write_start(self, event: s.StepStarted) -> str:
+        if event.step_type == "inference":
+            return "🤔 " if self._has_emoji else ""
+        metadata = event.metadata or {}
+        if metadata.get("server_side"):
+            return self._line("🔧", f"Executing {_clean(metadata['tool_type'])} (server-side)...", _DIM)
+        return self._line("🔧", "Executing function tools (client-side)...", _DIM)
+
+    def _write_delta(self, delta: s.Delta) -> str:
+        if isinstance(delta, s.TextDelta):
+            return _clean(delta.text)
+        if isinstance(delta, s.ToolCallIssuedDelta) and delta.tool_type == "function":
+            call = f"{_clean(delta.tool_name)}({_clean(delta.arguments)})"
+            return self._line("📞", f"Function call: {call}", _DIM)
+        if isinstance(delta, s.RetryDelta):
+            return self._line("🔁", f"Trying again: {_clean(delta.error_message)}", _DIM)
+        return ""
+
+    def _write_result(self, result: s.InferenceStepResult | s.ToolExecutionStepResult) -> str:
+        if isinstance(result, s.InferenceStepResult):
+            return "" if result.function_calls else "\n"
+        arrow = "→" if self._has_emoji else "->"
+        lines = []
+        for response in result.tool_responses:
+            content = _clean(response["content"])
+            content = content if len(content) <= _MAX_CHARS else content[:_MAX_CHARS] + "..."
+            lines.append(self._paint(f"  {arrow} {_clean(response['tool_name'])}: {content}", _DIM) + "\n")
+        return "".join(lines)
+
+    def _line(self, mark: str, text: str, color: str = "") -> str:
+        return f"\n{self._paint(f'{mark} {text}' if self._has_emoji else text, color)}\n"
+
+    def _paint(self, text: str, color: str) -> str:
+        return f"{color}{text}{_PLAIN}" if color and self._has_color else text
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub("", text)

@@ -1,0 +1,303 @@
+"""The events of the turn and step stream.
+
+The names, fields, order of fields and tags are those of the turn and step events of the Llama Stack client; fields
+that it does not have follow at the end. Source: llama-stack-client 0.7, `lib/agents/turn_events.py`.
+"""
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from treadle.core.types import Json, Option, StopReason, Usage
+
+StepType: TypeAlias = Literal["inference", "tool_execution"]
+"""The kinds of steps."""
+
+
+class ToolCall(Struct, frozen=True):
+    """A call of a tool."""
+
+    call_id: str
+    tool_name: str
+    arguments: str
+    """The arguments as JSON, as the model wrote them."""
+
+
+class TextDelta(Struct, frozen=True):
+    """A piece of the model's text. A journal that is read afterwards gives the text in one piece."""
+
+    text: str
+    delta_type: Literal["text"] = "text"
+
+
+class ReasoningDelta(Struct, frozen=True):
+    """A piece of the model's thinking. A journal that is read afterwards gives it in one piece."""
+
+    text: str
+    delta_type: Literal["reasoning"] = "reasoning"
+
+
+class ToolCallIssuedDelta(Struct, frozen=True):
+    """A call with its complete arguments."""
+
+    call_id: str
+    tool_type: str
+    """`function` for a call that Treadle runs; for a call that the model's server ran, the kind of tool."""
+    tool_name: str
+    arguments: str
+    delta_type: Literal["tool_call_issued"] = "tool_call_issued"
+    parent_call_id: str | None = None
+    """The id of the running call that made this one; `None` for a call of the model."""
+
+
+class ToolCallDelta(Struct, frozen=True):
+    """A piece of the arguments of a call that the model is writing."""
+
+    call_id: str
+    """The id of the call as the server streams it; empty if it has none yet."""
+    arguments_delta: str
+    delta_type: Literal["tool_call"] = "tool_call"
+    index: int = 0
+    """The position of the call in the answer, from 0."""
+    tool_name: str | None = None
+    """The name of the tool; `None` if no piece so far had it."""
+
+
+class ToolCallCompletedDelta(Struct, frozen=True):
+    """The result of a call."""
+
+    call_id: str
+    tool_type: str
+    tool_name: str
+    result: Json
+    """The text that the model reads, or what the model's server shows of its own call."""
+    delta_type: Literal["tool_call_completed"] = "tool_call_completed"
+    is_error: bool = False
+    parent_call_id: str | None = None
+    """The id of the running call that made this one; `None` for a call of the model."""
+
+
+class ToolProgressDelta(Struct, frozen=True):
+    """A progress report of a running tool."""
+
+    call_id: str
+    text: str
+    delta_type: Literal["tool_progress"] = "tool_progress"
+
+
+class RetryDelta(Struct, frozen=True):
+    """A failed attempt at an inference, which is made again.
+
+    Everything that the step has streamed so far no longer counts.
+    """
+
+    error_message: str
+    code: str
+    """The name of the error's class."""
+    attempt: int
+    """The number of the attempt that failed, from 1."""
+    retry_in_seconds: float
+    delta_type: Literal["retry"] = "retry"
+
+
+Delta: TypeAlias = (
+    TextDelta
+    | ReasoningDelta
+    | ToolCallIssuedDelta
+    | ToolCallDelta
+    | ToolCallCompletedDelta
+    | ToolProgressDelta
+    | RetryDelta
+)
+"""What a step reports while it runs."""
+
+
+class InferenceStepResult(Struct, frozen=True):
+    """The result of an inference step."""
+
+    step_id: str
+    response_id: str | None
+    """The server's id of the response; `None` if it has none."""
+    text_content: str
+    """The text that the model wrote in this step."""
+    function_calls: list[ToolCall]
+    """The calls that Treadle runs in the next step."""
+    server_tool_executions: list[dict[str, Json]]
+    """The calls that the model's server ran after this step, with `call_id`, `tool_type`, `tool_name`, `arguments`,
+    `result` and `is_error`."""
+    stop_reason: str
+    """`end_of_turn`, `tool_calls`, `server_tool_call`, `length` or `content_filter`."""
+
+
+class ToolExecutionStepResult(Struct, frozen=True):
+    """The result of a step that runs calls."""
+
+    step_id: str
+    tool_calls: list[ToolCall]
+    tool_responses: list[dict[str, Json]]
+    """The result of each call, in the order of the calls: `call_id`, `tool_name`, `content` and `metadata`, which
+    has `is_error`, and for calls that Treadle ran `duration_seconds` and, if they are set, `error_kind`,
+    `structured` and `child_run_id`."""
+
+
+class TurnStarted(Struct, frozen=True):
+    """The start of a turn."""
+
+    turn_id: str
+    session_id: str
+    """The id of the run."""
+    event_type: Literal["turn_started"] = "turn_started"
+    turn: int = 1
+    """The number of the turn in its run, from 1."""
+    is_resumed: bool = False
+    """True if the turn began before: it failed and is tried again, or its beginning is not in the stream."""
+
+
+class TurnCompleted(Struct, frozen=True):
+    """The end of a turn with an answer, which may be one that a limit cut short."""
+
+    turn_id: str
+    session_id: str
+    final_text: str
+    response_ids: list[str]
+    """The ids of the responses, as far as the server has any."""
+    num_steps: int
+    event_type: Literal["turn_completed"] = "turn_completed"
+    stop_reason: StopReason = StopReason.COMPLETED
+    usage: Usage = Usage()
+    """The tokens of all inferences of the turn, those of thrown-away answers and of sub-agents included."""
+    cost_usd: float | None = 0.0
+    """The cost of all that; `None` if a part of it is not known."""
+
+
+class TurnFailed(Struct, frozen=True):
+    """The end of a turn without an answer, or the end of the stream within a turn."""
+
+    turn_id: str
+    session_id: str
+    error_message: str
+    event_type: Literal["turn_failed"] = "turn_failed"
+    code: str = "error"
+    """The name of the error's class, the stop reason, the reason of a pause, or `interrupted`."""
+    is_retryable: bool = False
+    """True if the same turn may succeed if it is resumed or tried again."""
+    usage: Usage = Usage()
+    """As for `TurnCompleted`."""
+    cost_usd: float | None = 0.0
+    """As for `TurnCompleted`."""
+
+
+class TurnPaused(Struct, frozen=True):
+    """The pause of a turn."""
+
+    turn_id: str
+    session_id: str
+    reason: str
+    """`question`, `approval`, `cancelled` or `closed`."""
+    event_type: Literal["turn_paused"] = "turn_paused"
+
+
+class TurnResumed(Struct, frozen=True):
+    """The continuation of a turn after a pause or a crash. Its open tool step, if any, goes on."""
+
+    turn_id: str
+    session_id: str
+    event_type: Literal["turn_resumed"] = "turn_resumed"
+
+
+class InputRequested(Struct, frozen=True):
+    """A question to the user, or the request to approve a call."""
+
+    turn_id: str
+    session_id: str
+    kind: Literal["question", "approval"]
+    request_id: str
+    """The id of the question, or of the call."""
+    text: str
+    """The question, or the arguments of the call."""
+    event_type: Literal["input_requested"] = "input_requested"
+    tool_name: str | None = None
+    """The tool that waits for approval; `None` for a question."""
+    options: tuple[Option, ...] = ()
+    """The answers that the question offers."""
+    allows_text: bool = True
+    """True if the answer may be a text other than the options."""
+
+
+class InputReceived(Struct, frozen=True):
+    """The answer to a question, or the decision about a call."""
+
+    turn_id: str
+    session_id: str
+    kind: Literal["question", "approval"]
+    request_id: str
+    text: str
+    """The answer; `approved` or `refused`, with the reason if there is one, for a decision."""
+    event_type: Literal["input_received"] = "input_received"
+
+
+class StepStarted(Struct, frozen=True):
+    """The start of a step."""
+
+    step_id: str
+    step_type: StepType
+    turn_id: str
+    event_type: Literal["step_started"] = "step_started"
+    metadata: dict[str, Json] | None = None
+    """`None` for an inference. For tools `server_side`, which is true if the model's server ran them, and then also
+    `tool_type` and `tool_name`; of several, they are joined with commas."""
+
+
+class StepProgress(Struct, frozen=True):
+    """A report of a running step."""
+
+    step_id: str
+    step_type: StepType
+    turn_id: str
+    delta: Delta
+    event_type: Literal["step_progress"] = "step_progress"
+
+
+class StepCompleted(Struct, frozen=True):
+    """The end of a step."""
+
+    step_id: str
+    step_type: StepType
+    turn_id: str
+    result: InferenceStepResult | ToolExecutionStepResult
+    event_type: Literal["step_completed"] = "step_completed"
+    usage: Usage | None = None
+    """The tokens of the step's inferences, or of the runs that its calls drove; `None` if they are not known, or
+    there are none."""
+    cost_usd: float | None = None
+    """The cost of these; `None` if it is not known, or there are none."""
+
+
+class StepFailed(Struct, frozen=True):
+    """The end of a step that has no result."""
+
+    step_id: str
+    step_type: StepType
+    turn_id: str
+    error_message: str
+    event_type: Literal["step_failed"] = "step_failed"
+    code: str = "error"
+    """As for `TurnFailed`."""
+    is_retryable: bool = False
+    """As for `TurnFailed`."""
+
+
+TurnEvent: TypeAlias = (
+    TurnStarted
+    | StepStarted
+    | StepProgress
+    | StepCompleted
+    | StepFailed
+    | InputRequested
+    | InputReceived
+    | TurnPaused
+    | TurnResumed
+    | TurnCompleted
+    | TurnFailed
+)
+"""An event of the stream."""

@@ -1,0 +1,449 @@
+"""The reading of one run's events and deltas as turns and steps.
+
+Invariants, for any sequence of events: each step that starts is completed or fails before the next one starts; the
+ids of a turn's steps count up without gaps; a turn ends with `TurnCompleted` or `TurnFailed`. Without the deltas,
+the stream is the same while a run is driven and afterwards.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from treadle.core import events as e
+from treadle.core.tally import UNKNOWN, Charge, Tally, charge_of
+from treadle.core.types import Fault, FinishReason, Json, ServerCall, StopReason
+from treadle.trajectory.turns import shapes as s
+from treadle.trajectory.turns.results import describe_server_calls, show_result, show_server_call, with_id
+
+_FAILED = frozenset((StopReason.ERROR, StopReason.CANCELLED, StopReason.REFUSED, StopReason.CONTEXT_OVERFLOW))
+"""The stop reasons of turns that have no answer."""
+_CUT = {FinishReason.LENGTH: "length", FinishReason.CONTENT_FILTER: "content_filter"}
+_INTERRUPTED = "interrupted"
+
+
+class _Step(Struct, gc=False):
+    """The open step."""
+
+    step_id: str
+    step_type: s.StepType
+    tally: Tally
+    has_text: bool = False
+    """True if text was streamed that counts."""
+    has_reasoning: bool = False
+    names: dict[int, str] = {}
+    """The names of the calls that are being streamed, by position."""
+    ids: dict[int, str] = {}
+    calls: dict[str, s.ToolCall] = {}
+    results: dict[str, dict[str, Json]] = {}
+
+
+class RunReader:
+    """The reader of one run. Its methods add to `out` what follows from an item."""
+
+    def __init__(self, run_id: str) -> None:
+        self.out: list[s.TurnEvent] = []
+        """What follows from the item that is being read."""
+        self.paused: str | None = None
+        """The reason of the pause; `None` if the run is not paused."""
+        self._run_id = run_id
+        self._turn = 0
+        self._turn_id = ""
+        self._is_open = False
+        self._has_failed = False
+        """True if the last turn ended with an error, so that a resume opens it again."""
+        self._steps = 0
+        self._step: _Step | None = None
+        self._tally = Tally()
+        self._response_ids: dict[str, None] = {}
+        self._failure: e.InferenceFailed | None = None
+        self._is_asking = False
+        """True if an inference was started whose outcome is not known."""
+
+    def abandon(self, code: str, message: str | None = None) -> None:
+        """Fail the open turn, if there is one, because the stream ends."""
+        if self._is_open:
+            told = message or _ENDED.get(code, f"the run was paused: {code}")
+            self._end_step(told, code, is_retryable=True)
+            self._fail(told, code, is_retryable=True)
+
+    # Turns
+
+    def on_turn_started(self, body: e.TurnStarted) -> None:
+        self.abandon(_INTERRUPTED)
+        self._open_turn(body.turn)
+
+    def on_turn_completed(self, body: e.TurnCompleted) -> None:
+        self._ensure_turn(body.turn)
+        failure, self._failure = self._failure, None
+        code = body.stop_reason.value
+        if failure is not None and body.stop_reason is StopReason.ERROR:
+            code = failure.error_type
+        is_retryable = body.fault is Fault.INFRASTRUCTURE or body.stop_reason is StopReason.CANCELLED
+        message = body.error or _ENDED.get(code, code)
+        self._end_step(message, code, is_retryable=is_retryable)
+        self._has_failed = body.stop_reason is StopReason.ERROR
+        if body.error is not None or body.stop_reason in _FAILED:
+            self._fail(message, code, is_retryable=is_retryable)
+            return
+        self._is_open = False
+        self.out.append(
+            s.TurnCompleted(
+                self._turn_id,
+                self._run_id,
+                body.output,
+                list(self._response_ids),
+                self._steps,
+                stop_reason=body.stop_reason,
+                usage=self._tally.usage,
+                cost_usd=self._tally.cost_usd,
+            )
+        )
+
+    def on_run_finished(self, body: e.RunFinished) -> None:
+        self.abandon(_INTERRUPTED, body.error)
+        self._has_failed = body.stop_reason is StopReason.ERROR
+
+    def on_run_paused(self, body: e.RunPaused) -> None:
+        self.paused = body.reason
+        if self._is_open:
+            self.out.append(s.TurnPaused(self._turn_id, self._run_id, body.reason))
+
+    def on_run_resumed(self, body: e.RunResumed) -> None:
+        self.paused = None
+        if self._has_failed and not self._is_open:
+            self._has_failed = False
+            self._open_turn(self._turn, is_resumed=True)
+        elif self._is_open:
+            self.out.append(s.TurnResumed(self._turn_id, self._run_id))
+        if self._is_asking:
+            self._is_asking = False
+            self._charge(UNKNOWN)
+        if self._step is not None and self._step.step_type == "inference":
+            self._end_step(_ENDED[_INTERRUPTED], _INTERRUPTED, is_retryable=True)
+
+    def _open_turn(self, turn: int, *, is_resumed: bool = False) -> None:
+        if turn != self._turn:
+            digest = hashlib.sha256(f"{self._run_id}/{turn}".encode()).hexdigest()
+            self._turn, self._turn_id = turn, f"turn_{digest[:12]}"
+            self._steps, self._tally, self._response_ids = 0, Tally(), {}
+        self._is_open, self._failure = True, None
+        self.out.append(s.TurnStarted(self._turn_id, self._run_id, turn=turn, is_resumed=is_resumed))
+
+    def _ensure_turn(self, turn: int | None = None) -> None:
+        """Open a turn whose beginning was not read."""
+        if not self._is_open:
+            self._open_turn(turn or self._turn + 1, is_resumed=True)
+
+    def _fail(self, message: str, code: str, *, is_retryable: bool) -> None:
+        self._is_open = False
+        self.out.append(
+            s.TurnFailed(
+                self._turn_id,
+                self._run_id,
+                message,
+                code=code,
+                is_retryable=is_retryable,
+                usage=self._tally.usage,
+                cost_usd=self._tally.cost_usd,
+            )
+        )
+
+    # Steps
+
+    def _open_step(self, step_type: s.StepType, metadata: dict[str, Json] | None = None) -> _Step:
+        self._ensure_turn()
+        step = _Step(f"{self._turn_id}_step_{self._steps}", step_type, Tally())
+        self._step, self._steps = step, self._steps + 1
+        self.out.append(s.StepStarted(step.step_id, step_type, self._turn_id, metadata=metadata))
+        return step
+
+    def _need(self, step_type: s.StepType) -> _Step:
+        """Return the open step of this type. If there is none, the step that is open ends, and one is opened."""
+        step = self._step
+        if step is not None and step.step_type == step_type:
+            return step
+        self._end_step(_ENDED[_INTERRUPTED], _INTERRUPTED, is_retryable=True)
+        return self._open_step(step_type, {"server_side": False} if step_type == "tool_execution" else None)
+
+    def _report(self, delta: s.Delta) -> None:
+        if self._step is not None:
+            step = self._step
+            self.out.append(s.StepProgress(step.step_id, step.step_type, self._turn_id, delta))
+
+    def _complete(self, result: s.InferenceStepResult | s.ToolExecutionStepResult) -> None:
+        step, self._step = self._step, None
+        assert step is not None
+        tally = step.tally
+        is_known = bool(tally.usage.total_tokens) and not tally.unknown_usages
+        has_cost = is_known or tally.known_cost_usd > 0
+        self.out.append(
+            s.StepCompleted(
+                step.step_id,
+                step.step_type,
+                self._turn_id,
+                result,
+                usage=tally.usage if is_known else None,
+                cost_usd=tally.cost_usd if has_cost else None,
+            )
+        )
+
+    def _complete_tools(self, step: _Step) -> None:
+        calls = list(step.calls.values())
+        found = [step.results[call.call_id] for call in calls if call.call_id in step.results]
+        self._complete(s.ToolExecutionStepResult(step.step_id, calls, found))
+
+    def _end_step(self, message: str, code: str, *, is_retryable: bool) -> None:
+        """Fail the open step, if there is one. A tool step whose calls all have results is completed."""
+        step = self._step
+        if step is None:
+            return
+        if step.step_type == "tool_execution" and len(step.results) == len(step.calls):
+            self._complete_tools(step)
+            return
+        self._step = None
+        self.out.append(
+            s.StepFailed(
+                step.step_id, step.step_type, self._turn_id, message, code=code, is_retryable=is_retryable
+            )
+        )
+
+    def _charge(self, charge: Charge | None) -> None:
+        if charge is not None:
+            self._tally.add(charge)
+            if self._step is not None:
+                self._step.tally.add(charge)
+
+    # Inferences
+
+    def on_inference_started(self, body: e.InferenceStarted) -> None:
+        self._is_asking = True
+        self._need("inference")
+
+    def on_inference_failed(self, body: e.InferenceFailed) -> None:
+        step = self._need("inference")
+        self._charge(charge_of(body))
+        if body.retry_in_seconds is not None:
+            step.has_text = step.has_reasoning = False
+            step.names, step.ids = {}, {}
+            self._report(s.RetryDelta(body.error, body.error_type, body.attempt, body.retry_in_seconds))
+            return
+        self._failure, self._is_asking = body, False
+        is_retryable = body.fault is Fault.INFRASTRUCTURE or body.stop_reason is StopReason.CANCELLED
+        self._end_step(body.error, body.error_type, is_retryable=is_retryable)
+
+    def on_inference_completed(self, body: e.InferenceCompleted) -> None:
+        step, completion = self._need("inference"), body.completion
+        message, response_id = completion.message, completion.response_id
+        self._failure, self._is_asking = None, False
+        self._charge(charge_of(body))
+        if response_id is not None:
+            self._response_ids[response_id] = None
+        is_told = step.has_text
+        if message.reasoning and not step.has_reasoning:
+            self._report(s.ReasoningDelta(message.reasoning))
+        text = message.content
+        if message.server_calls:
+            text = self._read_server_calls(message.server_calls, text, response_id, is_told=is_told)
+            if not text and not message.tool_calls:
+                return
+            step = self._need("inference")
+        if text and not is_told:
+            self._report(s.TextDelta(text))
+        calls = [s.ToolCall(call.call_id, call.name, call.arguments) for call in message.tool_calls]
+        for call in calls:
+            arguments = call.arguments or "{}"
+            self._report(s.ToolCallIssuedDelta(call.call_id, "function", call.tool_name, arguments))
+        reason = _CUT.get(completion.finish_reason) or ("tool_calls" if calls else "end_of_turn")
+        self._complete(s.InferenceStepResult(step.step_id, response_id, text, calls, [], reason))
+        if calls:
+            self._open_step("tool_execution", {"server_side": False}).calls = {
+                call.call_id: call for call in calls
+            }
+
+    def _read_server_calls(
+        self, made: Sequence[ServerCall], text: str, response_id: str | None, *, is_told: bool
+    ) -> str:
+        """Add the steps of the server's own calls, and return the text after the last of them."""
+        told = 0
+        numbered = [
+            call if call.call_id else with_id(call, number) for number, call in enumerate(made, start=1)
+        ]
+        for offset, group in groupby(numbered, key=lambda call: call.offset or 0):
+            calls = list(group)
+            step = self._need("inference")
+            before, told = text[told:offset], max(told, offset)
+            if before and not is_told:
+                self._report(s.TextDelta(before))
+            shown = [show_server_call(call) for call in calls]
+            self._complete(
+                s.InferenceStepResult(step.step_id, response_id, before, [], shown, "server_tool_call")
+            )
+            self._open_step("tool_execution", describe_server_calls(shown))
+            self._run_server_calls(shown)
+        return text[told:]
+
+    def _run_server_calls(self, shown: Sequence[dict[str, Json]]) -> None:
+        for item in shown:
+            head = (item["call_id"], item["tool_type"], item["tool_name"])
+            self._report(s.ToolCallIssuedDelta(*head, item["arguments"]))
+            self._report(s.ToolCallCompletedDelta(*head, item["result"], is_error=item["is_error"]))
+        step = self._step
+        assert step is not None
+        calls = [s.ToolCall(item["call_id"], item["tool_name"], item["arguments"]) for item in shown]
+        responses = [
+            {
+                "call_id": item["call_id"],
+                "tool_name": item["tool_name"],
+                "content": item["result"],
+                "metadata": {"is_error": item["is_error"]},
+            }
+            for item in shown
+        ]
+        self._complete(s.ToolExecutionStepResult(step.step_id, calls, responses))
+
+    # Deltas
+
+    def on_text(self, delta: e.TextDelta) -> None:
+        if self._is_inferring and delta.text:
+            self._step.has_text = True  # type: ignore[union-attr]
+            self._report(s.TextDelta(delta.text))
+
+    def on_reasoning(self, delta: e.ReasoningDelta) -> None:
+        if self._is_inferring and delta.text:
+            self._step.has_reasoning = True  # type: ignore[union-attr]
+            self._report(s.ReasoningDelta(delta.text))
+
+    def on_arguments(self, delta: e.ToolCallDelta) -> None:
+        step = self._step
+        if step is None or not self._is_inferring:
+            return
+        if delta.call_id:
+            step.ids[delta.index] = delta.call_id
+        if delta.name:
+            step.names[delta.index] = delta.name
+        call_id, name = step.ids.get(delta.index, ""), step.names.get(delta.index)
+        self._report(s.ToolCallDelta(call_id, delta.arguments, index=delta.index, tool_name=name))
+
+    def on_progress(self, delta: e.ToolProgress) -> None:
+        if self._step is not None and self._step.step_type == "tool_execution":
+            self._report(s.ToolProgressDelta(delta.call_id, delta.text))
+
+    @property
+    def _is_inferring(self) -> bool:
+        return self._step is not None and self._step.step_type == "inference"
+
+    # Calls and questions
+
+    def on_tool_started(self, body: e.ToolStarted) -> None:
+        step = self._need("tool_execution")
+        if body.parent_call_id is not None:
+            arguments = body.arguments or "{}"
+            self._report(
+                s.ToolCallIssuedDelta(
+                    body.call_id, "function", body.name, arguments, parent_call_id=body.parent_call_id
+                )
+            )
+        elif body.call_id not in step.calls:
+            step.calls[body.call_id] = s.ToolCall(body.call_id, body.name, "")
+
+    def on_tool_completed(self, body: e.ToolCompleted) -> None:
+        step, result = self._need("tool_execution"), body.result
+        if body.child is not None:
+            self._charge(Charge(body.child.usage, body.child.cost_usd))
+        self._report(
+            s.ToolCallCompletedDelta(
+                result.call_id,
+                "function",
+                result.name,
+                result.content,
+                is_error=result.is_error,
+                parent_call_id=body.parent_call_id,
+            )
+        )
+        if body.parent_call_id is not None:
+            return
+        if result.call_id not in step.calls:
+            step.calls[result.call_id] = s.ToolCall(result.call_id, result.name, "")
+        step.results[result.call_id] = show_result(result, body)
+        if len(step.results) == len(step.calls):
+            self._complete_tools(step)
+
+    def on_context_compacted(self, body: e.ContextCompacted) -> None:
+        self._charge(charge_of(body))
+
+    def on_question_asked(self, body: e.QuestionAsked) -> None:
+        if self._is_open:
+            self.out.append(
+                s.InputRequested(
+                    self._turn_id,
+                    self._run_id,
+                    "question",
+                    body.question_id,
+                    body.text,
+                    options=body.options,
+                    allows_text=body.allows_text,
+                )
+            )
+
+    def on_question_answered(self, body: e.QuestionAnswered) -> None:
+        self._receive("question", body.question_id, body.text)
+
+    def on_approval_requested(self, body: e.ApprovalRequested) -> None:
+        if self._is_open:
+            call = None if self._step is None else self._step.calls.get(body.call_id)
+            name, arguments = (None, "") if call is None else (call.tool_name, call.arguments)
+            self.out.append(
+                s.InputRequested(
+                    self._turn_id,
+                    self._run_id,
+                    "approval",
+                    body.call_id,
+                    arguments,
+                    tool_name=name,
+                    allows_text=False,
+                )
+            )
+
+    def on_approval_decided(self, body: e.ApprovalDecided) -> None:
+        said = "approved" if body.is_approved else "refused"
+        self._receive("approval", body.call_id, said if body.reason is None else f"{said}: {body.reason}")
+
+    def _receive(self, kind: Literal["question", "approval"], request_id: str, text: str) -> None:
+        if self._is_open:
+            self.out.append(s.InputReceived(self._turn_id, self._run_id, kind, request_id, text))
+
+
+_ENDED = {
+    _INTERRUPTED: "the run was interrupted",
+    StopReason.CANCELLED.value: "the turn was cancelled",
+    StopReason.REFUSED.value: "the model refused",
+    "question": "the turn waits for the answer to a question",
+    "approval": "the turn waits for an approval",
+    "closed": "the session was closed",
+}
+"""The messages of turns that end without an error's text, by code."""
+
+READ: dict[type, Callable[[RunReader, Any], None]] = {
+    e.TurnStarted: RunReader.on_turn_started,
+    e.TurnCompleted: RunReader.on_turn_completed,
+    e.RunFinished: RunReader.on_run_finished,
+    e.RunPaused: RunReader.on_run_paused,
+    e.RunResumed: RunReader.on_run_resumed,
+    e.InferenceStarted: RunReader.on_inference_started,
+    e.InferenceFailed: RunReader.on_inference_failed,
+    e.InferenceCompleted: RunReader.on_inference_completed,
+    e.TextDelta: RunReader.on_text,
+    e.ReasoningDelta: RunReader.on_reasoning,
+    e.ToolCallDelta: RunReader.on_arguments,
+    e.ToolProgress: RunReader.on_progress,
+    e.ToolStarted: RunReader.on_tool_started,
+    e.ToolCompleted: RunReader.on_tool_completed,
+    e.ContextCompacted: RunReader.on_context_compacted,
+    e.QuestionAsked: RunReader.on_question_asked,
+    e.QuestionAnswered: RunReader.on_question_answered,
+    e.ApprovalRequested: RunReader.on_approval_requested,
+    e.ApprovalDecided: RunReader.on_approval_decided,
+}

@@ -1,0 +1,42 @@
+"""The labelled messages: precision and recall do not fall, and are far above those of keyword rules."""
+
+from benchmarks import judging
+
+MESSAGES = judging.load_messages()
+
+LEAST = {
+    "dev": {"ambiguity": 0.98, "task": 0.98, "boilerplate": 0.97, "identity": 0.98, "refusal": 0.97},
+    "test": {"ambiguity": 0.98, "task": 0.94, "boilerplate": 0.95, "identity": 0.92, "refusal": 0.96},
+    "fresh": {"ambiguity": 0.84, "task": 0.81, "boilerplate": 0.94, "identity": 0.88, "refusal": 0.71},
+}
+"""The least F1. `fresh` was never used to correct the patterns."""
+
+
+def test_the_set_is_large_and_hard() -> None:
+    assert len(MESSAGES) >= 400
+    assert sum(item.is_hard for item in MESSAGES) >= len(MESSAGES) / 3
+    assert {item.language for item in MESSAGES} == {"en", "no"}
+    assert sum(item.split != "dev" for item in MESSAGES) >= len(MESSAGES) / 2
+
+
+def test_precision_and_recall_do_not_fall() -> None:
+    for split, least in LEAST.items():
+        counts = judging.count([item for item in MESSAGES if item.split == split])
+        for name, value in least.items():
+            assert counts[name].f1 >= value, (split, name, counts[name])
+
+
+def test_the_messages_that_keywords_get_wrong_are_judged_right() -> None:
+    """Rules out the known errors of keyword rules: polite requests and "without" as vetoes, "great" anywhere as
+    small talk, "remove all whitespace" as a danger, and a meeting next week without a time."""
+    known = [item for item in MESSAGES if item.is_known]
+    ours, theirs = judging.count(known), judging.count(known, judging._judge_by_keywords)
+    assert ours["all"].accuracy >= 0.98
+    assert ours["all"].accuracy >= theirs["all"].accuracy + 0.2
+    assert ours["all"].recall >= 0.9
+    assert ours["all"].precision >= 0.95
+
+
+def test_difficulty_orders_the_messages() -> None:
+    for split, least in (("dev", 0.91), ("test", 0.95), ("fresh", 0.85)):
+        assert judging.count_difficulty([item for item in MESSAGES if item.split == split]) >= least
