@@ -17,7 +17,7 @@ from typing import Any
 
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, open_journal, tool
 from treadle.core.errors import RunNotFoundError
-from treadle.core.events import DurableBody, Event
+from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
 from treadle.core.questions import Question
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
@@ -96,12 +96,14 @@ class Script:
 
     name = "script"
 
-    def __init__(self, steps: Sequence[Sequence[ToolCall]]) -> None:
+    def __init__(self, steps: Sequence[Sequence[ToolCall]], *, is_child: bool = False) -> None:
         self._steps = steps
+        self._is_child = is_child
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         step = sum(message.role is Role.ASSISTANT for message in request.messages)
-        boundary.witness(f"asked {step + 1}")
+        task = next(message.content for message in request.messages if message.role is Role.USER)
+        boundary.witness(f"child {task} {step + 1}" if self._is_child else f"asked {step + 1}")
         boundary()
         await asyncio.sleep(0)
         boundary()
@@ -184,6 +186,9 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
         return [*OWN, scenario]
     if scenario == "mcp":
         return [_servers(witness)]
+    if scenario == "agents":
+        child = Agent(Script(CHILD["child"], is_child=True), tools=OWN[:-1], policy=Policy())
+        return [*OWN, child.as_tool("helper", "helps", shares_files=True)]
     return OWN
 
 
@@ -251,6 +256,17 @@ SCENARIOS |= {
 }
 HAS_ASKER = ("asking", "marked")
 """The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
+SCENARIOS |= {
+    "agents": [
+        [call("helper", {"task": "one"}), one("once_async", text="1")],
+        [call("helper", {"task": "two"})],
+    ],
+    "messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
+}
+CHILD = {"child": [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_sync", text="d")]]}
+"""What the sub-agents do. It is not driven by itself."""
+MESSAGES = {"q1": "queue", "s1": "steer", "i1": "interrupt", "q2": "queue"}
+"""The messages that are sent during the first turn of a session, and their delivery."""
 APPROVE = {"approved": {"once": Approval.ASK}}
 """The approvals that a scenario's policy asks for. Every request is approved."""
 
@@ -291,6 +307,10 @@ async def drive(
             boundary.witness(f"heard {event.seq}")
 
     options: dict[str, Any] = {"on_event": hear} if listens else {}
+    if scenario == "messages":
+        run = await talk(agent)
+        journal.close()
+        return run, boundary.count
     try:
         run = await agent.resume(RUN_ID, **options)
     except RunNotFoundError:
@@ -301,6 +321,27 @@ async def drive(
         run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, said), **options)
     journal.close()
     return run, boundary.count
+
+
+async def talk(agent: Agent) -> Run:
+    """Continue the session, and send the messages that it does not have yet, all during a turn if there is one."""
+    async with agent.session(RUN_ID) as session:
+        known = [
+            event.body.message.content
+            for event in await session.read_events()
+            if isinstance(event.body, TurnStarted | MessageInjected)
+        ]
+        await session.finish_turn()
+        texts = [text for text in ("go", *MESSAGES) if text not in known]
+        sending = []
+        for text in texts:
+            delivery: Any = MESSAGES.get(text, "queue")
+            sending.append(asyncio.ensure_future(session.send(text, delivery=delivery)))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        for task in sending:
+            await task
+        return await session.finish_turn()
 
 
 def main() -> None:

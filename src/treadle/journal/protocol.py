@@ -30,6 +30,10 @@ class Clock(Protocol):
         ...
 
 
+CALLER = "treadle.caller"
+"""The label of a sub-agent's run: the id of the run whose call drives it."""
+
+
 class RunInfo(Struct, frozen=True, kw_only=True):
     """The facts about one run that a listing shows. The store keeps them, so no event has to be read."""
 
@@ -50,7 +54,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     parent_run_id: str | None = None
     """The run that this one was forked from."""
     labels: dict[str, str] = {}
-    """The entries of `RunStarted.metadata` whose values are strings."""
+    """The entries of `RunStarted.metadata` whose values are strings, and `CALLER` for a sub-agent."""
     input: str | None = None
     """The first message of the user, cut to 200 characters."""
     is_session: bool = False
@@ -293,6 +297,14 @@ class Journal(Protocol):
         kept already. Events of one run come in order; events of different runs come in the order of commits. The
         iteration ends when the run is finished and no process drives it, or when the journal is closed. Raises:
         `RunNotFoundError`.
+        """
+        ...
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run, with its events, its lease, and the contents that no other run needs. Blocks.
+
+        Runs that were forked from it stay whole, because they have copies of its events.
+        Raises: `RunNotFoundError`; `LeaseHeldError` if the run is being driven; `JournalError`.
         """
         ...
 

@@ -19,13 +19,22 @@ from treadle.core import events as e
 from treadle.core.decide import refuse_unapproved, unknown_outcome
 from treadle.core.errors import RetryWithMessage, SandboxError, ToolError
 from treadle.core.inner import Run
-from treadle.core.types import UNREADABLE_CALL, Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from treadle.core.types import (
+    UNREADABLE_CALL,
+    Child,
+    Effect,
+    Json,
+    ToolCall,
+    ToolErrorKind,
+    ToolResult,
+    ToolSpec,
+)
 from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
 from treadle.loop.questions import Asking, DecideQuestion, ParkedError, Questioner
 from treadle.loop.results import LARGE_BYTES, Blobs, failed, is_large, to_result
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.context import NO_CONTEXT, NO_DEPS, FindResult, Scope, ToolContext
+from treadle.tools.context import NO_CONTEXT, NO_DEPS, FindResult, Host, Scope, ToolContext
 from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision, Tool
 from treadle.tools.threads import THREADS
 from treadle.tools.toolbox import Toolbox
@@ -112,6 +121,10 @@ class Workbench:
         """The object that tools get as `ToolContext.deps`."""
         self.find_result: FindResult | None = None
         """The function that returns earlier results of the run, for `ToolContext.find_result`."""
+        self.host: Host | None = None
+        """What tools that drive runs of their own can use of this run; `None`: there is no run."""
+        self.children: dict[str, Child] = {}
+        """The runs that calls without a result have driven, by call id."""
         self._clock = clock
         self._asking: dict[str, Asking] = {}
         """The questions of the running calls of the model, by call id. Calls without a context have none."""
@@ -180,13 +193,16 @@ class Workbench:
         return Decision(said) if isinstance(said, bool) else said
 
     def mark_running(self, bodies: Sequence[e.DurableBody]) -> list[e.DurableBody]:
-        """Return `bodies`, in which the results of stopped calls say if the call goes on in a thread."""
+        """Return `bodies`, in which the results of stopped calls say if the call goes on in a thread, and which run
+        it has driven."""
         left = THREADS.of_run(self.run_id) if THREADS.left else {}
         marked: list[e.DurableBody] = []
         for body in bodies:
             if left and isinstance(body, e.ToolCompleted) and body.result.call_id in left:
                 text = f"{body.result.content} It runs in a thread that could not be stopped, and goes on."
                 body = replace(body, result=replace(body.result, content=text))
+            if self.children and isinstance(body, e.ToolCompleted) and body.child is None:
+                body = replace(body, child=self.children.pop(body.result.call_id, None))
             marked.append(body)
         return marked
 
@@ -284,8 +300,10 @@ class Workbench:
             tools=self.toolbox.specs,
             make_caller=None if inner is None else inner.caller,
             deps=self.deps,
+            consult=None if self.approver is None else self.consult,
             find_result=self.find_result,
             ask=asking.asker(order.call.call_id),
+            host=self.host,
         )
 
     async def _wait_for_thread(self, call: ToolCall, spec: ToolSpec) -> ToolResult | None:
@@ -313,7 +331,11 @@ class Workbench:
             told = f"The user changed the arguments to {order.edited}\n{result.content}"
             result = replace(result, content=told)
         done = e.ToolCompleted(
-            step=order.step, result=result, duration_seconds=seconds, parent_call_id=order.parent_call_id
+            step=order.step,
+            result=result,
+            duration_seconds=seconds,
+            parent_call_id=order.parent_call_id,
+            child=self.children.pop(result.call_id, None) if self.children else None,
         )
         snapshot, files = self.take_snapshot() if has_files else ((), None)
         if files:

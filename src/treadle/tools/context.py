@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias
 
+from treadle.core.budget import Allowance
 from treadle.core.errors import NotAskedError, ToolError
 from treadle.core.questions import Answer, Question
-from treadle.core.types import Json, ToolResult, ToolSpec
+from treadle.core.types import Child, Json, ToolCall, ToolResult, ToolSpec
+from treadle.journal.protocol import Journal
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import ToolOutput
+from treadle.tools.protocol import Approver, Decision, ToolOutput
 
 if TYPE_CHECKING:
     # With a default, `ToolContext` without a parameter is complete for strict type checkers.
@@ -34,7 +36,32 @@ NO_DEPS: Final = _NoDeps()
 
 FindResult: TypeAlias = Callable[[str], Awaitable[ToolResult | None]]
 """A function that returns the whole result of an earlier call of the run by its id; `None` if there is none."""
+
+
+class Host(Protocol):
+    """What a tool that drives runs of its own can use of the run that called it."""
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of the run."""
+        ...
+
+    @property
+    def approver(self) -> Approver | None:
+        """The function that decides about the run's calls."""
+        ...
+
+    def allowance(self) -> Allowance:
+        """Return what a run may use of the budgets of the calling run."""
+        ...
+
+    def note_child(self, call_id: str, child: Child) -> None:
+        """Say which run a call has driven, and what that run has used. It is recorded with the call's result."""
+        ...
+
+
 CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
+Consult: TypeAlias = Callable[[ToolCall], Awaitable[Decision | None]]
 AskQuestion: TypeAlias = Callable[[Question], Awaitable[Answer]]
 
 
@@ -99,6 +126,8 @@ class ToolContext(Generic[DepsT]):
         "_make_caller",
         "_report",
         "call_id",
+        "consult",
+        "host",
         "run_id",
         "sandbox",
         "scope",
@@ -118,8 +147,10 @@ class ToolContext(Generic[DepsT]):
         tools: Sequence[ToolSpec] = (),
         make_caller: Callable[[str], CallTool] | None = None,
         deps: object = NO_DEPS,
+        consult: Consult | None = None,
         find_result: FindResult | None = None,
         ask: AskQuestion | None = None,
+        host: Host | None = None,
     ) -> None:
         """Make a context. `make_caller` takes this call's id, and returns the function that makes its inner
         calls; `ask` puts a question to the user."""
@@ -133,6 +164,11 @@ class ToolContext(Generic[DepsT]):
         """The resources that tools hold for the run as long as it is driven."""
         self.tools = tools
         """All tools of the run, including this one."""
+        self.host = host
+        """The run, for tools that drive runs of their own; `None` outside of a run."""
+        self.consult = consult
+        """The function that asks the agent's approver about a call of this tool, for tools that ask only in some
+        cases. It returns `None` if nobody decides now. `None`: there is nobody to ask."""
         self._deps = deps
         self._find_result = find_result
         self._report = report
@@ -149,6 +185,10 @@ class ToolContext(Generic[DepsT]):
         if self._deps is NO_DEPS:
             raise ToolError("context.deps was not given: pass deps=... to the agent, the run or the session")
         return self._deps  # type: ignore[return-value]
+
+    def deps_or(self, deps: object) -> object:
+        """Return `deps`, or those of the run if `deps` is `NO_DEPS`."""
+        return self._deps if deps is NO_DEPS else deps
 
     @property
     def idempotency_key(self) -> str:

@@ -6,7 +6,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from treadle.core.types import StopReason
-from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
+from treadle.journal.protocol import CALLER, DAMAGED, Journal, RunFilter, RunInfo
 
 PAGE = 500
 """How many runs are read from the journal at a time."""
@@ -65,7 +65,8 @@ def list_runs(
 def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
     """Return the ids of the runs that no process drives and that can be resumed, the oldest first.
 
-    With `has_failed`, the runs that ended with an error are included. Damaged runs are always included.
+    The runs of agents that other runs called are left out, because they are resumed together with those. With
+    `has_failed`, the runs that ended with an error are included. Damaged runs are always included.
     """
     conditions = [FILTERS["unfinished"]]
     if has_failed:
@@ -74,7 +75,7 @@ def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
         info
         for condition in conditions
         for info in _read_pages(journal, condition, None, newest_first=False)
-        if status_of(info) in ("unfinished", "finished", DAMAGED)
+        if status_of(info) in ("unfinished", "finished", DAMAGED) and CALLER not in info.labels
     ]
     return [info.run_id for info in sorted(found, key=lambda info: info.created_at)]
 
