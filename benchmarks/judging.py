@@ -1,8 +1,8 @@
 """How often the judgements of messages agree with the labels in `data/messages.jsonl`, against keyword rules.
 
 The patterns were corrected with the messages of the split `dev`. Those of `test` were written together with them,
-and those of `fresh` after the first patterns; the mistakes in both were never looked at. Precision and recall are exact
-counts, the same in every run.
+and those of `fresh` after the first patterns; the mistakes in both were never looked at. Precision and recall are
+exact counts, the same in every run.
 """
 
 from collections.abc import Callable, Sequence

@@ -18,6 +18,7 @@ from typing import Any
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, open_journal, tool
 from treadle.core.errors import RunNotFoundError
 from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
+from treadle.core.questions import Question
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
 from treadle.models import call
@@ -114,6 +115,10 @@ class Script:
             return Completion(
                 Message(Role.ASSISTANT, f"step {step}", calls), FinishReason.TOOL_CALLS, cost_usd=0.0
             )
+        if not self._steps and step < 3:
+            # The second question was asked before, and the answer without content is not yet one.
+            text = ("[ASK_USER] Which?", "[ASK_USER] which", "")[step]
+            return Completion(Message(Role.ASSISTANT, text), FinishReason.STOP, cost_usd=0.0)
         return Completion(Message(Role.ASSISTANT, "done"), FinishReason.STOP, cost_usd=0.0)
 
 
@@ -155,7 +160,21 @@ def make_tools() -> list[Any]:
             said.append((await context.call_tool(name, arguments)).content)
         return "; ".join(said)
 
-    return [*tools, program, "files"]
+    @tool(effect="idempotent")
+    async def ask_around(context: ToolContext) -> str:
+        """Asks, acts, and asks again."""
+        first = await context.ask("First?")
+        acted = await context.call_tool("once_async", {"text": first.text})
+        second = await context.ask("Second?")
+        return f"{first.text}; {acted.content}; {second.text}"
+
+    @tool(effect="once")
+    async def once_asking(context: ToolContext) -> str:
+        """Asks before it acts."""
+        said = await context.ask("Pay?")
+        return act("once", context, said.text)
+
+    return [*tools, program, ask_around, once_asking, "files", "ask"]
 
 
 OWN = make_tools()
@@ -168,7 +187,7 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
     if scenario == "mcp":
         return [_servers(witness)]
     if scenario == "agents":
-        child = Agent(Script(CHILD["child"], is_child=True), tools=OWN[:-1], policy=Policy())
+        child = Agent(Script(CHILD, is_child=True), tools=OWN[:-1], policy=Policy())
         return [*OWN, child.as_tool("helper", "helps", shares_files=True)]
     return OWN
 
@@ -231,11 +250,21 @@ SCENARIOS |= {
         [call("helper", {"task": "two"})],
     ],
     "messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
+    "asking": [
+        [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
+        [call("once_asking", {})],
+    ],
+    "parked": [
+        [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
+    ],
+    "marked": [],
 }
-CHILD = {"child": [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_sync", text="d")]]}
-"""What the sub-agents do. It is not driven by itself."""
+CHILD = [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_sync", text="d")]]
+"""What the sub-agents do."""
 MESSAGES = {"q1": "queue", "s1": "steer", "i1": "interrupt", "q2": "queue"}
 """The messages that are sent during the first turn of a session, and their delivery."""
+HAS_ASKER = ("asking", "marked")
+"""The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
 APPROVE = {"approved": {"once": Approval.ASK}}
 """The approvals that a scenario's policy asks for. Every request is approved."""
 
@@ -252,11 +281,21 @@ async def drive(
         boundary()
         return True
 
+    async def answer(question: Question) -> str:
+        boundary.witness(f"put {question.question_id}")
+        boundary()
+        await asyncio.sleep(0)
+        boundary()
+        return f"an answer to {question.text}"
+
     agent = Agent(
         Script(SCENARIOS[scenario]),
         tools=tools_of(scenario, path.with_suffix(".witness")),
-        policy=Policy(in_doubt=in_doubt, approve=APPROVE.get(scenario, {})),
+        policy=Policy(
+            in_doubt=in_doubt, approve=APPROVE.get(scenario, {}), text_markers=scenario == "marked"
+        ),
         approver=approve,
+        asker=answer if scenario in HAS_ASKER else None,
         journal=journal,  # type: ignore[arg-type]
         files={"a.txt": "seed\n"},
     )
@@ -274,8 +313,10 @@ async def drive(
         run = await agent.resume(RUN_ID, **options)
     except RunNotFoundError:
         run = await agent.run("go", run_id=RUN_ID, **options)
-    if run.questions:
-        run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, "unknown, says the user"))
+    while run.questions:
+        said = "an answer" if scenario == "parked" else "unknown, says the user"
+        boundary()
+        run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, said), **options)
     journal.close()
     return run, boundary.count
 

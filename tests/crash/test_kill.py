@@ -19,6 +19,8 @@ from treadle.core.events import (
     DurableBody,
     InferenceCompleted,
     MessageInjected,
+    QuestionAnswered,
+    QuestionAsked,
     ToolCompleted,
     ToolStarted,
     TurnStarted,
@@ -108,12 +110,18 @@ def check_kept(path: Path, asked_before: list[str]) -> None:
         effect, key = line.split(" ")
         assert effect == "pure" or key in started, f"{key} acted before it was kept"
     answered = {body.step for body in bodies if isinstance(body, InferenceCompleted)}
+    put = set(witnessed(path, "put"))
+    assert put <= {body.question_id for body in bodies if isinstance(body, QuestionAsked)}
     asked = [int(step) for step in witnessed(path, "asked")]
     assert set(range(1, max(asked, default=1))) <= answered, "asked again before the last answer was kept"
 
 
 def check_end(
-    path: Path, expected: list[Message], bodies_after_kill: list[DurableBody], asked_until: int
+    path: Path,
+    expected: list[Message],
+    bodies_after_kill: list[DurableBody],
+    asked_until: int,
+    put_until: int,
 ) -> None:
     """Check, after the resume, that nothing was repeated that must not be, and that the run ended as expected."""
     effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
@@ -121,7 +129,12 @@ def check_end(
     paid = {str(body.step) for body in bodies_after_kill if isinstance(body, InferenceCompleted)}
     assert not paid & set(witnessed(path, "asked")[asked_until:]), "a kept answer was paid for again"
     check_children(path)
-    state = fold(read(path))
+    answered = {body.question_id for body in bodies_after_kill if isinstance(body, QuestionAnswered)}
+    assert not answered & set(witnessed(path, "put")[put_until:]), "a question with an answer was put again"
+    end = read(path)
+    told = [body.question_id for body in end if isinstance(body, QuestionAnswered) and not body.is_withdrawn]
+    assert len(told) == len(set(told)), "a question was answered twice"
+    state = fold(end)
     assert (state.status, state.stop_reason) == ("finished", "completed")
     assert [blur(message) for message in state.messages] == [
         blur(message, like) for message, like in zip(expected, state.messages, strict=True)
@@ -145,7 +158,10 @@ def check_children(path: Path) -> None:
 def blur(message: Message, like: Message | None = None) -> Message:
     """Return the message with a fixed text if its result, or that of `like`, is in doubt."""
     other = like or message
-    if message.name in ("program", "python") and "outcome of this call is unknown" in other.content:
+    if (
+        message.name in ("program", "python", "ask_around")
+        and "outcome of this call is unknown" in other.content
+    ):
         return replace(message, content="a call within it in doubt", is_error=True)
     if other.is_error and "outcome of this call is unknown" in other.content:
         assert message.name is not None
@@ -166,9 +182,9 @@ def crash_and_resume(
             break
         assert code == -signal.SIGKILL
         check_kept(path, asked_before)
-    kept, asked_until = read(path), len(witnessed(path, "asked"))
+    kept, asked_until, put_until = read(path), len(witnessed(path, "asked")), len(witnessed(path, "put"))
     assert run_once(path, name, level, None, listens) == 0
-    check_end(path, expected, kept, asked_until)
+    check_end(path, expected, kept, asked_until, put_until)
 
 
 def dry_run(folder: Path, case: tuple[str, bool], level: str) -> tuple[int, list[Message]]:
@@ -237,12 +253,13 @@ def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
     assert asked >= (3 if IS_FULL else 1)
 
 
-def test_replay_of_a_run_that_was_killed_is_exact(tmp_path: Path) -> None:
-    total, _ = dry_run(tmp_path, ("parallel", False), "process")
-    for point in range(1, total, 4 if IS_FULL else 7):
+@pytest.mark.parametrize("name", ["parallel", "asking", "parked", "marked"])
+def test_replay_of_a_run_that_was_killed_is_exact(name: str, tmp_path: Path) -> None:
+    total, _ = dry_run(tmp_path, (name, False), "process")
+    for point in range(1, total, 2 if IS_FULL else 9):
         path = tmp_path / f"{point}.db"
-        run_once(path, "parallel", "process", point, False)
-        run_once(path, "parallel", "process", None, False)
+        run_once(path, name, "process", point, False)
+        run_once(path, name, "process", None, False)
 
         def replay(path: Path = path) -> None:
             with open_journal(path) as journal:

@@ -51,10 +51,11 @@ from treadle.core.policy import Policy
 from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter, RunInfo
+from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model, load_model
 from treadle.tools.context import NO_DEPS
-from treadle.tools.protocol import Approver, Tool, ToolLike
+from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 
 if TYPE_CHECKING:
     from treadle.agent.session import Session
@@ -105,6 +106,9 @@ class Agent(Generic[T_co]):
         self.files = options.get("files")
         self.deps: object = options.get("deps", NO_DEPS)
         self.approver = options.get("approver")
+        self.asker = options.get("asker")
+        self.hooks = Hooks(options.get("hooks", ()))
+        """The functions that are called with every event."""
         self.answer: AnswerType[T_co] = answer_type(schema)
         """The type of the answers."""
         self.clock = options.get("clock", time)
@@ -125,6 +129,7 @@ class Agent(Generic[T_co]):
         api_key: str | None = None,
         journal: Journal | str | Path | None = None,
         approver: Approver | None = None,
+        asker: Asker | None = None,
         trust: bool = False,
     ) -> "Agent[Any]":
         """Build the agent that a spec, such as `Run.spec`, describes.
@@ -151,6 +156,7 @@ class Agent(Generic[T_co]):
             journal=journal,
             files=spec.files,
             approver=approver,
+            asker=asker,
             schema=spec.schema,
         )
         # The policy may name tools that were replaced.
@@ -352,6 +358,11 @@ class Agent(Generic[T_co]):
         check_metadata(options.get("metadata"))
         return Session(self, run_id, self._given(options, None), options)
 
+    async def sessions(self, limit: int | None = None) -> list[RunInfo]:
+        """Return the newest `limit` sessions in the journal; `None` returns all. `RunInfo.title` is for people."""
+        condition = RunFilter(is_session=True)
+        return await asyncio.to_thread(lambda: self.journal.runs(condition, limit=limit, newest_first=True))
+
     def as_tool(
         self,
         name: str = "agent",
@@ -376,10 +387,11 @@ class Agent(Generic[T_co]):
         self._opened, self._journal_path = journal, None
 
     async def close(self) -> None:
-        """Close the toolset objects that this agent was given, such as connections to servers.
+        """Close the toolset objects and hooks that this agent was given, such as connections to servers.
 
         The journal stays open. Toolsets that were given by name end with the process.
         """
+        self.hooks.close()
         for item in self.kit.given:
             close = getattr(item, "aclose", None) or getattr(item, "close", None)
             if callable(close) and not isinstance(item, str):

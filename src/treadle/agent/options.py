@@ -13,14 +13,16 @@ from treadle.agent.spec import Files
 from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
+from treadle.core.questions import Answerable
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Artifact, Delivery, Json
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.driver import Driver
+from treadle.loop.hooks import Hook
 from treadle.loop.listener import Emit
 from treadle.sandbox.memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
-from treadle.tools.protocol import Approver, Decision, ToolLike
+from treadle.tools.protocol import Approver, Asker, Decision, ToolLike
 
 
 class RunContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
@@ -56,6 +58,12 @@ class AgentOptions(TypedDict, total=False):
     approver: Approver | None
     """The function that decides about calls for which the policy has the rule `ask`. Without one, or if it returns
     `None`, the run pauses until `resume(run_id, approvals=...)`."""
+    asker: Asker | None
+    """The function that puts questions to the user: those of tools, of the model, and about calls whose outcome was
+    lost. Without one, or if it returns `None`, the run pauses until `resume(run_id, answers=...)`."""
+    hooks: Iterable[Hook]
+    """Functions that are called with every event of the agent's runs once it is durable, such as a
+    `treadle.telemetry.JsonlTurnLog`. An exception of a hook is logged, and does not reach the run."""
     clock: Clock
     """The source of the times and durations of events."""
 
@@ -100,8 +108,8 @@ class BatchOptions(TypedDict, total=False):
 class ResumeOptions(TypedDict, total=False):
     """Options of `Agent.resume` and `resume_sync`."""
 
-    answers: Mapping[str, str] | None
-    """The answers to questions, by question id."""
+    answers: Mapping[str, Answerable] | None
+    """The answers to questions, by question id: texts, numbers of options, forms, or `Answer`s."""
     approvals: Mapping[str, Decision | bool] | None
     """The decisions about calls, by call id."""
     deps: object
@@ -188,6 +196,10 @@ def check_agent(model: object, options: Mapping[str, Any]) -> None:
     check_tools(options.get("tools", ()))
     check_files(options.get("files"))
     check_callable("approver", options.get("approver"))
+    check_callable("asker", options.get("asker"))
+    hooks = options.get("hooks", ())
+    if not isinstance(hooks, Iterable) or isinstance(hooks, str | Mapping):
+        raise ConfigError(f"hooks is {hooks!r:.200}; give a list of functions: hooks=[...]")
     clock = options.get("clock")
     if clock is not None and not (hasattr(clock, "time") and hasattr(clock, "monotonic")):
         raise ConfigError(f"clock is {clock!r:.200}; give an object with methods `time` and `monotonic`")

@@ -136,8 +136,8 @@ class Run(Generic[T_co]):
 
     @property
     def messages(self) -> list[Message]:
-        """The transcript, the system message included."""
-        return list(self.state.messages)
+        """The whole transcript, the system message included, whatever the model still saw of it at the end."""
+        return list(self.state.transcript)
 
     @property
     def steps(self) -> int:

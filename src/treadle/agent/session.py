@@ -12,11 +12,13 @@ from treadle.agent.driving.deliver import deliver
 from treadle.agent.driving.drive import AgentParts, grade_run, leave
 from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.agent.options import Given, SendOptions, SessionOptions, check_message
+from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run import Run, T_co
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError
-from treadle.core.events import Event
+from treadle.core.events import ContextCompacted, Event
+from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
 from treadle.core.types import Delivery, Message, Role
@@ -53,6 +55,8 @@ class Session(Generic[T_co]):
         """The tasks whose messages wait for a turn or were given to the running one, by the numbers of the
         messages' events."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_unasked = run_id is None
+        """True if the caller did not ask for a session of a certain id."""
         self.run_id = run_id
 
     async def open(self) -> "Session[T_co]":
@@ -81,8 +85,8 @@ class Session(Generic[T_co]):
 
     @property
     def messages(self) -> list[Message]:
-        """The transcript so far, including the system message."""
-        return list(self._open_driver().state.messages)
+        """The whole transcript so far, including the system message, whatever the model still sees of it."""
+        return list(self._open_driver().state.transcript)
 
     @property
     def queued(self) -> list[Message]:
@@ -125,7 +129,7 @@ class Session(Generic[T_co]):
     async def finish_turn(
         self,
         *,
-        answers: Mapping[str, str] | None = None,
+        answers: Mapping[str, Answerable] | None = None,
         approvals: Mapping[str, Decision | bool] | None = None,
         on_event: Emit | None = None,
     ) -> Run[T_co]:
@@ -144,6 +148,21 @@ class Session(Generic[T_co]):
             while self._next_seq(driver) is not None and not self._senders:
                 run = await self._answer_next(driver, on_event)
             return run
+
+    async def compact(self) -> ContextCompacted | None:
+        """Compact the context now: old results are cut, and all but the newest turns are summarised.
+
+        Return the event that says what went; `None` if there is nothing to compact. Contexts are also compacted by
+        themselves when they become too long; see `Policy.compact_at`.
+        Raises: `ConfigError` if a turn is open.
+        """
+        async with self._lock:
+            driver = self._open_driver()
+            if driver.state.is_turn_open:
+                raise ConfigError(
+                    f"a turn of session {self.run_id!r} is open; finish it with `session.finish_turn()`"
+                )
+            return await driver.compact()
 
     async def grade(self) -> float | None:
         """Grade the last turn with the check of the session's task, and return the reward.
@@ -169,9 +188,17 @@ class Session(Generic[T_co]):
             return tuple(kept)
         return await asyncio.to_thread(self._agent.journal.read, driver.run_id)
 
+    async def summary(self) -> SessionSummary:
+        """Return what happened in the session so far: its title, counts, tokens, cost and open questions."""
+        driver = self._open_driver()
+        events = await self.read_events()
+        return await asyncio.to_thread(
+            lambda: summarize_session(driver.run_id, [event.body for event in events])
+        )
+
     async def close(self) -> None:
         """Wait for the running turn and for those of messages that were sent, then release the run, so that any
-        process can open it again.
+        process can open it again. A session without a message, whose id was not given either, leaves no run.
 
         A `close` that is cancelled while it waits cancels the turn. Calling it again does nothing.
         """
@@ -191,6 +218,8 @@ class Session(Generic[T_co]):
             driver, self._driver = self._driver, None
             if driver is not None:
                 await leave(driver, "closed")
+                if self._is_unasked and not driver.state.turn and not driver.state.queued:
+                    await asyncio.to_thread(self._agent.journal.delete, driver.run_id)
         finally:
             self._lock.release()
 

@@ -132,6 +132,11 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "fork": Command("treadle.cli.fork:fork", "Start a new run from the first events of another run.", _RUN),
     "runs": Command("treadle.cli.runs:runs", "List the runs of a journal, the newest first.", _INSPECT),
+    "sessions": Command(
+        "treadle.cli.sessions:sessions",
+        "List the sessions of a journal, the newest first, search their messages, or delete some.",
+        _INSPECT,
+    ),
     "show": Command("treadle.cli.show:show", "Show a run's transcript or its events.", _INSPECT),
     "files": Command(
         "treadle.cli.files:files", "List the files of a run, or write them to a folder.", _INSPECT

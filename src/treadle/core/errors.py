@@ -14,6 +14,7 @@ TreadleError
 │   ├── UnsupportedPartError            a message has a part that the dialect cannot send
 │   └── RefusedError                    the provider's filter refused the prompt
 ├── ToolError (RuntimeError)            a tool failed; raise it with a text for the model
+│   ├── NotAskedError                   a tool's question is not put to the user
 │   └── RetryWithMessage                the model should call the tool again, in another way
 ├── JournalError (RuntimeError)         the store failed or refused
 │   ├── RunNotFoundError (LookupError)
@@ -129,6 +130,10 @@ class RefusedError(RequestError):
 
 class ToolError(TreadleError, RuntimeError):
     """Raised if a tool fails. The model reads its message."""
+
+
+class NotAskedError(ToolError):
+    """Raised by `ToolContext.ask` if the policy allows no more questions, or nobody can be asked."""
 
 
 class RetryWithMessage(ToolError):  # noqa: N818

@@ -112,6 +112,10 @@ class Log(Generic[T]):
             self._memos[function, "derive"] = (self._size, log)
         return log
 
+    def after(self, start: int) -> list[T]:
+        """Return the items from position `start` on."""
+        return self._items[start : self._size]
+
     def __len__(self) -> int:
         return self._size
 

@@ -17,6 +17,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.context import (
+    Context,
+    compact,
+    copy_context,
+    note_compaction,
+    note_inference,
+    note_tools,
+)
 from treadle.core.log import Log
 from treadle.core.parts import parts_among
 from treadle.core.policy import Policy
@@ -136,7 +144,9 @@ class State(Struct, gc=False):
     policy: Policy = Policy()
     """The policy of that agent."""
     messages: Log[Message] = field(default_factory=Log)
-    """The transcript, system message included."""
+    """The transcript as the model sees it, system message included."""
+    whole: Log[Message] | None = None
+    """The transcript without compactions; `None` if it is the same as `messages`."""
     has_parts: bool = False
     """True if a message has parts, so that a request may need their contents."""
     output_spec: OutputSpec | None = None
@@ -153,6 +163,12 @@ class State(Struct, gc=False):
     """The context window of the model, as the newest start or resume recorded it; `None` if it is not known."""
     compactions: int = 0
     """How often the context was compacted in the run."""
+    can_compact: bool = False
+    """True if contexts are compacted: false for what earlier versions of Treadle recorded."""
+    context: Context = field(default_factory=Context)
+    """What is known about the size of the prompt."""
+    tells_schema: bool = False
+    """True if a message in the transcript tells the schema of answers."""
     route: Route | None = None
     """The choice of the model for the open turn; `None` if none was made."""
     tried: dict[str, str] = {}
@@ -183,6 +199,8 @@ class State(Struct, gc=False):
     hold: tuple[float, float, str | None] | None = None
     """The wait that a server asked for in its newest answer, which was an error: the end of the wait, its length
     in seconds, and the name of the model; `None` if there is none."""
+    can_nudge: bool = True
+    """True if a model that gave an answer without content is asked to act. It was not in older versions."""
     counts_lost: bool = True
     """True if inferences whose answers were lost count for the budgets, because they may have been paid for."""
     asked: e.InferenceStarted | None = None
@@ -194,9 +212,10 @@ class State(Struct, gc=False):
     is_wrap_up_lost: bool = False
     """True if an inference of the wrap-up may have been paid for, although its answer was lost."""
     questions: dict[str, str | None] = {}
-    """The answer to each question, by question id; `None` while the question is open."""
-    asked_texts: dict[str, str] = {}
-    """The id of the newest question with each text, by the text that `normalize_question` returns."""
+    """The answer to each question, by question id: `None` while the question is open, and empty if the user
+    declined to answer."""
+    asked_questions: dict[str, e.QuestionAsked] = {}
+    """The questions that were asked in the open turn, by id."""
     spent: Spent = field(default_factory=Spent)
     """The part of its budgets that the current turn has used."""
     call_limits: dict[str, int] = {}
@@ -232,6 +251,11 @@ class State(Struct, gc=False):
     """The states that tools keep in addition to the files, as of the newest snapshot: name to content hash."""
     rewards: dict[str, float] = {}
     """The rewards given since the newest turn began, by name."""
+
+    @property
+    def transcript(self) -> Log[Message]:
+        """The whole transcript, system message included, whatever the model still sees of it."""
+        return self.messages if self.whole is None else self.whole
 
     @property
     def waiting_calls(self) -> tuple[CallState, ...]:
@@ -285,10 +309,11 @@ def clone(state: State) -> State:
     new.spent.calls_by_tool = dict(state.spent.calls_by_tool)
     new.spent.retries_by_tool = dict(state.spent.retries_by_tool)
     new.questions = dict(state.questions)
-    new.asked_texts = dict(state.asked_texts)
+    new.asked_questions = dict(state.asked_questions)
     new.files = dict(state.files)
     new.tool_states = dict(state.tool_states)
     new.rewards = dict(state.rewards)
+    new.context = copy_context(state.context)
     return new
 
 
@@ -311,6 +336,8 @@ def _on_run_started(state: State, body: e.RunStarted, before: float) -> None:
     state.status = Status.RUNNING
     state.started = body
     state.counts_lost = e.is_since(body.version, 2, 1)
+    state.can_compact = e.is_since(body.version, 2, 2)
+    state.can_nudge = e.is_since(body.version, 2, 2)
     state.agent = body.spec
     state.policy = state.agent.policy
     state.output_spec = body.output
@@ -324,15 +351,18 @@ def _offer(state: State, tools: tuple[ToolSpec, ...]) -> None:
     state.tools = tools
     state.call_limits = {tool.name: tool.max_calls for tool in tools if tool.max_calls is not None}
     state.effects = {tool.name: tool.effect for tool in tools}
+    note_tools(state)
 
 
 def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.status = Status.RUNNING
     state.turn = body.turn
     state.is_turn_open = True
-    message = body.message
+    message, at = body.message, len(state.messages)
+    state.context.turn_at = at
     if body.recalled is not None:
         message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
+        state.context.recalled[at] = len(body.recalled.text)
     _say(state, message)
     if body.queued_seq is not None:
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
@@ -341,12 +371,15 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.answer = state.final = state.failure = state.limit = None
     state.is_wrapped_up = state.is_wrap_up_lost = False
     state.spent = Spent()
+    state.asked_questions = {}
     state.work_began_at = body.at
     state.rewards = {}
 
 
 def _say(state: State, message: Message) -> None:
     state.messages = state.messages.append(message)
+    if state.whole is not None:
+        state.whole = state.whole.append(message)
     state.unsent_chars += len(message.content)
     state.has_parts = state.has_parts or bool(message.parts)
 
@@ -367,7 +400,10 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     usage = completion.usage or guess_usage(state, message)
     state.step = body.step
     state.asked = state.hold = None
+    note_inference(state, body)
     state.messages = state.messages.append(message)
+    if state.whole is not None:
+        state.whole = state.whole.append(message)
     state.has_parts = state.has_parts or bool(message.parts)
     state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
     state.open_calls = len(state.calls)
@@ -453,6 +489,8 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> No
     if not state.open_calls:
         results = [to_message(item.result) for item in state.calls.values() if item.result is not None]
         state.messages = state.messages.extend(results)
+        if state.whole is not None:
+            state.whole = state.whole.extend(results)
         state.has_parts = state.has_parts or any([item.parts for item in results])
         state.calls = {}
 
@@ -487,11 +525,13 @@ def _count_call(state: State, result: ToolResult) -> None:
             spent.retries_by_tool.pop(result.name, None)
 
 
-def _on_context_compacted(state: State, body: e.ContextCompacted, before: float) -> None:
-    kept = list(state.messages)[body.messages :]
-    if body.shortened:
-        kept = [_shorten(message, body.shortened) for message in kept]
-    state.messages = Log([*body.replacement, *kept])
+def _on_context_compacted(state: State, body: e.ContextCompacted, at: float) -> None:
+    before = state.messages
+    state.whole = state.transcript
+    state.messages = Log(compact(before, body, state.context.recalled))
+    note_compaction(state, body, before)
+    # What the replaced messages told may be gone.
+    state.is_schema_untold = state.is_schema_untold or (state.tells_schema and body.messages > 0)
     state.compactions += 1
     if body.reason == "overflow":
         state.spent.overflows += 1
@@ -503,24 +543,17 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, before: float)
     state.unsent_chars = sum(len(message.content) for message in state.messages)
 
 
-def _shorten(message: Message, lines: dict[str, str]) -> Message:
-    line = lines.get(message.call_id) if message.call_id is not None else None
-    return message if line is None else replace(message, content=line, parts=())
-
-
 def _on_message_injected(state: State, body: e.MessageInjected, before: float) -> None:
     if body.delivery is not None:
         _receive(state, (state.seq, body.message), body.delivery)
         return
     _say(state, body.message)
-    state.untold = None
-    if body.is_nudge:
-        state.answer = None
-        state.spent.nudges += 1
+    state.untold = state.answer = None
+    state.spent.nudges += body.is_nudge
     state.limit = body.limit or state.limit
     state.is_schema_untold = state.is_schema_untold and not body.tells_schema
+    state.tells_schema = state.tells_schema or body.tells_schema
     if body.output_fault is not None:
-        state.answer = None
         state.is_wrapped_up = False
         state.spent.rejected_answers += 1
 
@@ -538,17 +571,28 @@ def _receive(state: State, item: tuple[int, Message], delivery: Delivery) -> Non
 
 def _on_question_asked(state: State, body: e.QuestionAsked, before: float) -> None:
     state.questions[body.question_id] = None
+    state.asked_questions[body.question_id] = body
     item = state.calls.get(body.call_id) if body.call_id is not None else None
-    if item is not None:
+    if item is not None and body.question_id == doubt_id(item):
         item.question_id = body.question_id
-    # A question about a call whose outcome was lost is Treadle's, and not the agent's.
-    if item is None or item.effect is not Effect.ONCE:
+    else:
+        # A question about a call whose outcome was lost is Treadle's, and not the agent's.
         state.spent.questions += 1
-        state.asked_texts[normalize_question(body.text)] = body.question_id
 
 
 def _on_question_answered(state: State, body: e.QuestionAnswered, before: float) -> None:
+    if body.is_withdrawn:
+        state.questions.pop(body.question_id, None)
+        asked = state.asked_questions.pop(body.question_id, None)
+        item = None if asked is None else state.calls.get(asked.call_id or "")
+        if item is not None and item.question_id == body.question_id:
+            item.question_id = None
+        elif asked is not None:
+            state.spent.questions -= 1
+        return
     state.questions[body.question_id] = body.text
+    # The time in which somebody answers is not working time.
+    state.work_began_at += max(0.0, body.at - before)
 
 
 def _on_snapshot_taken(state: State, body: e.SnapshotTaken, before: float) -> None:
@@ -565,6 +609,9 @@ def _on_turn_completed(state: State, body: e.TurnCompleted, before: float) -> No
     state.stop_reason = body.stop_reason
     state.output, state.error, state.fault = body.output, body.error, body.fault
     state.answer = None
+    for question_id in [key for key in state.asked_questions if state.questions[key] is None]:
+        # Nobody waits for the answer any more.
+        del state.questions[question_id], state.asked_questions[question_id]
 
 
 def _on_run_paused(state: State, body: e.RunPaused, before: float) -> None:
@@ -592,6 +639,7 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
         state.agent = body.agent
         state.policy = body.agent.policy
         state.window = body.window
+        state.can_compact = state.can_compact or body.window is not None
         known, state.output_spec = state.output_spec, body.output or state.output_spec
         if state.output_spec is not None and state.output_spec != known:
             state.is_schema_untold = state.output_spec.mode is OutputMode.TEXT
@@ -643,9 +691,9 @@ _ADVANCE: dict[type, Callable[[State, Any, float], None]] = {
 """The handler for each type of body. It is given the state, the body, and the time of the previous event."""
 
 
-def normalize_question(text: str) -> str:
-    """Return the text of a question without the differences that do not make it another question."""
-    return " ".join(text.split()).strip(" ?!.,;:").casefold()
+def doubt_id(item: CallState) -> str:
+    """Return the id of the question about the lost outcome of the newest attempt at a call."""
+    return f"{item.call.call_id}/{item.attempt}"
 
 
 def to_message(result: ToolResult) -> Message:

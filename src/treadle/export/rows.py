@@ -140,7 +140,7 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
     started = state.started
     if started is None or state.stop_reason is None or state.is_turn_open:
         raise ExportError(f"run {run_id!r} is not finished; resume it first")
-    messages = tuple(state.messages)
+    messages = tuple(state.transcript)
     if faults := check_transcript(messages):
         raise ExportError(f"run {run_id!r} has a faulty transcript: {'; '.join(faults[:3])}")
     if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):

@@ -235,6 +235,7 @@ def _end_wait(facts: Facts, name: str) -> bool:
 
 def _on_turn_completed(facts: Facts, body: e.TurnCompleted) -> bool:
     facts.is_turn_open, facts.steering_chars = False, 0
+    facts.waiting.clear()
     return _end(facts, body)
 
 

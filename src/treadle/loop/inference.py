@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core import answers
 from treadle.core import events as e
+from treadle.core.context import find_room, is_surely_below
 from treadle.core.decide import CheckAnswer, Infer, can_ask_again, guess_cost_usd
 from treadle.core.errors import (
     AuthenticationError,
@@ -26,12 +27,14 @@ from treadle.core.types import (
     Completion,
     Fault,
     Message,
+    Request,
     Role,
     StopReason,
     TokenRecord,
     ToolCall,
     Usage,
 )
+from treadle.loop.compaction import count_tokens
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Hold, Model, Watch, check_parts, estimate_cost_usd
@@ -93,6 +96,7 @@ class Inference:
             if state.has_parts:
                 await self._contents.load(digests_of_parts(messages))
                 request = replace(request, contents=self._contents)
+            check_room(state, self._model, request)
             first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock)
             watch = Watch(first, failures)
             if state.policy.deadline_seconds is not None:
@@ -117,7 +121,7 @@ class Inference:
         seconds = self._clock.monotonic() - begin
         if completion.message.tool_calls:
             if self._call_ids is None:
-                self._call_ids = call_ids_of(messages)
+                self._call_ids = call_ids_of(state.transcript)
             completion = with_ids(completion, step, self._call_ids)
         if completion.tokens is not None:
             tokens = share_prompt(completion.tokens, self._token_ids)
@@ -134,6 +138,24 @@ class Inference:
             answered_by=None if watch.answered_by == self._model.name else watch.answered_by,
         )
         outbox.put(done, blobs=blobs)
+
+
+def check_room(state: State, model: Model, request: Request) -> None:
+    """Check that a prompt fits, if the model has a tokenizer and the prompt is not surely small enough.
+
+    Raises: `ContextOverflowError` before anything is sent.
+    """
+    room = find_room(state)
+    if (
+        room is None
+        or not state.can_compact
+        or state.policy.compact_at is None
+        or is_surely_below(state, room)
+    ):
+        return
+    tokens = count_tokens(model, request)
+    if tokens is not None and tokens > room:
+        raise ContextOverflowError(f"the prompt has {tokens:,} tokens, and there is room for {room:,}")
 
 
 class _FirstToken:

@@ -118,6 +118,18 @@ def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> b
     return True if takes is None else bool(takes(schema, has_tools=has_tools))
 
 
+def context_tokens_of(model: Model) -> int | None:
+    """Return the context window of `model`: its attribute `context_tokens`; `None` if it has none."""
+    tokens = getattr(model, "context_tokens", None)
+    return tokens if isinstance(tokens, int) else None
+
+
+def output_tokens_of(model: Model) -> int | None:
+    """Return the longest answer that `model` asks for: its attribute `max_output_tokens`; `None` if it has none."""
+    tokens = getattr(model, "max_output_tokens", None)
+    return tokens if isinstance(tokens, int) else None
+
+
 def has_price(model: Model) -> bool:
     """Return whether the answers of `model` have a cost: true unless it has an attribute `has_price` that is
     false."""

@@ -6,8 +6,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias
 
 from treadle.core.budget import Allowance
-from treadle.core.errors import ToolError
-from treadle.core.types import Child, Json, ToolSpec
+from treadle.core.errors import NotAskedError, ToolError
+from treadle.core.questions import Answer, Question
+from treadle.core.types import Child, Json, ToolResult, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Approver, ToolOutput
@@ -56,7 +57,10 @@ class Host(Protocol):
         ...
 
 
+FindResult: TypeAlias = Callable[[str], Awaitable[ToolResult | None]]
+"""A function that returns the whole result of an earlier call of the run by its id; `None` if there is none."""
 CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
+AskQuestion: TypeAlias = Callable[[Question], Awaitable[Answer]]
 
 
 class Scope:
@@ -113,8 +117,10 @@ class ToolContext(Generic[DepsT]):
     """
 
     __slots__ = (
+        "_ask",
         "_caller",
         "_deps",
+        "_find_result",
         "_make_caller",
         "_report",
         "call_id",
@@ -139,9 +145,11 @@ class ToolContext(Generic[DepsT]):
         make_caller: Callable[[str], CallTool] | None = None,
         deps: object = NO_DEPS,
         host: Host | None = None,
+        find_result: FindResult | None = None,
+        ask: AskQuestion | None = None,
     ) -> None:
         """Make a context. `make_caller` takes this call's id, and returns the function that makes its inner
-        calls."""
+        calls; `ask` puts a question to the user."""
         self.run_id = run_id
         self.call_id = call_id
         self.step = step
@@ -155,7 +163,9 @@ class ToolContext(Generic[DepsT]):
         self.host = host
         """The run, for tools that drive runs of their own; `None` outside of a run."""
         self._deps = deps
+        self._find_result = find_result
         self._report = report
+        self._ask = ask
         self._make_caller = make_caller
         self._caller: CallTool | None = None
 
@@ -188,6 +198,13 @@ class ToolContext(Generic[DepsT]):
         if self._report is not None:
             self._report(self.call_id, text)
 
+    async def find_result(self, call_id: str) -> ToolResult | None:
+        """Return the whole result of an earlier call of this run, even if the model saw only a part of it.
+
+        It is `None` if the run has no such result.
+        """
+        return None if self._find_result is None else await self._find_result(call_id)
+
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
         """Call another tool of the run. The call is journalled as an inner call of this one.
 
@@ -198,6 +215,20 @@ class ToolContext(Generic[DepsT]):
                 raise ToolError(f"{name!r} cannot be called from here")
             self._caller = self._make_caller(self.call_id)
         return await self._caller(name, arguments)
+
+    async def ask(self, question: Question | str) -> Answer:
+        """Return the user's answer to a question.
+
+        If nobody answers now, a call of a `pure` or `idempotent` tool ends here without a result, and the run
+        pauses. When the answer has come, the call runs again from its beginning, and the same question returns the
+        answer at once. A `once` tool cannot run again, so it can only ask somebody who answers now.
+
+        Raises: `NotAskedError` if the policy allows no more questions in this turn, if the same question is open,
+        or if nobody can be asked.
+        """
+        if self._ask is None:
+            raise NotAskedError("Nobody can be asked here.")
+        return await self._ask(Question(question) if isinstance(question, str) else question)
 
 
 NO_CONTEXT: ToolContext[Any] = ToolContext("", "", 0)

@@ -20,6 +20,7 @@ TOOLSETS: Registry[Any] = Registry(
     "toolset",
     "treadle.tools",
     {
+        "ask": "treadle.tools.ask:AskToolset",
         "files": "treadle.tools.files:FilesToolset",
         "vfs": "treadle.tools.vfs:VfsToolset",
         "shell": "treadle.tools.shell:make_shell",

@@ -9,15 +9,18 @@ because an earlier snapshot may contain half of another call's work.
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.agent.driving.drive import find_result
 from treadle.agent.driving.trust import settle_trust
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.inner import InnerDecision, Recall, Run, Settle
 from treadle.core.policy import Policy
+from treadle.core.questions import AskNow, Question, QuestionDecision, Refuse, decide_question
 from treadle.core.spec import PartSpec
 from treadle.core.state import State, advance
 from treadle.core.types import (
@@ -39,6 +42,7 @@ from treadle.tools.context import ToolContext
 from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike
 from treadle.tools.resolve import parts_of, resolve_tools
+from treadle.tools.results import NAME, ReadResult
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
 from treadle.trajectory.compare import is_same, shows_clock
@@ -197,6 +201,8 @@ class Implementations:
             given = {tool.spec.name for tool in self._given}
             named = resolve_tools([part for part in parts if part.missing is None]) if names - given else ()
             others = _built_in(names - given - {tool.spec.name for tool in named})
+            if NAME in names:
+                others = (ReadResult(), *others)
             # A given tool replaces another one of the same name.
             self._found = tuple({tool.spec.name: tool for tool in (*others, *named, *self._given)}.values())
             self._found_for = parts, names
@@ -382,8 +388,13 @@ class _Verifier:
         attempt = _Attempt(self._sandbox.copy(is_reported=True))
         inner = _InnerCalls(self, attempt)
         bench = Workbench(
-            self._toolbox, run_id=self._run_id, sandbox=attempt.sandbox, decide_inner=inner.decide
+            self._toolbox,
+            run_id=self._run_id,
+            sandbox=attempt.sandbox,
+            decide_inner=inner.decide,
+            decide_question=self._answer,
         )
+        bench.find_result = partial(find_result, self._journal, self._run_id)
         is_last_same = False
         try:
             for seq, result in recorded:
@@ -401,6 +412,11 @@ class _Verifier:
                 attempt.differences.append(Difference(seq, name, expected, actual))
                 attempt.matched -= is_last_same
         return attempt
+
+    def _answer(self, question: Question, question_id: str, call_id: str) -> QuestionDecision:
+        """Answer a question from the journal. Nobody else is asked."""
+        decided = decide_question(self._state, question, question_id, call_id)
+        return Refuse("The journal has no answer.") if isinstance(decided, AskNow) else decided
 
     async def _make_again(
         self, recorded: ToolResult, bench: Workbench, inner: "_InnerCalls"

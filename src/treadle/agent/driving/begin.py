@@ -93,12 +93,13 @@ async def begin(
     agent.kit.toolbox(task).check_deps(given.deps)
     if task is not None:
         agent.kit.check_policy(agent.policy, task)
+    window = await agent.kit.window(agent.policy)
     await warm_up(agent)
     writer = agent.journal.create(run_id)
     spec = spec_for(agent, task, given.answer.schema, files)
     if said is not None:
         spec = replace(spec, instructions=said)
-    driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy)
+    driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy, window)
     started = e.RunStarted(
         version=e.VERSION,
         agent=spec,
@@ -107,6 +108,7 @@ async def begin(
         is_session=is_session,
         task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
         output=output,
+        window=window,
         metadata=dict(metadata) if metadata else None,
         caller=caller,
     )

@@ -1,7 +1,9 @@
 """A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Protocol, TypeVar
 
@@ -27,14 +29,17 @@ from treadle.core.types import (
     Fault,
     Json,
     OutputSpec,
+    ToolResult,
+    Window,
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
+from treadle.loop.hooks import Hooks
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver
+from treadle.tools.protocol import Approver, Asker
 
 T = TypeVar("T")
 
@@ -49,8 +54,10 @@ class AgentParts(Protocol):
     kit: Kit
     files: Files | None
     approver: Approver | None
+    asker: Asker | None
     deps: object
     clock: Clock
+    hooks: Hooks
 
     @property
     def spec(self) -> AgentSpec:
@@ -142,8 +149,11 @@ def make_driver(
     task: Task | None,
     output: OutputSpec | None,
     policy: Policy,
+    window: Window | None = None,
 ) -> Driver:
-    """Return a driver for a run with the agent's model, tools and approver.
+    """Return a driver for a run with the agent's model, tools, approver and asker.
+
+    If the context can be compacted, the model gets a tool that reads the results which were cut.
 
     Raises: `ConfigError` if the policy limits a cost that is not known.
     """
@@ -153,7 +163,8 @@ def make_driver(
             f"max_cost_usd (--max-cost) limits the cost, and no price of the model {agent.model.name!r} is known: "
             f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
         )
-    toolbox = agent.kit.toolbox(task, output, given.answer).under(policy)
+    can_read = window is not None and policy.compact_at is not None and task is None
+    toolbox = agent.kit.toolbox(task, output, given.answer, can_read=can_read).under(policy)
     driver = Driver(
         state,
         writer,
@@ -162,16 +173,41 @@ def make_driver(
         sandbox,
         given.emit,
         agent.approver,
+        agent.asker,
         read_blob=agent.journal.read_blob,
         clock=agent.clock,
+        hooks=agent.hooks,
     )
     driver.kept_events = [] if given.keeps_events else None
     driver.bench.deps = given.deps
     driver.bench.host = RunHost(driver, agent.journal, agent.approver)
+    driver.bench.find_result = partial(find_result, agent.journal, writer.run_id)
     driver.find_answer_fault = given.answer.find_fault
     if given.on_driver is not None:
         given.on_driver(driver)
     return driver
+
+
+async def find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | None:
+    """Return the whole result of a call of a run, as the tool gave it; `None` if there is no such call."""
+    return await asyncio.to_thread(_find_result, journal, run_id, call_id)
+
+
+def _find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | None:
+    for event in journal.scan(run_id):
+        body = event.body
+        if isinstance(body, e.ToolCompleted) and body.result.call_id == call_id:
+            return _whole(journal, body.result)
+    return None
+
+
+def _whole(journal: Journal, result: ToolResult) -> ToolResult:
+    """Return a result with its full text, if it was cut."""
+    first = next(iter(result.artifacts), None)
+    if first is None or first.kind != "text":
+        return result
+    data = b64decode(first.data) if first.data is not None else journal.read_blob(first.digest or "")
+    return replace(result, content=data.decode(errors="replace"))
 
 
 async def warm_up(agent: AgentParts) -> None:

@@ -59,13 +59,14 @@ async def fork_run(
     if state.is_turn_open is (text is not None):
         raise ConfigError(_explain_fork(state, at))
     sandbox = await restore(agent.journal, state)
+    window = await agent.kit.window(head.spec.policy)
     await warm_up(agent)
     writer = agent.journal.create(options.get("new_run_id") or make_run_id())
     policy = head.spec.policy
-    driver = make_driver(agent, State(), writer, sandbox, given, task, head.output, policy)
+    driver = make_driver(agent, State(), writer, sandbox, given, task, head.output, policy, window)
     driver.put(head)
     driver.adopt(events[1:at])
-    driver.put(resumed(agent, driver, task, policy, head.output))
+    driver.put(resumed(agent, driver, task, policy, head.output, window))
     if text is not None:
         driver.put(turn_started(driver.state, text))
     return await drive(driver, agent.journal, task, given.answer)

@@ -11,7 +11,7 @@ from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Json, OutputMode, OutputSpec
+from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.models.protocol import Model, output_mode_of
 from treadle.tools.protocol import ToolLike
 from treadle.tools.toolbox import Toolbox
@@ -26,6 +26,9 @@ class Kit:
         self._model = model
         self.own = make_toolbox(self.given)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
+        self._window: tuple[int, str] | None = None
+        self._has_looked = False
+        """True if the model's window was looked up."""
 
     def check_policy(self, policy: Policy, task: Task | None = None) -> None:
         """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.
@@ -43,14 +46,34 @@ class Kit:
                     f"its tools are {known}"
                 )
 
+    async def window(self, policy: Policy) -> Window | None:
+        """Return the context window of the agent's model; `None` if it is not known. It is looked up once."""
+        from treadle.context.window import look_up_window, make_window
+
+        if policy.context_tokens is None and not self._has_looked:
+            self._window = await look_up_window(self._model)
+            self._has_looked = True
+        return make_window(self._window, self._model, policy)
+
     def names_for(self, task: Task | None) -> tuple[str, ...]:
         """Return the names of the toolsets that a task adds: none if the agent has tools of its own."""
         return () if task is None or self.own.tools else tuple(task.tools)
 
     def toolbox(
-        self, task: Task | None, output: OutputSpec | None = None, answer: AnswerType[Any] = TEXT
+        self,
+        task: Task | None,
+        output: OutputSpec | None = None,
+        answer: AnswerType[Any] = TEXT,
+        *,
+        can_read: bool = False,
     ) -> Toolbox:
-        """Return the tools for a run of `task`, with the tool for the `answer` if `output` has one."""
+        """Return the tools for a run of `task`, with the tool for the `answer` if `output` has one.
+
+        With `can_read` there is a tool that reads results again, if there are other tools.
+        """
+        if can_read and self.toolbox(task).tools:
+            inner = self.toolbox(task, output, answer)
+            return self._keep((inner,), lambda: _with_reader(inner))
         names = self.names_for(task)
         if output is None or output.tool is None:
             return self._keep(names, lambda: make_toolbox(names)) if names else self.own
@@ -80,6 +103,12 @@ class Kit:
                 del self._boxes[next(iter(self._boxes))]
             found = self._boxes[key] = make()
         return found
+
+
+def _with_reader(toolbox: Toolbox) -> Toolbox:
+    from treadle.tools.results import NAME, ReadResult
+
+    return Toolbox({NAME: ReadResult(), **toolbox.tools})
 
 
 _MAX_BOXES = 64

@@ -18,12 +18,14 @@ from treadle.agent.task import Task, load_task
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
+from treadle.core.questions import Answerable, open_questions, read_answer
 from treadle.core.state import State, Status
 from treadle.core.types import (
     OutputSpec,
     StopReason,
     ToolErrorKind,
     ToolResult,
+    Window,
 )
 from treadle.journal.protocol import RunWriter
 from treadle.loop.driver import Driver
@@ -45,6 +47,7 @@ async def resume_run(
         task = load_task_of(state.started)
         is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
         if is_over and (task is None or state.rewards):
+            agent.hooks.leave(run_id)
             await see_through(writer.release)
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
@@ -64,7 +67,9 @@ async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State,
     await asyncio.to_thread(require_trust, journal, run_id, agent.spec, trust=trust)
     writer = await journal.acquire(run_id)
     try:
-        return (await asyncio.to_thread(Run.load, run_id, journal)).state, writer
+        state = (await asyncio.to_thread(Run.load, run_id, journal)).state
+        await agent.hooks.catch_up(run_id, lambda: journal.scan(run_id))
+        return state, writer
     except BaseException:
         await see_through(writer.release)
         raise
@@ -84,9 +89,10 @@ async def go_on(
     recorded = state.output_spec
     # Another model may have to be asked in another way.
     output = agent.kit.output(None if recorded is None else recorded.schema, task)
-    driver = make_driver(agent, state, writer, sandbox, given, task, output, policy)
+    window = await agent.kit.window(policy)
+    driver = make_driver(agent, state, writer, sandbox, given, task, output, policy, window)
     if state.status is not Status.FINISHED or state.stop_reason is StopReason.ERROR:
-        driver.put(resumed(agent, driver, task, policy, output))
+        driver.put(resumed(agent, driver, task, policy, output, window))
     return driver
 
 
@@ -94,18 +100,18 @@ def resume_turn(
     agent: AgentParts,
     driver: Driver,
     task: Task | None,
-    answers: Mapping[str, str] | None,
+    answers: Mapping[str, Answerable] | None,
     approvals: Mapping[str, Decision | bool] | None,
 ) -> None:
     """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
     state = driver.state
     decided = _read_decisions(state, answers, approvals, driver.bench.toolbox.tools)
-    driver.put(resumed(agent, driver, task, state.policy, state.output_spec), *decided)
+    driver.put(resumed(agent, driver, task, state.policy, state.output_spec, state.window), *decided)
 
 
 def _read_decisions(
     state: State,
-    answers: Mapping[str, str] | None,
+    answers: Mapping[str, Answerable] | None,
     approvals: Mapping[str, Decision | bool] | None,
     tools: Mapping[str, Tool],
 ) -> list[e.DurableBody]:
@@ -115,11 +121,8 @@ def _read_decisions(
     not fit their tool.
     """
     found: list[e.DurableBody] = []
-    for question_id, text in (answers or {}).items():
-        if state.questions.get(question_id, "") is not None:
-            known = [key for key, answer in state.questions.items() if answer is None]
-            raise ConfigError(f"no question {question_id!r} is open; open are: {known or 'none'}")
-        found.append(e.QuestionAnswered(question_id=question_id, text=text))
+    for question_id, answer in (answers or {}).items():
+        found.append(read_given(state, question_id, answer))
     waiting = {item.call.call_id: item.call for item in state.waiting_calls}
     for call_id, said in (approvals or {}).items():
         if call_id not in waiting:
@@ -135,6 +138,18 @@ def _read_decisions(
     return found
 
 
+def read_given(state: State, question_id: str, said: Answerable) -> e.QuestionAnswered:
+    """Return the event for an answer. Raises: `ConfigError` if the question is not open, or the answer does not
+    fit."""
+    from treadle.tools.schema.output import find_output_fault
+
+    known = {body.question_id: body for body in open_questions(state)}
+    if question_id not in known:
+        raise ConfigError(f"no question {question_id!r} is open; open are: {', '.join(known) or 'none'}")
+    answer = read_answer(known[question_id], said, find_output_fault)
+    return e.QuestionAnswered(question_id=question_id, text=answer.text)
+
+
 def load_task_of(started: e.RunStarted | None) -> Task | None:
     """Return the task of a run; `None` if it has none. Raises: `ConfigError` if the task cannot be loaded."""
     ref = started.task if started is not None else None
@@ -142,12 +157,18 @@ def load_task_of(started: e.RunStarted | None) -> Task | None:
 
 
 def resumed(
-    agent: AgentParts, driver: Driver, task: Task | None, policy: Policy, output: OutputSpec | None
+    agent: AgentParts,
+    driver: Driver,
+    task: Task | None,
+    policy: Policy,
+    output: OutputSpec | None,
+    window: Window | None,
 ) -> e.RunResumed:
+    """Return the event with which a process drives a run again."""
     started = driver.state.started
     assert started is not None
     begun = started.spec
     spec = spec_for(agent, task, None if output is None else output.schema, begun.files)
     # The system message of a run never changes.
     spec = replace(spec, instructions=begun.instructions, policy=policy)
-    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output)
+    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output, window=window)

@@ -193,7 +193,8 @@ def write_usage(usage: "Usage") -> str:
     """Return the token counts of `usage` as text. Cached tokens are left out if there are none."""
     text = f"{usage.total_tokens:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out"
     if usage.cached_input_tokens:
-        text += f", {usage.cached_input_tokens:,} cached"
+        share = usage.cached_input_tokens / max(1, usage.input_tokens)
+        text += f", {usage.cached_input_tokens:,} cached, {share:.0%} of in"
     return text + ")"
 
 

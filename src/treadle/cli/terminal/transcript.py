@@ -4,12 +4,20 @@ import time
 
 from treadle.agent.run import Run
 from treadle.cli.terminal.format import format_artifact, format_call, format_replacement, format_route
-from treadle.cli.terminal.output import clean, print_bytes, shorten, stdout, write_cost, write_seconds
+from treadle.cli.terminal.output import (
+    clean,
+    print_bytes,
+    shorten,
+    stdout,
+    write_cost,
+    write_count,
+    write_seconds,
+)
 from treadle.cli.terminal.view import print_outcome
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
-from treadle.core.types import Message, ToolCall
+from treadle.core.types import Delivery, Message, ToolCall
 from treadle.journal.protocol import Journal, RunFilter
 
 RESULT_LINES = 12
@@ -82,6 +90,9 @@ class _Printer:
         if started.parent is not None:
             parts.append(f"forked from {clean(started.parent.run_id)} at {started.parent.seq}")
         self.say(" · ".join(parts), "bold")
+        if started.caller is not None:
+            caller = started.caller
+            self.say(f"called by run {clean(caller.run_id)}, call {clean(caller.call_id)}", "dim")
         if run.spec.is_foreign:
             self.say("from elsewhere, and not trusted", "yellow")
         if started.tools:
@@ -120,8 +131,14 @@ class _Printer:
             )
         elif isinstance(body, e.ToolCompleted):
             self._print_result(body)
+        elif isinstance(body, e.MessageInjected) and body.delivery is not None:
+            # Other messages of the user are shown when their turns begin.
+            if body.delivery is Delivery.STEER:
+                self._print_message("› ", body.message, "cyan")
         elif isinstance(body, e.MessageInjected):
             self._print_message("! ", body.message, "yellow")
+        elif isinstance(body, e.ContextCompacted):
+            self.say(f"-- {write_compaction(body)}", "magenta")
         elif isinstance(body, e.QuestionAsked):
             self.say(f"? {clean(body.text)}", "yellow")
         elif isinstance(body, e.QuestionAnswered):
@@ -199,6 +216,24 @@ class _Printer:
             self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
         for item in result.artifacts:
             self.say(f"  {format_artifact(item)}", "dim italic")
+        if (child := body.child) is not None:
+            cost = f", {write_cost(child.cost_usd)}" if child.cost_usd else ""
+            self.say(f"  run {clean(child.run_id)} · {child.usage.total_tokens:,} tokens{cost}", "dim italic")
+
+
+def write_compaction(body: e.ContextCompacted) -> str:
+    """Return what a compaction did, in one line."""
+    done = [f"context compacted from about {body.tokens_before:,} to {body.tokens_after:,} tokens"]
+    if body.shortened:
+        done.append(f"{write_count(len(body.shortened), 'result')} cut")
+    summarised = body.messages - body.dropped
+    if body.messages and summarised > 0 and body.model is not None and not body.error:
+        done.append(f"old messages summarised by {clean(body.model)}")
+    if body.dropped:
+        done.append(f"{write_count(body.dropped, 'message')} dropped")
+    if body.error:
+        done.append(f"no new summary, because {shorten(body.error, 200)}")
+    return "; ".join(done)
 
 
 def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
@@ -232,6 +267,8 @@ def _describe(event: e.Event) -> str:
     if isinstance(body, e.ToolCompleted):
         mark = f"{body.result.error_kind}: " if body.result.error_kind else ""
         return f"{body.result.call_id}: {mark}{body.result.content}"
+    if isinstance(body, e.ContextCompacted):
+        return write_compaction(body)
     if isinstance(body, e.SnapshotTaken):
         changed = ", ".join(body.delta.changed)
         deleted = "".join(f", -{path}" for path in body.delta.deleted)

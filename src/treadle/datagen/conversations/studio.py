@@ -65,6 +65,8 @@ class Studio:
             policy=Policy(
                 max_steps=tools.max_steps if self.has_tools else None,
                 max_tool_calls=tools.max_calls if self.has_tools else None,
+                # A row must be what the model saw.
+                compact_at=None,
             ),
             schema=answer_schema(conversation),
             journal=journal,

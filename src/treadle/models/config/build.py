@@ -38,6 +38,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     """The environment variable that holds the key, "" for none; `None`: the provider's usual one."""
     settings: Settings = Settings()
     price: Price | None = None
+    context_tokens: int | None = None
+    """The model's context window."""
     headers: Mapping[str, str] | None = None
     timeout_seconds: float = 600.0
     """The longest time in which the server sends nothing."""
@@ -81,6 +83,7 @@ def model(
     return_token_ids: bool | None = None,
     extra: Mapping[str, Json] | None = None,
     price: Price | Mapping[str, float] | None = None,
+    context_tokens: int | None = None,
     timeout_seconds: float = 600.0,
     connect_timeout_seconds: float = 10.0,
     total_timeout_seconds: float = 1800.0,
@@ -102,7 +105,8 @@ def model(
     `format` is for models whose tool calls are text that the server does not parse: one of
     `treadle.formats.FORMATS`, or `auto`. `limiter` limits the requests of all models that share it. Further
     `options` are those of the provider's dialect. The cost is computed from `price`, or from genai-prices if
-    that is installed and the provider's own server is asked. `api_key_env` is the environment variable that holds
+    that is installed and the provider's own server is asked. `context_tokens` is the model's context window;
+    without it, genai-prices or the server may know it. `api_key_env` is the environment variable that holds
     the key, if it is not the provider's usual one; with "" no key is read.
 
     The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown
@@ -121,6 +125,7 @@ def model(
         "return_token_ids": return_token_ids,
         "extra": extra,
         "price": Price(**price) if isinstance(price, Mapping) else price,
+        "context_tokens": context_tokens,
         "timeout_seconds": timeout_seconds,
         "connect_timeout_seconds": connect_timeout_seconds,
         "total_timeout_seconds": total_timeout_seconds,
@@ -179,6 +184,9 @@ def bare_model(
         **{key: options.pop(key) for key in _SETTINGS & options.keys()},
     )
     _check(settings)
+    tokens = options.get("context_tokens")
+    if tokens is not None and not (isinstance(tokens, int) and tokens > 0):
+        raise ConfigError(f"context_tokens is {tokens!r}; give a number of at least 1")
     if not total_timeout_seconds > 0:
         raise ConfigError(f"total_timeout_seconds is {total_timeout_seconds!r}; give a positive number")
     config = ModelConfig(
@@ -201,7 +209,16 @@ def bare_model(
 
 _SETTINGS = frozenset(("temperature", "top_p", "max_output_tokens", "seed", "logprobs", "return_token_ids"))
 _CONFIGURED = frozenset(
-    ("base_url", "api_key", "api_key_env", "price", "headers", "transport", "connect_timeout_seconds")
+    (
+        "base_url",
+        "api_key",
+        "api_key_env",
+        "price",
+        "context_tokens",
+        "headers",
+        "transport",
+        "connect_timeout_seconds",
+    )
 )
 
 
@@ -319,13 +336,14 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
     _check_options(provider, options, kind.OPTIONS)
     if preset.quirks != Quirks():
         options["quirks"] = preset.quirks
-    return kind(
+    made = kind(
         config.name,
         name=f"{provider}:{config.name}",
         base_url=base_url,
         api_key=api_key,
         settings=config.settings,
         price=config.price,
+        context_tokens=config.context_tokens,
         headers=headers,
         key_variable=variable or preset.key_variable,
         output_mode=config.output_mode or preset.output_mode,
@@ -339,6 +357,8 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
         ),
         **options,
     )
+    made.tells_window = preset.tells_window
+    return made
 
 
 def home_of(preset: Preset) -> str:

@@ -41,13 +41,14 @@ def _chat(base_url: str, key_variable: str, price_provider: str, **more: Any) ->
     )
 
 
-def _local(base_url: str, stem: str) -> Preset:
+def _local(base_url: str, stem: str, *, tells_window: bool = True) -> Preset:
     return Preset(
         dialect="openai_chat",
         base_url=base_url,
         key_variable=f"{stem}_API_KEY",
         needs_key=False,
         base_url_variable=f"{stem}_BASE_URL",
+        tells_window=tells_window,
     )
 
 
@@ -74,7 +75,7 @@ _PRESETS: dict[str, Preset] = {
     "vllm": _local("http://localhost:8000/v1", "VLLM"),
     "sglang": _local("http://localhost:30000/v1", "SGLANG"),
     "llama.cpp": _local("http://localhost:8080/v1", "LLAMA"),
-    "lmstudio": _local("http://localhost:1234/v1", "LMSTUDIO"),
+    "lmstudio": _local("http://localhost:1234/v1", "LMSTUDIO", tells_window=False),
 }
 """Providers that speak another provider's dialect, by name."""
 

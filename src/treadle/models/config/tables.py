@@ -73,6 +73,8 @@ class ModelTable(Table):
     """How often a request is sent until it succeeds."""
     price: PriceTable | None = None
     """The price, if it is not known."""
+    context_tokens: Count | None = None
+    """The context window in tokens, if it is not known or should be smaller."""
     limit: str | None = None
     """The name of the table in `limits` that its requests obey."""
     fallback: list[str] = []

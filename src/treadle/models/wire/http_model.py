@@ -80,6 +80,8 @@ class HttpModel(ABC):
     """Fields of the body that `Settings.extra` must not contain, because the dialect sets them itself."""
     OPTIONS: ClassVar[tuple[str, ...]] = ()
     """Additional keyword arguments that a user may give."""
+    has_window: bool = True
+    """False if the server keeps the transcript, so that the window does not limit what is sent."""
     UNKNOWN_SETTINGS: ClassVar[tuple[str, ...]] = ()
     """Fields of `Settings` that the API does not have."""
 
@@ -97,15 +99,20 @@ class HttpModel(ABC):
         key_variable: str | None = None,
         output_mode: OutputMode | str | None = None,
         decodes_beside_tools: bool = True,
+        context_tokens: int | None = None,
     ) -> None:
         """Make a model. `headers` are sent with every request and override those made here.
 
-        `name` is for the journal. `decodes_beside_tools` says whether the server accepts a schema for the answer in
-        a request that has tools.
+        `name` is for the journal. `context_tokens` is the model's context window, as the user says it.
+        `decodes_beside_tools` says whether the server accepts a schema for the answer in a request that has tools.
         """
+        self.tells_window = False
+        """True if the server is asked for the context window when a run begins."""
         self.name = name or f"{self.DIALECT}:{model}"
         self.model = model
         self.settings = settings or Settings()
+        self.context_tokens = context_tokens
+        """The model's context window, as the user says it; `None` if it was not given."""
         self.output_mode = OutputMode(output_mode or self.PRESET.output_mode)
         self._decodes_beside_tools = decodes_beside_tools
         self._price = price
@@ -129,6 +136,11 @@ class HttpModel(ABC):
         """The server, the model and the settings that answers depend on; see `identity_of`."""
         asked = [self.DIALECT, self.server.address, self.model, self.settings]
         return msgspec.json.encode(asked, order="sorted").decode()
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """The longest answer that requests allow; `None` if that is left to the server."""
+        return self.settings.max_output_tokens
 
     @property
     def has_price(self) -> bool:
@@ -230,11 +242,21 @@ class HttpModel(ABC):
         Raises: `TransportError`.
         """
         url = self._models_url()
-        answer = await self._transport.get(url, self._headers) if url is not None else None
-        if answer is None or not is_success(answer.status):
-            return None
+        raw = await self._get(url) if url is not None else None
+        found = find_context_tokens(raw, self.model)
+        if found is not None and b"n_ctx_train" in msgspec.json.encode(raw):
+            # llama.cpp lists how long contexts the model was trained on, and the server may have less room.
+            props = await self._get(join_url(self._base_url.removesuffix("/").removesuffix("/v1"), "/props"))
+            settings = props.get("default_generation_settings") if isinstance(props, dict) else None
+            used = settings.get("n_ctx") if isinstance(settings, dict) else None
+            return used if type(used) is int else found
+        return found
+
+    async def _get(self, url: str) -> Json:
+        """Return the JSON at `url`; `None` if the server refuses, or sends none. Raises: `TransportError`."""
+        answer = await self._transport.get(url, self._headers)
         try:
-            return find_context_tokens(_decode(answer.body), self.model)
+            return _decode(answer.body) if is_success(answer.status) else None
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 

@@ -38,6 +38,8 @@ class Preset(Struct, frozen=True, kw_only=True):
     """How the provider's models are made to give answers that fit a schema."""
     decodes_beside_tools: bool = True
     """True if the server accepts a schema for the answer in a request that has tools."""
+    tells_window: bool = False
+    """True if the server is asked for the context window of its model when a run begins."""
     quirks: Quirks = Quirks()
     price_provider: str | None = None
     """The provider's name in genai-prices. `None`: the models are free, or their prices are not known."""

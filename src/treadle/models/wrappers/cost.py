@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from treadle.core.registry import require
 from treadle.core.types import Completion, Request, Usage
-from treadle.models.protocol import Model, Watch
+from treadle.models.protocol import Model, Watch, context_tokens_of
 from treadle.models.wrappers.wrapper import Wrapper
 
 
@@ -34,6 +34,7 @@ class CostModel(Wrapper):
         self._model = model or rest or inner.name
         self._unknown: set[str] = set()
         self._is_loaded = False
+        self._window: int | None = None
 
     @property
     def has_price(self) -> bool:
@@ -43,7 +44,14 @@ class CostModel(Wrapper):
 
     @property
     def context_tokens(self) -> int | None:
-        """The length of the model's context, according to the table; `None` if the table does not say it."""
+        """The model's context window: as the user says, or according to the table; `None` if neither says it."""
+        if (said := context_tokens_of(self.inner)) is not None:
+            return said
+        if self._window is None and getattr(self.inner, "has_window", True):
+            self._window = self._look_up_window() or 0
+        return self._window or None
+
+    def _look_up_window(self) -> int | None:
         prices = require("genai_prices", "cost")
         try:
             found = prices.calc_price(prices.Usage(), model_ref=self._model, provider_id=self._provider)

@@ -19,10 +19,12 @@ from treadle.models.protocol import (
     Model,
     Watch,
     check_parts,
+    context_tokens_of,
     estimate_cost_usd,
     has_price,
     identity_of,
     output_mode_of,
+    output_tokens_of,
     takes_schema,
 )
 
@@ -90,6 +92,16 @@ class FallbackModel:
         modes = {output_mode_of(model) for model in self.models}
         order = (OutputMode.TEXT, OutputMode.TOOL, OutputMode.NATIVE)
         return next(mode for mode in order if mode in modes)
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The smallest context window of the models, since any of them may answer; `None` if none is known."""
+        return min([size for model in self.models if (size := context_tokens_of(model))], default=None)
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """The longest answer that one of the models asks for; `None` if all leave that to the server."""
+        return max([size for model in self.models if (size := output_tokens_of(model))], default=None)
 
     @property
     def has_price(self) -> bool:

@@ -7,10 +7,12 @@ from treadle.core.types import Artifact, Json, OutputMode, Usage
 from treadle.models.protocol import (
     Model,
     check_parts,
+    context_tokens_of,
     estimate_cost_usd,
     has_price,
     identity_of,
     output_mode_of,
+    output_tokens_of,
     part_of,
     takes_schema,
 )
@@ -45,6 +47,16 @@ class Wrapper:
     def output_mode(self) -> OutputMode:
         """How the inner model is made to give answers that fit a schema."""
         return output_mode_of(self.inner)
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The inner model's context window; `None` if it is not known."""
+        return context_tokens_of(self.inner)
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """The longest answer that the inner model asks for; `None` if it leaves that to the server."""
+        return output_tokens_of(self.inner)
 
     @property
     def has_price(self) -> bool:

@@ -117,6 +117,11 @@ class AnthropicModel(HttpModel):
             return super().identity
         return super().identity + msgspec.json.encode(self._server_tools, order="sorted").decode()
 
+    @property
+    def max_output_tokens(self) -> int | None:
+        """The longest answer that requests allow, which the API requires."""
+        return self.settings.max_output_tokens or _default_max_tokens(self.model)
+
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Return whether the server can decode within `schema`: its objects must be closed, and the model 4.1 or
         newer."""

@@ -4,6 +4,7 @@ This module writes requests: each message is encoded once, and a body is joined 
 API documentation and client 0.6, 2026.
 """
 
+import re
 from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,7 +20,7 @@ from treadle.models.dialects.ollama.answer import KEY, OllamaReader, keep_argume
 from treadle.models.dialects.ollama.stream import OllamaCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.arguments import fit_name, object_of
-from treadle.models.wire.http_model import HttpModel
+from treadle.models.wire.http_model import HttpModel, join_url
 from treadle.models.wire.openai import encode_tool
 from treadle.models.wire.parts import (
     AcceptedParts,
@@ -32,6 +33,7 @@ from treadle.models.wire.parts import (
 from treadle.models.wire.preset import Preset
 
 _PORT = 11434
+_NUM_CTX = re.compile(r"\bnum_ctx\s+(\d+)")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -54,6 +56,7 @@ class OllamaModel(HttpModel):
         base_url_variable="OLLAMA_HOST",
         # If a format is set, Ollama's models do not call tools.
         decodes_beside_tools=False,
+        tells_window=True,
     )
     PATH = "/api/chat"
     READER = OllamaReader
@@ -82,6 +85,7 @@ class OllamaModel(HttpModel):
         """
         super().__init__(model, base_url=None if base_url is None else read_host(base_url), **options)
         self._num_ctx = num_ctx
+        self.context_tokens = num_ctx or self.context_tokens
         more = {"think": think, "keep_alive": keep_alive}
         self._fields = _fields(model, self.settings, num_ctx) | {
             name: value for name, value in more.items() if value is not None
@@ -93,9 +97,24 @@ class OllamaModel(HttpModel):
         return super().identity + _encode(self._fields).decode()
 
     async def find_context_tokens(self) -> int | None:
-        """Return `num_ctx`; `None` if it was not set. Ollama reports only the context that a model supports, not
-        the one in use."""
-        return self._num_ctx
+        """Return the context in use: `num_ctx`, that of the loaded model, or that in the model's file; `None` if
+        none of them is known. How much the model supports says nothing about what is in use."""
+        if self.context_tokens is not None:
+            return self.context_tokens
+        running = await self._get(join_url(self._base_url, "/api/ps"))
+        loaded = running.get("models") if isinstance(running, dict) else None
+        names = (self.model, f"{self.model}:latest")
+        for item in loaded if isinstance(loaded, list) else ():
+            if (
+                isinstance(item, dict)
+                and item.get("name") in names
+                and type(item.get("context_length")) is int
+            ):
+                return int(item["context_length"])
+        body = _encode({"model": self.model})
+        answer = await self._transport.post(join_url(self._base_url, "/api/show"), self._headers, body)
+        found = _NUM_CTX.search(answer.body.decode(errors="replace"))
+        return int(found[1]) if found is not None else None
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the server's answer; see `Model.infer`."""

@@ -115,6 +115,7 @@ class OpenAIResponsesModel(HttpModel):
                 "state='conversation' and conversation='conv_…' belong together: give both or none"
             )
         self._state = state
+        self.has_window = state != "conversation"
         self._conversation = conversation
         self._server_tools = tuple(server_tools)
         for item in self._server_tools:

@@ -1,0 +1,140 @@
+"""The performer of compactions: it plans what goes, has old messages summarised, and returns the event."""
+
+import asyncio
+
+from msgspec.structs import replace
+
+from treadle.context.compaction.measure import Measured, Summarised, make_event, measure
+from treadle.context.compaction.plan import Plan, make_plan
+from treadle.context.compaction.summary import fit_summary, read_summary, request_summary
+from treadle.context.window import look_up_window
+from treadle.core import answers
+from treadle.core import events as e
+from treadle.core.context import count_prompt
+from treadle.core.decide import Compact, guess_cost_usd
+from treadle.core.errors import ConfigError, ProviderError
+from treadle.core.state import State, guess_next_tokens
+from treadle.core.tokens import weigh_message
+from treadle.core.types import Completion, Request, Usage
+from treadle.loop.outbox import Outbox
+from treadle.loop.workbench import Clock
+from treadle.models.protocol import Model, Watch, estimate_cost_usd, has_price, load_model
+
+_SUMMARY_SECONDS = 120.0
+"""How long a summary may take. Then old messages are dropped."""
+_PROMPT_SHARE = 0.7
+"""The share of the window that the request for a summary may fill, since its size is estimated."""
+
+
+class Compaction:
+    """The performer of one run's compactions. `model` is the run's own."""
+
+    def __init__(self, model: Model, clock: Clock) -> None:
+        self._model = model
+        self._clock = clock
+        self._other: tuple[str | None, Model, int | None] | None = None
+        """The model of the policy with its name and window; `None` until it is needed."""
+
+    async def perform(self, state: State, action: Compact, outbox: Outbox) -> None:
+        """Compact the context. If somebody asked for it and there is nothing to compact, record nothing."""
+        event = await self.make(state, action)
+        if event is not None:
+            outbox.put(event)
+
+    async def make(self, state: State, action: Compact) -> e.ContextCompacted | None:
+        """Return the event of a compaction; `None` if somebody asked for it and there is nothing to compact."""
+        begin = self._clock.monotonic()
+        tokens = count_tokens(self._model, answers.make_request(state, has_tools=state.limit is None))
+        is_refused = action.reason == "overflow"
+        measured = measure(state, tokens or count_prompt(state), is_refused=is_refused)
+        is_asked = action.reason == "asked"
+        plan = make_plan(measured.seen, measured.sizes, state.policy.keep_turns, is_asked=is_asked)
+        if is_asked and plan.is_empty:
+            return None
+        summarised = Summarised()
+        if plan.old:
+            summarised = await self._summarise(state, plan, measured)
+        event = make_event(measured, plan, action.reason, summarised)
+        return replace(event, duration_seconds=self._clock.monotonic() - begin)
+
+    async def _summarise(self, state: State, plan: Plan, measured: Measured) -> Summarised:
+        """Ask a model for the summary. Whatever fails becomes an `error`."""
+        try:
+            model, window = await self._find_model(state)
+        except (ConfigError, ProviderError) as error:
+            return Summarised(error=str(error))
+        most = measured.sizes.summary
+        room = (window or measured.room) * _PROMPT_SHARE - most
+        earlier, _ = read_summary(plan.earlier)
+        request, left_out = request_summary(
+            earlier, plan.old, prompt_tokens=room / max(1.0, measured.ratio), summary_tokens=most
+        )
+        expected = Usage(int(room if left_out else _estimate(request)), int(most))
+        if (reason := _find_obstacle(state, model, expected)) is not None:
+            return Summarised(error=reason)
+        watch = Watch()
+        if state.policy.deadline_seconds is not None:
+            watch.left_seconds = max(0.0, state.policy.deadline_seconds - state.work_seconds)
+        try:
+            async with asyncio.timeout(_SUMMARY_SECONDS):
+                completion = await model.infer(request, watch)
+        except TimeoutError:
+            return Summarised(error=f"the summary took longer than {_SUMMARY_SECONDS:g} s", model=model.name)
+        except Exception as error:
+            return Summarised(error=f"{type(error).__name__}: {error}", model=model.name)
+        text, fault = fit_summary(completion.message.content, most)
+        return Summarised(
+            text,
+            left_out,
+            fault,
+            model.name,
+            completion.usage or _guess_usage(request, completion),
+            completion.cost_usd,
+        )
+
+    async def _find_model(self, state: State) -> tuple[Model, int | None]:
+        """Return the model for summaries, and its window; `None`: that of the run's own model.
+
+        If the model is chosen by a router, the weakest tier writes summaries.
+        """
+        name = state.policy.summary_model
+        tiers = list(getattr(self._model, "tiers", {}).values())
+        if name is None and not tiers:
+            return self._model, None
+        if self._other is None or self._other[0] != name:
+            model = tiers[-1].model if name is None else await asyncio.to_thread(load_model, name)
+            known = await look_up_window(model)
+            self._other = name, model, None if known is None else known[0]
+        return self._other[1:]
+
+
+def count_tokens(model: Model, request: Request) -> int | None:
+    """Return the tokens of the prompt of `request`; `None` unless a method `count_tokens` of the model knows."""
+    count = getattr(model, "count_tokens", None)
+    return None if count is None else count(request)
+
+
+def _find_obstacle(state: State, model: Model, expected: Usage) -> str | None:
+    """Return why the budgets allow no summary; `None` if they do. The next inference must still be possible."""
+    policy, spent = state.policy, state.spent
+    following = guess_next_tokens(state)
+    if policy.max_tokens is not None and spent.tokens + expected.total_tokens + following > policy.max_tokens:
+        return "max_tokens leaves no room for a summary"
+    if policy.max_cost_usd is None:
+        return None
+    if not has_price(model):
+        return f"max_cost_usd is set, and no price of {model.name!r} is known"
+    cost = estimate_cost_usd(model, expected)
+    cost = guess_cost_usd(state, expected.total_tokens) if cost is None else cost
+    if spent.cost_usd + cost + guess_cost_usd(state, following) > policy.max_cost_usd:
+        return "max_cost_usd leaves no room for a summary"
+    return None
+
+
+def _estimate(request: Request) -> float:
+    return sum([weigh_message(message) for message in request.messages])
+
+
+def _guess_usage(request: Request, completion: Completion) -> Usage:
+    """Estimate the tokens of a summary whose server did not report them."""
+    return Usage(int(_estimate(request)), int(weigh_message(completion.message)))
