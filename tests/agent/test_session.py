@@ -176,3 +176,46 @@ async def test_the_events_that_a_session_keeps_are_those_of_its_journal(tmp_path
 @tool(effect="pure")
 def write(x: list[int]) -> str:
     return str(x)
+
+
+async def test_a_session_without_a_message_leaves_no_run_unless_its_id_was_given() -> None:
+    journal = MemoryJournal()
+    agent = Agent(ScriptedModel(["hi"]), journal=journal, files={"a.txt": "a"})
+    async with agent.session() as session:
+        assert session.run_id is not None
+    assert journal.runs() == []
+    async with agent.session("mine"):
+        pass
+    async with agent.session() as session:
+        await session.send("hello there. More text.")
+    assert [info.run_id for info in await agent.sessions()] == [session.run_id, "mine"]
+    assert (await agent.sessions(1))[0].title == "hello there."
+
+
+async def test_the_summary_of_a_session() -> None:
+    """A `null` result is a success, and failed calls and turns are counted as such: rules out the defect that the
+    counts of a session and of its results disagree about a result without a value."""
+
+    @tool(effect="pure")
+    async def nothing() -> None:
+        return None
+
+    @tool(effect="pure")
+    async def fail() -> str:
+        raise ValueError("no")
+
+    script = [[call("nothing"), call("fail")], "one", RuntimeError("no server"), "three"]
+    agent = Agent(ScriptedModel(script), tools=[nothing, fail], journal=MemoryJournal())
+    async with agent.session() as session:
+        await session.send("# Two calls, please\nAnd more.")
+        failed = await session.send("fail")
+        assert failed.stop_reason == "error"
+        assert (await session.send("again")).output == "three"
+        summary = await session.summary()
+    assert (summary.title, summary.turns, summary.steps) == ("Two calls, please", 3, 3)
+    assert (summary.messages, summary.tool_calls, summary.failed_tool_calls) == (6, 2, 1)
+    assert len(summary.errors) == 1
+    assert "no server" in summary.errors[0]
+    assert summary.usage.total_tokens > 0
+    assert (summary.questions, summary.approvals, summary.queued) == ({}, (), ())
+    assert summary.began_at <= summary.updated_at
