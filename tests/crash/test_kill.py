@@ -128,9 +128,9 @@ def check_end(
     assert len(effects) == len(set(effects)), f"a once tool acted twice: {effects}"
     paid = {str(body.step) for body in bodies_after_kill if isinstance(body, InferenceCompleted)}
     assert not paid & set(witnessed(path, "asked")[asked_until:]), "a kept answer was paid for again"
-    check_children(path)
     answered = {body.question_id for body in bodies_after_kill if isinstance(body, QuestionAnswered)}
     assert not answered & set(witnessed(path, "put")[put_until:]), "a question with an answer was put again"
+    check_children(path)
     end = read(path)
     told = [body.question_id for body in end if isinstance(body, QuestionAnswered) and not body.is_withdrawn]
     assert len(told) == len(set(told)), "a question was answered twice"

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.questions import Answerable
 from treadle.core.registry import did_you_mean
+from treadle.core.spec import ContextSpec, PartSpec
 from treadle.core.types import Artifact, Delivery, Json
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.driver import Driver
@@ -23,6 +24,9 @@ from treadle.loop.listener import Emit
 from treadle.sandbox.memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
 from treadle.tools.protocol import Approver, Asker, Decision, ToolLike
+
+if TYPE_CHECKING:
+    from treadle.context.surroundings import MemoryLike, PersonaLike
 
 
 class RunContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
@@ -66,6 +70,19 @@ class AgentOptions(TypedDict, total=False):
     `treadle.telemetry.JsonlTurnLog`. An exception of a hook is logged, and does not reach the run."""
     clock: Clock
     """The source of the times and durations of events."""
+    persona: "PersonaLike | None"
+    """Who the agent is: the path of a YAML file, a `Persona`, or a mapping with its keys. Its model, tools, memory
+    and autonomy count where `model`, `tools`, `memory` and `policy` are not given."""
+    memory: "MemoryLike"
+    """True, the name of a persona, or a `MemorySpec`: the agent remembers from one session to the next."""
+    skills: Iterable[str | Path]
+    """The folders of skills, or with folders of skills, before those of the persona."""
+    documents: Iterable[str | Path]
+    """The paths of documents that the agent knows, before those of the persona."""
+    user: str | None
+    """The user whom the memories are about. Default: as the persona or the memory says."""
+    trust: bool
+    """True to use the file of a persona that would start programs or send keys, and to record that trust."""
 
 
 class StreamOptions(TypedDict, total=False):
@@ -180,6 +197,37 @@ class Given(Struct, frozen=True):
     """True if the driver keeps the events that it appends in memory."""
     on_driver: Callable[[Driver], None] | None = None
     """A function that is called with the run's driver before it works; `None`: nobody needs it."""
+
+
+class Face(Struct, frozen=True):
+    """The parts of an agent that its persona has."""
+
+    model: str | None
+    tools: tuple[PartSpec, ...]
+    policy: Policy
+
+
+def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face | None]:
+    """Return what the options say that the agent knows, and the parts that its persona has, if it has one.
+
+    Raises: `ConfigError`, `UntrustedError`.
+    """
+    if not any([options.get(name) for name in ("persona", "memory", "skills", "documents")]):
+        return None, None
+    from treadle.context.surroundings import make_context_spec, read_persona
+
+    persona = read_persona(options.get("persona"), trust=options.get("trust", False))
+    context = make_context_spec(
+        persona,
+        options.get("memory"),
+        options.get("skills") or (),
+        options.get("documents") or (),
+        options.get("user"),
+    )
+    if persona is None:
+        return context, None
+    policy = Policy() if persona.autonomy is None else Policy(autonomy=persona.autonomy)
+    return context, Face(persona.model, persona.parts, policy)
 
 
 def check_agent(model: object, options: Mapping[str, Any]) -> None:

@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import Any, Generic, Unpack
 
 from treadle.agent.attachments import Attachable, read_attachments
-from treadle.agent.driving.begin import begin, make_run_id, queued_turn, turn_started
+from treadle.agent.driving.begin import begin, make_run_id
 from treadle.agent.driving.deliver import deliver
 from treadle.agent.driving.drive import AgentParts, grade_run, leave
 from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
+from treadle.agent.driving.turns import next_queued, open_turn, write_back
 from treadle.agent.options import (
     DeliveryName,
     Given,
@@ -129,7 +130,8 @@ class Session(Generic[T_co]):
         async with self._alone():
             await self._end_open_turn(driver, on_event, stops=delivery is Delivery.INTERRUPT)
             driver.listen(on_event)
-            driver.put(turn_started(driver.state, text, parts), blobs=blobs or None)
+            opened = await open_turn(self._agent, driver, Message(Role.USER, text, parts=parts))
+            driver.put(opened, blobs=blobs or None)
             return await self._drive(on_event)
 
     def post(self, text: str, delivery: Delivery | DeliveryName = Delivery.QUEUE) -> None:
@@ -290,6 +292,8 @@ class Session(Generic[T_co]):
                 raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
             self._task = self._task or load_task_of(state.started)
             driver = await go_on(self._agent, state, writer, self._given, self._task)
+            # A process that was killed after the turn may not have remembered it.
+            await write_back(self._agent, run_id, driver.state)
         except BaseException:
             await see_through(writer.release)
             raise
@@ -376,15 +380,15 @@ class Session(Generic[T_co]):
     @staticmethod
     def _next_seq(driver: Driver) -> int | None:
         """Return the number of the message that begins the next turn; `None` if none waits or a turn is open."""
-        begun = queued_turn(driver.state)
-        return None if begun is None else begun.queued_seq
+        waiting = next_queued(driver.state)
+        return None if waiting is None else waiting[0]
 
     async def _answer_next(self, driver: Driver, emit: Emit | None) -> Run[T_co]:
         """Run the turn of the first message that waits."""
-        begun = queued_turn(driver.state)
-        assert begun is not None
+        waiting = next_queued(driver.state)
+        assert waiting is not None
         driver.listen(emit)
-        driver.put(begun)
+        driver.put(await open_turn(self._agent, driver, waiting[1], queued_seq=waiting[0]))
         return await self._drive(emit)
 
     async def _drive(self, emit: Emit | None) -> Run[T_co]:
@@ -395,6 +399,7 @@ class Session(Generic[T_co]):
         try:
             await driver.drive()
             await driver.kept()
+            await write_back(self._agent, driver.run_id, driver.state)
         except asyncio.CancelledError:
             self._turn = None
             if self._is_interrupted and task.uncancel() <= before:

@@ -7,7 +7,7 @@ from typing import Any
 
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
-from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.core.types import Json
 from treadle.models.protocol import Model, part_of
 from treadle.tools.protocol import ToolLike
@@ -24,6 +24,7 @@ def make_spec(
     policy: Policy,
     schema: dict[str, Json] | None,
     files: Files | None,
+    context: ContextSpec | None = None,
 ) -> AgentSpec:
     """Return the spec of an agent with these parts."""
     items = tuple(tools)
@@ -34,6 +35,7 @@ def make_spec(
         policy=policy,
         schema=schema,
         files=path_of(files),
+        context=context,
     )
 
 

@@ -22,19 +22,19 @@ from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.options.complete import complete_run
+from treadle.cli.options.knowledge import KnowledgeOptions
 from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.format import exit_code
 from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
 from treadle.cli.terminal.prompt import Prompt
-from treadle.cli.work.agents import RunAgents, make_agent
+from treadle.cli.work.agents import RunAgents, make_agent, print_knowledge
 from treadle.cli.work.disk import read_mount
 from treadle.cli.work.drive import FollowUp, print_follow_up
 from treadle.cli.work.execute import Work
 from treadle.cli.work.journals import find_run, open_existing, open_or_make
 from treadle.core.errors import ConfigError, RunNotFoundError
-from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Delivery, ToolCall
 from treadle.journal.protocol import Journal, RunFilter
@@ -73,6 +73,7 @@ def chat(
     ] = False,
     *,
     agent: AgentOptions,
+    knowledge: KnowledgeOptions,
     is_trusted: o.IsTrusted = False,
     mount: o.MountOptions,
     instructions: o.Instructions = None,
@@ -91,16 +92,23 @@ def chat(
     with closing(open_or_make(journal, level) if is_new else open_existing(journal, level)) as opened:
         if is_new:
             runner = make_agent(
-                agent.with_files(mount.path is not None),
+                agent,
                 opened,
-                policy=limits.over(Policy()),
+                limits=limits,
                 instructions=instructions,
                 files=read_mount(mount),
+                knowledge=knowledge,
+                is_trusted=is_trusted,
             )
             return Chat(runner, follow_up, None).run()
         if mount.path is not None or instructions is not None:
             raise ConfigError(
                 "a session keeps its files and instructions; --mount and --instructions are for a new one"
+            )
+        if knowledge.is_given:
+            raise ConfigError(
+                "a session keeps its persona, memory, skills and documents; --persona, --memory, --user, --skills "
+                "and --document are for a new one"
             )
         run_id = _find_newest(opened) if session is None else find_run(opened, session)
         agents = RunAgents(opened, agent, limits, is_trusted=is_trusted)
@@ -189,6 +197,10 @@ class Chat:
         run = self._read(session)
         tools = ", ".join(self._agent.tools) or "none"
         print_note(f"session {session.run_id} · {self._agent.model.name} · tools: {tools} · /help")
+        if self._agent.known is not None:
+            for line in self._agent.known.greeting:
+                stdout().print(clean(line), soft_wrap=True)
+            print_knowledge(self._agent)
         if run.state.turn:
             self._meter = Meter.of(run)
             print_note(f"{write_count(run.state.turn, 'turn')} so far; the last answer was:")

@@ -111,6 +111,40 @@ TOPICS = {
     "draw": Command("treadle.cli.topics.draw:draw", "Draw topics as an SVG picture or a Mermaid diagram."),
 }
 
+SKILLS = {
+    "list": Command(
+        "treadle.cli.skills.list:list_skills",
+        "List skills with their trust and description, and say which folders are no usable skills.",
+    ),
+    "show": Command("treadle.cli.skills.show:show", "Show a skill: its trust, its files and its text."),
+    "check": Command(
+        "treadle.cli.skills.check:check", "Check skills, and print every mistake with its line."
+    ),
+    "trust": Command(
+        "treadle.cli.skills.trust:trust",
+        "Trust a skill with its present content. If the content changes, you are asked again.",
+    ),
+}
+
+PERSONA = {
+    "show": Command(
+        "treadle.cli.persona.show:show",
+        "Show the system message of a persona, and what it would start and send. Nothing is started.",
+    ),
+    "check": Command(
+        "treadle.cli.persona.check:check",
+        "Check the file of a persona and the skills and documents that it names, and print every mistake.",
+    ),
+    "trust": Command(
+        "treadle.cli.persona.trust:trust",
+        "Trust a persona with its present content, as --trust does. If the content changes, you are asked again.",
+    ),
+    "schema": Command(
+        "treadle.cli.persona.schema:schema",
+        "Print the JSON Schema of a persona's file, which editors use to complete and check it.",
+    ),
+}
+
 _RUN, _INSPECT, _DATA = "Run", "Inspect and export", "Training data"
 _SETUP, _OFFLINE = "Models, tools and tasks", "Try it offline"
 
@@ -190,6 +224,18 @@ COMMANDS: dict[str, Command | Group] = {
             "treadle tools list --tools python",
             'treadle tools call python \'{"code": "2 ** 64"}\' --tools python',
         ),
+        _SETUP,
+    ),
+    "persona": Group(
+        PERSONA,
+        "Show, check and trust the files of personas.",
+        ("treadle persona check assistant.yaml", "treadle persona schema > persona.schema.json"),
+        _SETUP,
+    ),
+    "skills": Group(
+        SKILLS,
+        "List, show, check and trust skills.",
+        ("treadle skills list --skills ./skills", "treadle skills trust csv-report --skills ./skills"),
         _SETUP,
     ),
     "tasks": Command("treadle.cli.tasks:tasks", "List task sets and tasks, or show one task.", _SETUP),

@@ -157,6 +157,8 @@ class State(Struct, gc=False):
     """The tools that are offered to the model, as the newest start or resume recorded them."""
     turn: int = 0
     """The number of the newest turn; 0 before the first."""
+    opened: e.TurnStarted | None = None
+    """The event that began the newest turn; `None` before the first."""
     is_turn_open: bool = False
     """True if the newest turn has not ended."""
     window: Window | None = None
@@ -357,6 +359,7 @@ def _offer(state: State, tools: tuple[ToolSpec, ...]) -> None:
 def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.status = Status.RUNNING
     state.turn = body.turn
+    state.opened = body
     state.is_turn_open = True
     message, at = body.message, len(state.messages)
     state.context.turn_at = at

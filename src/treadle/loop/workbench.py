@@ -119,12 +119,12 @@ class Workbench:
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
         self.deps: object = NO_DEPS
         """The object that tools get as `ToolContext.deps`."""
+        self.find_result: FindResult | None = None
+        """The function that returns earlier results of the run, for `ToolContext.find_result`."""
         self.host: Host | None = None
         """What tools that drive runs of their own can use of this run; `None`: there is no run."""
         self.children: dict[str, Child] = {}
         """The runs that calls without a result have driven, by call id."""
-        self.find_result: FindResult | None = None
-        """The function that returns earlier results of the run, for `ToolContext.find_result`."""
         self._clock = clock
         self._asking: dict[str, Asking] = {}
         """The questions of the running calls of the model, by call id. Calls without a context have none."""
@@ -300,9 +300,10 @@ class Workbench:
             tools=self.toolbox.specs,
             make_caller=None if inner is None else inner.caller,
             deps=self.deps,
-            host=self.host,
+            consult=None if self.approver is None else self.consult,
             find_result=self.find_result,
             ask=asking.asker(order.call.call_id),
+            host=self.host,
         )
 
     async def _wait_for_thread(self, call: ToolCall, spec: ToolSpec) -> ToolResult | None:

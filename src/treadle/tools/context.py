@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias
 from treadle.core.budget import Allowance
 from treadle.core.errors import NotAskedError, ToolError
 from treadle.core.questions import Answer, Question
-from treadle.core.types import Child, Json, ToolResult, ToolSpec
+from treadle.core.types import Child, Json, ToolCall, ToolResult, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver, ToolOutput
+from treadle.tools.protocol import Approver, Decision, ToolOutput
 
 if TYPE_CHECKING:
     # With a default, `ToolContext` without a parameter is complete for strict type checkers.
@@ -33,6 +33,9 @@ class _NoDeps:
 
 NO_DEPS: Final = _NoDeps()
 """The value of `deps` if none were given."""
+
+FindResult: TypeAlias = Callable[[str], Awaitable[ToolResult | None]]
+"""A function that returns the whole result of an earlier call of the run by its id; `None` if there is none."""
 
 
 class Host(Protocol):
@@ -57,9 +60,8 @@ class Host(Protocol):
         ...
 
 
-FindResult: TypeAlias = Callable[[str], Awaitable[ToolResult | None]]
-"""A function that returns the whole result of an earlier call of the run by its id; `None` if there is none."""
 CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
+Consult: TypeAlias = Callable[[ToolCall], Awaitable[Decision | None]]
 AskQuestion: TypeAlias = Callable[[Question], Awaitable[Answer]]
 
 
@@ -124,6 +126,7 @@ class ToolContext(Generic[DepsT]):
         "_make_caller",
         "_report",
         "call_id",
+        "consult",
         "host",
         "run_id",
         "sandbox",
@@ -144,9 +147,10 @@ class ToolContext(Generic[DepsT]):
         tools: Sequence[ToolSpec] = (),
         make_caller: Callable[[str], CallTool] | None = None,
         deps: object = NO_DEPS,
-        host: Host | None = None,
+        consult: Consult | None = None,
         find_result: FindResult | None = None,
         ask: AskQuestion | None = None,
+        host: Host | None = None,
     ) -> None:
         """Make a context. `make_caller` takes this call's id, and returns the function that makes its inner
         calls; `ask` puts a question to the user."""
@@ -162,6 +166,9 @@ class ToolContext(Generic[DepsT]):
         """All tools of the run, including this one."""
         self.host = host
         """The run, for tools that drive runs of their own; `None` outside of a run."""
+        self.consult = consult
+        """The function that asks the agent's approver about a call of this tool, for tools that ask only in some
+        cases. It returns `None` if nobody decides now. `None`: there is nobody to ask."""
         self._deps = deps
         self._find_result = find_result
         self._report = report

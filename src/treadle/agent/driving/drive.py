@@ -2,7 +2,6 @@
 
 import asyncio
 from base64 import b64decode
-from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from typing import Protocol, TypeVar
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from treadle.agent.answer import AnswerType
 from treadle.agent.driving.kit import Kit
+from treadle.agent.driving.turns import next_queued, open_turn, write_back
 from treadle.agent.options import (
     Given,
     Instructions,
@@ -18,6 +18,7 @@ from treadle.agent.options import (
 from treadle.agent.run import Run
 from treadle.agent.spec import Files, path_of
 from treadle.agent.task import Task
+from treadle.context.protocol import Surroundings
 from treadle.core import events as e
 from treadle.core.budget import Allowance, allow
 from treadle.core.errors import ConfigError, JournalError
@@ -57,6 +58,7 @@ class AgentParts(Protocol):
     asker: Asker | None
     deps: object
     clock: Clock
+    known: Surroundings | None
     hooks: Hooks
 
     @property
@@ -93,21 +95,23 @@ class RunHost:
 
 
 async def drive(
+    agent: AgentParts,
     driver: Driver,
-    journal: Journal,
     task: Task | None,
     answer: AnswerType[T],
-    next_turn: Callable[[State], e.TurnStarted | None] | None = None,
+    *,
+    answers_queued: bool = False,
 ) -> Run[T]:
-    """Drive a run until it ends or pauses, grade it, and release its lease.
+    """Drive a run until it ends or pauses, grade it, and release its lease. Completed turns are remembered.
 
-    `next_turn` returns the event that begins a session's next turn, or `None` if no message waits for one. The
-    tools are closed and the lease is released even after an error, and after any number of cancellations.
+    With `answers_queued`, the messages that wait for a session's next turns are answered too. The tools are closed
+    and the lease is released even after an error, and after any number of cancellations.
     """
     try:
         state = await driver.drive()
-        while next_turn is not None and (begun := next_turn(state)) is not None:
-            driver.put(begun)
+        while answers_queued and (waiting := next_queued(state)) is not None:
+            await write_back(agent, driver.run_id, driver.state)
+            driver.put(await open_turn(agent, driver, waiting[1], queued_seq=waiting[0]))
             await driver.drive()
         if task is not None and state.status is Status.FINISHED and not state.rewards:
             grade_run(driver, task)
@@ -116,7 +120,8 @@ async def drive(
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
         await leave(driver, reason)
         raise
-    return Run(driver.run_id, driver.state, journal, answer)
+    await write_back(agent, driver.run_id, driver.state)
+    return Run(driver.run_id, driver.state, agent.journal, answer)
 
 
 async def leave(driver: Driver, reason: str | None) -> None:
@@ -180,8 +185,8 @@ def make_driver(
     )
     driver.kept_events = [] if given.keeps_events else None
     driver.bench.deps = given.deps
-    driver.bench.host = RunHost(driver, agent.journal, agent.approver)
     driver.bench.find_result = partial(find_result, agent.journal, writer.run_id)
+    driver.bench.host = RunHost(driver, agent.journal, agent.approver)
     driver.find_answer_fault = given.answer.find_fault
     if given.on_driver is not None:
         given.on_driver(driver)
@@ -249,14 +254,24 @@ def spec_for(
     return replace(spec, schema=schema, files=folder)
 
 
-def system_message(spec: AgentSpec, output: OutputSpec | None) -> str | None:
-    """Return the system message if it differs from the spec's instructions, else `None`."""
-    if output is None:
-        return None
+def system_message(spec: AgentSpec, said: str | None, output: OutputSpec | None) -> str | None:
+    """Return the system message if it differs from the spec's instructions, else `None`. `said` is its text
+    without the schema of `output`."""
+    if output is not None:
+        from treadle.tools.schema.output import instruct
+
+        said = instruct(said, output)
+    return None if said == spec.instructions else said
+
+
+def without_schema(message: str | None, output: OutputSpec) -> str | None:
+    """Return the text of a recorded system message without the schema of `output`."""
     from treadle.tools.schema.output import instruct
 
-    text = instruct(spec.instructions, output)
-    return None if text == spec.instructions else text
+    added = instruct("", output) or ""
+    if message is None or not added:
+        return message
+    return message.removesuffix(added).removesuffix("\n\n") or None
 
 
 def grade_run(driver: Driver, task: Task) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.agent.driving.begin import queued_turn
 from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for, warm_up
 from treadle.agent.driving.trust import require_trust
+from treadle.agent.driving.turns import write_back
 from treadle.agent.options import (
     Given,
     ResumeOptions,
@@ -49,13 +49,14 @@ async def resume_run(
         if is_over and (task is None or state.rewards):
             agent.hooks.leave(run_id)
             await see_through(writer.release)
+            await write_back(agent, run_id, state)
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
         driver.put(*decided)
     except BaseException:
         await see_through(writer.release)
         raise
-    return await drive(driver, agent.journal, task, given.answer, queued_turn)
+    return await drive(agent, driver, task, given.answer, answers_queued=True)
 
 
 async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:

@@ -25,6 +25,10 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
         found = [f"ask the model {spec.model.name!r} ({error})"]
     for part in spec.tools:
         found += demands_of(spec_of(part)) if _is_agent(part) else demands_of_tools(part)
+    if spec.context is not None:
+        from treadle.context.surroundings import demands_of_context
+
+        found += demands_of_context(spec.context)
     if spec.files is not None:
         found.append(f"open the folder {spec.files!r} for new runs")
     if state is None:

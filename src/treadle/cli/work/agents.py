@@ -12,6 +12,8 @@ from treadle.agent.driving.trust import demands_of, settle_trust
 from treadle.agent.run import Run
 from treadle.agent.spec import Files
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
+from treadle.cli.options.knowledge import KnowledgeOptions
+from treadle.cli.terminal.output import print_note
 from treadle.cli.work.journals import read_started
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.policy import Policy
@@ -24,27 +26,58 @@ from treadle.models.protocol import Model
 if TYPE_CHECKING:
     from treadle.agent.task import Task
 
+NOTHING = KnowledgeOptions()
+
 
 def make_agent(
     options: AgentOptions,
     journal: Journal,
     *,
+    limits: PolicyOptions,
     task: "Task | None" = None,
-    policy: Policy | None = None,
     instructions: str | None = None,
     files: Files | None = None,
     schema: Json = None,
+    knowledge: KnowledgeOptions = NOTHING,
+    is_trusted: bool = False,
 ) -> Agent:
-    """Return an agent as the options describe it. Raises: `ConfigError`."""
+    """Return an agent as the options describe it. Files bring the toolset `files` if no tools are given.
+
+    Raises: `ConfigError`; `UntrustedError` for a persona that needs --trust.
+    """
+    persona = None
+    if knowledge.persona is not None:
+        from treadle.context.surroundings import read_persona
+
+        persona = read_persona(knowledge.persona, trust=is_trusted)
+    policy = Policy()
+    tools: tuple[str | PartSpec, ...] = options.tools
+    if persona is not None:
+        policy = Policy() if persona.autonomy is None else Policy(autonomy=persona.autonomy)
+        tools = tools or persona.parts
+        options = options if options.model is not None else replace(options, model=persona.model)
+    if files is not None and not options.tools and (persona is None or not persona.tools):
+        tools = ("files", *tools)
     return Agent(
         _tools_first(options.tools, lambda: make_model(options, task)),
         instructions=instructions,
-        tools=options.tools,
-        policy=policy,
+        tools=tools,
+        policy=limits.over(policy),
         journal=journal,
         files=files,
         schema=schema,
+        persona=persona,
+        memory=knowledge.memory,
+        user=knowledge.user,
+        skills=knowledge.skills,
+        documents=knowledge.documents,
     )
+
+
+def print_knowledge(agent: Agent) -> None:
+    """Print what an agent knows did not fit into its system message, or could not be used."""
+    for line in () if agent.known is None else agent.known.report.lines():
+        print_note(line)
 
 
 def _tools_first(tools: Sequence[str], make: Callable[[], Model]) -> Model:
