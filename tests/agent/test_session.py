@@ -219,3 +219,44 @@ async def test_the_summary_of_a_session() -> None:
     assert summary.usage.total_tokens > 0
     assert (summary.questions, summary.approvals, summary.queued) == ({}, (), ())
     assert summary.began_at <= summary.updated_at
+
+
+async def test_a_session_takes_any_number_of_messages_and_limits_count_for_each_turn() -> None:
+    """Rules out a session that is complete after one answer, and a limit of steps for its whole life."""
+
+    @tool(effect="pure")
+    async def look() -> str:
+        return "seen"
+
+    script = [item for number in range(4) for item in ([call("look")], f"answer {number}")]
+    agent = Agent(ScriptedModel(script), tools=[look], journal=MemoryJournal(), policy=Policy(max_steps=2))
+    async with agent.session() as session:
+        for number in range(4):
+            run = await session.send("again")
+            assert (run.stop_reason, run.output) == ("completed", f"answer {number}")
+
+
+async def test_what_a_failed_turn_has_done_is_not_lost() -> None:
+    """Rules out the defect that a failed step hides the steps before it from the caller."""
+
+    @tool(effect="pure")
+    async def look() -> str:
+        return "seen"
+
+    agent = Agent(
+        ScriptedModel([[call("look")], RuntimeError("no server")]), tools=[look], journal=MemoryJournal()
+    )
+    async with agent.session() as session:
+        run = await session.send("go")
+    assert (run.stop_reason, run.fault) == ("error", "infrastructure")
+    assert [result.content for result in run.results] == ["seen"]
+    assert run.steps == 1
+
+
+async def test_a_session_of_a_wrong_id_is_told_at_once() -> None:
+    """Rules out the defect that a wrong id of a session fails only at a server. A new id begins a session."""
+    agent = Agent(ScriptedModel(["hi"]), journal=MemoryJournal())
+    await agent.run("go", run_id="plain")
+    with pytest.raises(ConfigError, match="is not a session"):
+        async with agent.session("plain"):
+            pass

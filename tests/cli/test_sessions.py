@@ -82,6 +82,7 @@ def test_the_link_to_a_sub_agent_is_shown(cli: Cli) -> None:
     runs = cli("runs", "--journal", "runs.db", "--json").lines
     child = next(item for item in runs if item["caller_run_id"] == second)
     assert f"run {child['run_id']}" in cli("show", second, "--journal", "runs.db").out
+    assert f"run {second} ·" in cli("show", "last", "--journal", "runs.db").out
     assert f"called by run {second}" in cli("show", child["run_id"], "--journal", "runs.db").out
     assert f"↳ {second}" in cli("runs", "--journal", "runs.db").out
     resumed = cli("resume", "--all", "--journal", "runs.db")
