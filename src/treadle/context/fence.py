@@ -2,7 +2,8 @@
 
 A fence looks like `<memory-3f9a2c1b04 store="episodic">` ... `</memory-3f9a2c1b04>`. The number is derived from
 the content, so that the same content has the same fence when a run is resumed, and a text cannot know the number of
-the fence that it will stand in. Texts inside that look like a mark are changed so that they are none.
+the fence that it will stand in. Whatever looks like a mark in the text is changed, and so are the control tokens of
+chat templates, which some servers read in any text.
 """
 
 import hashlib
@@ -12,9 +13,33 @@ import unicodedata
 KINDS = ("memory", "document", "skill", "result", "persona")
 """The kinds whose marks are changed in every fenced text. A fence of another kind has its own changed as well."""
 
+_CONTROLS = (
+    "|",
+    "s>",
+    "sys>",
+    "bos>",
+    "eos>",
+    "start_of_turn",
+    "end_of_turn",
+    "start_of_role",
+    "end_of_role",
+)
+"""How the control tokens of chat templates go on after `<`."""
+_BRACKETS = (
+    "inst]",
+    "system_prompt]",
+    "available_tools]",
+    "tool_results]",
+    "tool_calls]",
+    "tool_content]",
+    "img]",
+)
+"""How those that begin with `[` go on."""
 _KIND = re.compile(r"[a-z][a-z_]*")
-_OPENERS = re.compile("[<\u2039\u2329\u27e8\u276c\u276e\u3008\u300a\u00ab\u02c2\ufe64\uff1c]")
-"""The characters that look like the beginning of a mark."""
+_LESS = "<\u2039\u2329\u27e8\u276c\u276e\u3008\u300a\u00ab\u02c2\ufe64\uff1c"
+_MORE = ">\u203a\u232a\u27e9\u276d\u276f\u3009\u300b\u00bb\u02c3\ufe65\uff1e"
+_OPENERS = re.compile(rf"[{_LESS}\[\uff3b]")
+"""The characters that look like the beginning of a mark or of a control token."""
 _SLASHES = str.maketrans(dict.fromkeys("\u2044\u2215\u29f8\u2571\uff0f\\", "/"))
 _LETTERS = str.maketrans(
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0456\u0455\u043a\u043c\u0442\u0501\u03b1\u03bf\u03b9\u03bd\u03c1\u03ba\u0131",
@@ -24,7 +49,11 @@ _LETTERS = str.maketrans(
 _AHEAD_CHARS = 200
 """How much of the text after a character that looks like `<` is read. Invisible characters count."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
+_ESCAPES = str.maketrans(
+    {"&": "&amp;", '"': "&quot;", "[": "&#91;", "\uff3b": "&#91;"}
+    | dict.fromkeys(_LESS, "&lt;")
+    | dict.fromkeys(_MORE, "&gt;")
+)
 
 
 def fence(kind: str, text: str, **attributes: object) -> str:
@@ -44,16 +73,19 @@ def fence(kind: str, text: str, **attributes: object) -> str:
 
 
 def neutralise(text: str, *kinds: str) -> str:
-    """Return `text` with `&lt;` in place of the first character of everything that looks like a mark of a fence.
+    """Return `text` with another first character for everything that looks like a mark of a fence, or like a token
+    with which a chat template begins or ends messages.
 
-    Marks are found in any case, with blanks and invisible characters within, and with letters of other scripts that
-    look like the Latin ones.
+    These are found in any case, with blanks and invisible characters within, and with letters of other scripts that
+    look like the Latin ones. The first character becomes `&lt;` or `&#91;`.
     """
-    names = tuple({*KINDS, *kinds})
+    starts = tuple({*KINDS, *kinds, *_CONTROLS})
 
     def replace(match: re.Match[str]) -> str:
-        ahead = _fold(text[match.end() : match.end() + _AHEAD_CHARS]).lstrip("/")
-        return "&lt;" if ahead.startswith(names) else match[0]
+        ahead = _fold(text[match.end() : match.end() + _AHEAD_CHARS]).lstrip("/<")
+        if match[0] in "[\uff3b":
+            return "&#91;" if ahead.startswith(_BRACKETS) else match[0]
+        return "&lt;" if ahead.startswith(starts) else match[0]
 
     return _OPENERS.sub(replace, text)
 
