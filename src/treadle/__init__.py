@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from treadle.agent.stream import RunStream
     from treadle.agent.task import Grade, Task
     from treadle.agent.window import Batch
+    from treadle.context.personas.model import Persona
     from treadle.core.errors import (
         ConfigError,
         ExportError,
@@ -75,6 +76,7 @@ _WHERE = {
     "LeaseHeldError": "treadle.core.errors",
     "LeaseLostError": "treadle.core.errors",
     "Message": "treadle.core.types",
+    "Persona": "treadle.context.personas.model",
     "Policy": "treadle.core.policy",
     "Price": "treadle.models.wire.price",
     "ProviderError": "treadle.core.errors",
@@ -133,6 +135,7 @@ __all__ = [
     "LeaseHeldError",
     "LeaseLostError",
     "Message",
+    "Persona",
     "Policy",
     "Price",
     "ProviderError",

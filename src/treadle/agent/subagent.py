@@ -177,7 +177,7 @@ class AgentTool:
         driver = await begin(
             agent, task, given, run_id=run_id, files=files, caller=Caller(context.run_id, context.call_id)
         )
-        return await drive(driver, host.journal, None, given.answer)
+        return await drive(agent, driver, None, given.answer)
 
     def _copy_agent(self, host: Host) -> "Agent[Any]":
         """Return the agent with the journal of the calling run, and with its approver if it has no own."""
