@@ -1,7 +1,7 @@
 """`treadle chat`: a conversation, in which each line of input is a turn of a session."""
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from treadle.cli.terminal.format import exit_code
 from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
 from treadle.cli.terminal.prompt import Prompt
+from treadle.cli.terminal.questions import make_asker
 from treadle.cli.work.agents import RunAgents, make_agent, print_knowledge
 from treadle.cli.work.disk import read_mount
 from treadle.cli.work.drive import FollowUp, print_follow_up
@@ -134,6 +135,7 @@ class Chat:
         self._run_id = run_id
         self._prompt = Prompt(_COMMANDS, lambda: agent.tools)
         self._approver = agent.approver = make_approver()
+        self._asker = agent.asker = make_asker()
         self._meter = Meter()
         self._codes: list[int] = []
         self._attached: list[Path] = []
@@ -196,19 +198,9 @@ class Chat:
                 print_note("the last turn waits for your decision")
             else:
                 print_note("the last turn was interrupted; it continues now")
-            answers = self._answer(run.questions)
             calls = [item.call for item in run.state.calls.values()]
-            self._take_turn(work, lambda emit: session.finish_turn(answers=answers, on_event=emit), calls)
+            self._take_turn(work, lambda emit: session.finish_turn(on_event=emit), calls)
         return not session.is_turn_open
-
-    def _answer(self, questions: Mapping[str, str]) -> dict[str, str]:
-        """Return the answers that the person gives to `questions`, by question id. An empty answer is none."""
-        answers: dict[str, str] = {}
-        for question_id, text in questions.items() if self._prompt.is_person else ():
-            print_note(text)
-            if answer := self._prompt.read():
-                answers[question_id] = answer
-        return answers
 
     def _attach(self, name: str) -> None:
         """Remember a file for the next message."""
@@ -225,8 +217,9 @@ class Chat:
         """Run a turn and show it. `calls` are the calls that the model made before, in the same turn."""
         view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
         view.meter = self._meter
-        if self._approver is not None:
-            self._approver.view = view
+        for asking in (self._approver, self._asker):
+            if asking is not None:
+                asking.view = view
         begin = time.monotonic()
         try:
             run = work.run(start(view.on_event))
@@ -246,8 +239,9 @@ class Chat:
             view.close()
             raise
         view.finish(run, time.monotonic() - begin)
-        if run.approvals and self._prompt.is_person:
-            print_note("your next message asks for the decision again")
+        if (run.approvals or run.questions) and self._prompt.is_person:
+            what = "for the decision" if run.approvals else "the question"
+            print_note(f"your next message asks {what} again")
         else:
             print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))

@@ -199,6 +199,7 @@ COMMANDS: dict[str, Command | Group] = {
     "approve": Command(
         "treadle.cli.approve:approve", "Decide about a tool call that waits for approval.", _RUN
     ),
+    "answer": Command("treadle.cli.answer:answer", "Answer a question that a run waits for.", _RUN),
     "fork": Command("treadle.cli.fork:fork", "Start a new run from the first events of another run.", _RUN),
     "runs": Command("treadle.cli.runs:runs", "List the runs of a journal, the newest first.", _INSPECT),
     "stats": Command(

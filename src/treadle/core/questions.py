@@ -70,7 +70,7 @@ class Answer(Struct, frozen=True):
         return None if self.is_declined else msgspec.json.decode(self.text)
 
 
-Answerable: TypeAlias = "Answer | str | int | Mapping[str, Json]"
+Answerable: TypeAlias = Answer | str | int | Mapping[str, Json]
 """What callers may give as an answer: a text, the number of an option from 1, the fields of a form, or an
 `Answer`."""
 

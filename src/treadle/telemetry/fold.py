@@ -246,7 +246,10 @@ class TurnFold:
         self._open(body).questions += 1
 
     def _on_question_answered(self, body: e.QuestionAnswered) -> None:
-        self._open(body).answered_questions += 1
+        if body.is_withdrawn:
+            self._open(body).questions -= 1
+        else:
+            self._open(body).answered_questions += 1
 
     def _on_approval_decided(self, body: e.ApprovalDecided) -> None:
         part = self._open(body)

@@ -134,8 +134,11 @@ class _Printer:
             self.say(f"-- {write_compaction(body)}", "magenta")
         elif isinstance(body, e.QuestionAsked):
             self.say(f"? {clean(body.text)}", "yellow")
+            for number, option in enumerate(body.options, 1):
+                self.say(f"  {number}. {clean(option.label)}", "yellow")
         elif isinstance(body, e.QuestionAnswered):
-            self.say(f"› {clean(body.text)}", "cyan")
+            said = "(withdrawn)" if body.is_withdrawn else clean(body.text) or "(declined)"
+            self.say(f"› {said}", "cyan")
         elif isinstance(body, e.ApprovalRequested):
             call = self._calls.get(body.call_id)
             self.say(
