@@ -1,13 +1,14 @@
 """Turns of a session that wait for somebody."""
 
 import asyncio
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.agent.task import Grade
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError
 from treadle.core.events import Rewarded
 from treadle.core.state import fold
 from treadle.journal.memory import MemoryJournal
@@ -176,3 +177,50 @@ async def test_the_events_that_a_session_keeps_are_those_of_its_journal(tmp_path
 @tool(effect="pure")
 def write(x: list[int]) -> str:
     return str(x)
+
+
+@pytest.mark.parametrize("store", ["memory:", "file"])
+async def test_a_session_without_a_message_leaves_nothing_behind(store: str, tmp_path: Path) -> None:
+    """A session was made in the store as soon as somebody asked for one, used or not."""
+    with open_journal(store if store == "memory:" else tmp_path / "runs.db") as journal:
+        agent = Agent(
+            ScriptedModel(["one", "two"]), journal=journal, instructions="Be brief.", files={"a": "1"}
+        )
+        for run_id in (None, "s"):
+            async with agent.session(run_id) as session:
+                assert not session.is_turn_open
+                assert [message.role for message in session.messages] == ["system"]
+                assert await session.read_events() == ()
+                assert await session.grade() is None
+                assert journal.runs() == []
+        assert journal.runs() == []
+        async with agent.session("s") as session:
+            run = await session.send("hello")
+            assert [event.type for event in journal.read("s")][:3] == [
+                "run_started",
+                "snapshot_taken",
+                "turn_started",
+            ]
+            assert run.files == {"a": b"1"}
+        async with agent.session("s") as session:
+            assert len(session.messages) == 3
+
+
+async def test_a_session_may_begin_at_once() -> None:
+    journal = open_journal("memory:")
+    agent = Agent(ScriptedModel(["one"]), journal=journal)
+    async with agent.session("s", begins_at_once=True):
+        assert [info.run_id for info in journal.runs()] == ["s"]
+        with pytest.raises(LeaseHeldError):
+            await agent.session("s").open()
+    assert journal.read("s")[-1].type == "run_paused"
+
+
+async def test_two_sessions_with_one_id_cannot_both_begin() -> None:
+    journal = open_journal("memory:")
+    agent = Agent(ScriptedModel(["one", "two"]), journal=journal)
+    async with agent.session("s") as first, agent.session("s") as second:
+        await first.send("hello")
+        with pytest.raises(RunExistsError):
+            await second.send("hello")
+    assert len(journal.read("s")) == 6

@@ -158,9 +158,12 @@ class SessionOptions(TypedDict, total=False):
     task: Task | None
     """The task that the session works on: it has the files, the tools of an agent without tools, and the check for
     `Session.grade`. The caller sends the messages."""
+    begins_at_once: bool
+    """True if a new session is in the journal as soon as it is opened, and other processes cannot open it from then
+    on. By default, this is so from its first message on, and a session without a message leaves nothing behind."""
     expects_new: bool
-    """True if the journal probably has no such session. It is then begun without looking for it, which is faster,
-    and continued if it exists."""
+    """True if the journal probably has no such session. It is then begun at once, without looking for it, which
+    is faster, and continued if it exists."""
     pauses_when_cancelled: bool
     """True if a cancelled turn stays open, so that the session can be opened again and the turn be finished. By
     default, cancelling ends the turn."""

@@ -60,6 +60,8 @@ class Session(Generic[T_co]):
     async def open(self) -> "Session[T_co]":
         """Begin the session, or continue it from its journal.
 
+        A new session is in the journal from its first message on, unless it `begins_at_once`.
+
         Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session, or if a tool
         needs `deps` that were not given; `UntrustedError` if it comes from elsewhere and nobody trusts it.
         """
@@ -183,8 +185,8 @@ class Session(Generic[T_co]):
         driver = self._open_driver()
         await driver.kept()
         kept = driver.kept_events
-        if kept is not None and len(kept) == driver.state.seq:
-            return tuple(kept)
+        if driver.is_held or (kept is not None and len(kept) == driver.state.seq):
+            return tuple(kept or ())
         return await asyncio.to_thread(self._agent.journal.read, driver.run_id)
 
     async def close(self) -> None:
@@ -244,6 +246,7 @@ class Session(Generic[T_co]):
             files=self._options.get("files"),
             metadata=self._options.get("metadata"),
             is_session=True,
+            is_lazy=not (self._options.get("begins_at_once") or self._options.get("expects_new")),
         )
         return await _keep(driver)
 

@@ -135,7 +135,7 @@ class AgentTool:
             on_driver=driven.append,
         )
         try:
-            run = await self._find(run_id, given, host)
+            run = await self._find(run_id, given, context, host)
             if run is None:
                 run = await self._begin(run_id, str(arguments["task"]), given, context, host)
             host.note_child(context.call_id, Child(run_id, run.usage, run.cost_usd))
@@ -148,7 +148,7 @@ class AgentTool:
             await asyncio.to_thread(_write_back, run, context)
         return self._to_output(run)
 
-    async def _find(self, run_id: str, given: Given, host: Host) -> Run[Any] | None:
+    async def _find(self, run_id: str, given: Given, context: ToolContext, host: Host) -> Run[Any] | None:
         """Return the run that an earlier attempt began, driven to its end; `None` if there is none."""
         try:
             run = await asyncio.to_thread(Run.load, run_id, host.journal)
@@ -156,7 +156,7 @@ class AgentTool:
             return None
         if run.status is Status.FINISHED:
             return run
-        agent = self._copy_agent(host)
+        agent = self._copy_agent(context, host)
         agent.has_policy = False  # the run keeps what it was allowed when it began
         return await resume_run(agent, run_id, given)
 
@@ -172,18 +172,22 @@ class AgentTool:
         files = self._agent.files
         if self._shares_files and (sandbox := context.sandbox) is not None:
             files = {path: sandbox.read(path) for path in sandbox.paths()}
-        agent = self._copy_agent(host)
+        agent = self._copy_agent(context, host)
         agent.policy = limit_policy(agent.policy, host.allowance())
         driver = await begin(
             agent, task, given, run_id=run_id, files=files, caller=Caller(context.run_id, context.call_id)
         )
-        return await drive(driver, host.journal, None, given.answer)
+        return await drive(agent, driver, None, given.answer)
 
-    def _copy_agent(self, host: Host) -> "Agent[Any]":
-        """Return the agent with the journal of the calling run, and with its approver if it has no own."""
+    def _copy_agent(self, context: ToolContext, host: Host) -> "Agent[Any]":
+        """Return the agent with the journal of the calling run, and with its approver if it has no own.
+
+        Without an asker of its own, its questions are questions of the calling run.
+        """
         agent = copy(self._agent)
         agent.keep_in(host.journal)
         agent.approver = agent.approver or host.approver
+        agent.asker = agent.asker or context.ask
         return agent
 
     def _to_output(self, run: Run[Any]) -> ToolOutput:

@@ -167,6 +167,11 @@ COMMANDS: dict[str, Command | Group] = {
     "answer": Command("treadle.cli.answer:answer", "Answer a question that a run waits for.", _RUN),
     "fork": Command("treadle.cli.fork:fork", "Start a new run from the first events of another run.", _RUN),
     "runs": Command("treadle.cli.runs:runs", "List the runs of a journal, the newest first.", _INSPECT),
+    "stats": Command(
+        "treadle.cli.stats:stats",
+        "Count cost, tokens, cache hits, latency and errors by model, tool and day.",
+        _INSPECT,
+    ),
     "show": Command("treadle.cli.show:show", "Show a run's transcript or its events.", _INSPECT),
     "files": Command(
         "treadle.cli.files:files", "List the files of a run, or write them to a folder.", _INSPECT
