@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from treadle.agent.stream import RunStream
     from treadle.agent.task import Grade, Task
     from treadle.agent.window import Batch
+    from treadle.context.personas.model import Persona
     from treadle.core.errors import (
         ConfigError,
         ExportError,
@@ -78,6 +79,7 @@ _WHERE = {
     "LeaseHeldError": "treadle.core.errors",
     "LeaseLostError": "treadle.core.errors",
     "Message": "treadle.core.types",
+    "Persona": "treadle.context.personas.model",
     "Policy": "treadle.core.policy",
     "Option": "treadle.core.types",
     "Price": "treadle.models.wire.price",
@@ -140,6 +142,7 @@ __all__ = [
     "LeaseLostError",
     "Message",
     "Option",
+    "Persona",
     "Policy",
     "Price",
     "ProviderError",

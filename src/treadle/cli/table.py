@@ -111,6 +111,35 @@ TOPICS = {
     "draw": Command("treadle.cli.topics.draw:draw", "Draw topics as an SVG picture or a Mermaid diagram."),
 }
 
+MEMORY = {
+    "list": Command("treadle.cli.memory.list:list_memories", "List memories, the newest first."),
+    "show": Command(
+        "treadle.cli.memory.show:show",
+        "Show one memory with its reason, its strength and where it comes from.",
+    ),
+    "search": Command(
+        "treadle.cli.memory.search:search",
+        "Search memories and documents by their words, and by their meaning with --embeddings.",
+    ),
+    "add": Command("treadle.cli.memory.add:add", "Write a memory, as the user."),
+    "forget": Command("treadle.cli.memory.forget:forget", "Delete memories with all their versions."),
+    "history": Command(
+        "treadle.cli.memory.history:history", "List all versions of a memory, the first one first."
+    ),
+    "rollback": Command(
+        "treadle.cli.memory.rollback:rollback",
+        "Write the text of an older version as a new version, as the user.",
+    ),
+    "audit": Command(
+        "treadle.cli.memory.audit:audit",
+        "List the changes of memories and the refused ones, the newest first.",
+    ),
+    "embed": Command(
+        "treadle.cli.memory.embed:embed",
+        "Make the embeddings of all memories and documents that have none.",
+    ),
+}
+
 SKILLS = {
     "list": Command(
         "treadle.cli.skills.list:list_skills",
@@ -151,6 +180,12 @@ _SETUP, _OFFLINE = "Models, tools and tasks", "Try it offline"
 COMMANDS: dict[str, Command | Group] = {
     "run": Command("treadle.cli.run:run", "Run a model with tools on a text or a task.", _RUN),
     "chat": Command("treadle.cli.chat:chat", "Chat with a model that has tools.", _RUN),
+    "memory": Group(
+        MEMORY,
+        "List, search, write and delete what a persona remembers about a user.",
+        ("treadle memory list", "treadle memory search 'what may Kim not eat?'"),
+        _RUN,
+    ),
     "generate": Command(
         "treadle.cli.generate:generate",
         "Generate training data: conversations in which an agent uses real tools, checked one by one.",

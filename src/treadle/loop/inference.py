@@ -44,13 +44,13 @@ def make_inference(
     model: Model, read_blob: Callable[[str], bytes] | None = None, clock: Clock = time
 ) -> "Inference":
     """Return the performer of one run's inferences. Raises: `ConfigError` for a router that cannot be used."""
-    if getattr(model, "tiers", None) is None:
-        return Inference(model, read_blob, clock)
-    from treadle.loop.routing import RoutedInference
-    from treadle.models.wrappers.tiered import TieredModel
+    if getattr(model, "tiers", None) is not None:
+        from treadle.loop.routing import RoutedInference
+        from treadle.models.wrappers.tiered import TieredModel
 
-    assert isinstance(model, TieredModel)
-    return RoutedInference(model, read_blob, clock)
+        if isinstance(model, TieredModel):
+            return RoutedInference(model, read_blob, clock)
+    return Inference(model, read_blob, clock)
 
 
 class Inference:
