@@ -350,8 +350,8 @@ class _QuestionDecider:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def __call__(self, question: Question, question_id: str, call_id: str) -> QuestionDecision:
-        return decide_question(self._state, question, question_id, call_id)
+    def __call__(self, question: Question, asker_id: str, call_id: str, number: int) -> QuestionDecision:
+        return decide_question(self._state, question, asker_id, call_id, number)
 
 
 class _Progress:
