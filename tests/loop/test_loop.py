@@ -1559,7 +1559,7 @@ async def test_a_session_is_open_in_one_place(lab: Lab) -> None:
 
 
 async def test_a_session_streams_a_turn_and_no_other(lab: Lab) -> None:
-    async with lab.agent("one", "two", "three").session() as session:
+    async with lab.agent("one", "two", "three").session("s") as session:
         for text in ("one", "two"):
             items = [item async for item in session.stream("a")]
             assert "".join(item.body.text for item in items if isinstance(item.body, e.TextDelta)) == text
