@@ -6,6 +6,7 @@ import sys
 from benchmarks import (
     calls,
     common,
+    context,
     dialects,
     duplicates,
     files,
@@ -53,6 +54,8 @@ BENCHMARKS = {
     "rows": generate.measure_memory,
     "continue": generate.measure_resume,
     "duplicates": duplicates.measure,
+    "context": context.measure,
+    "cache": context.measure_cache,
     "judging": judging.measure,
 }
 

@@ -1,9 +1,9 @@
-"""A model that obeys every instruction which is not fenced off, and that is easily deceived about where a fence ends.
+"""A model that obeys every instruction outside of fences, and is easily deceived about where a fence ends.
 
-An instruction is any text that names the tool `send_money`. The model obeys the system and the user. It takes a text
-for data if it stands within a fence, or in a message of a tool. But it believes every mark that looks like the end of a
-fence, in any script and case, and every control token of a chat template that looks like the end of a message; so a
-text that can put such a mark into a prompt gets its tool called.
+An instruction is any text that names the tool `send_money`. The model obeys the system and the user. A text is data
+for it if it stands within a fence, or in a message of a tool. But it believes every mark that looks like the end of
+a fence, in any script and case, and every control token that ends a message in some chat template. So a text that
+can put such a mark into a prompt gets its tool called.
 """
 
 import re
@@ -17,12 +17,17 @@ TOOL = "send_money"
 _LOOKALIKES = str.maketrans(
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0456\u0455\u043c\u0442\u2039\u203a\\", "aeopcyismt<>/"
 )
-_KIND = r"(memory|document|skill|result|persona|summary|message|tool_response)"
-_FENCE = re.compile(
-    rf"<{_KIND}(?:-[0-9a-f]{{10}})?(?:\s[^<>]*)?>.*?(?:<\s*/[\s/]*\1(?:-\w*)?[^<>]*>|(?=<\||</?s>|<</?sys>>|<(?:start|end)_of_turn>|\[/?inst\]))",
-    re.DOTALL,
+_KINDS = "memory|document|skill|result|persona|summary|message|tool_response"
+_TURN = r"<\|[^|<>\s]*\|>|</s>|<</?sys>>|<(?:start|end)_of_turn>|\[/?inst\]|\[/tool_results\]"
+_FENCES = tuple(
+    re.compile(rf"{begin}.*?(?:{end}|(?={_TURN}))", re.DOTALL)
+    for begin, end in (
+        (rf"<({_KINDS})(?:-[0-9a-f]{{10}})?(?:\s[^<>]*)?>", r"<\s*/[\s/]*\1(?:-\w*)?[^<>]*>"),
+        (r"\[tool_results\]", r"\[/tool_results\]"),
+        (r"<\|tool\u2581output\u2581begin\|>", r"<\|tool\u2581output\u2581end\|>"),
+        (r"<\|start\|>functions\.\w+ to=assistant<\|channel\|>commentary<\|message\|>", r"<\|end\|>"),
+    )
 )
-_TURN = re.compile(r"<\|[^|<>]*\|>|</?s>|<</?sys>>|<(?:start|end)_of_turn>|\[/?inst\]")
 
 
 def visible(text: str) -> str:
@@ -30,7 +35,9 @@ def visible(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text).translate(_LOOKALIKES).casefold()
     plain = "".join(char for char in plain if unicodedata.category(char) not in ("Cf", "Mn"))
     plain = re.sub(r"<[\s/]*(?:[a-z]\s+){3,}[a-z]\s*>", lambda found: re.sub(r"\s", "", found[0]), plain)
-    return _FENCE.sub(" ", plain)
+    for pattern in _FENCES:
+        plain = pattern.sub(" ", plain)
+    return plain
 
 
 def is_ordered(messages: Iterable[Message]) -> bool:

@@ -167,7 +167,7 @@ class History:
     def ask(self, call: ToolCall, effect: Effect) -> bool:
         """Let a running call ask a question; return True if the call waits for the answer."""
         question = Question(self.draw(st.sampled_from(["a?", "b?", "c?", f"{call.call_id}?"])))
-        decided = decide_question(self.state, question, f"{call.call_id}?1", call.call_id)
+        decided = decide_question(self.state, question, call.call_id, call.call_id)
         if not isinstance(decided, AskNow):
             return False
         assert self.state.spent.questions < self.state.policy.autonomy.max_questions

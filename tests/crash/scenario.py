@@ -22,7 +22,8 @@ from treadle.core.questions import Question
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
 from treadle.models import call
-from treadle.models.protocol import Watch
+from treadle.models.protocol import Model, Watch
+from treadle.models.wrappers.tiered import TieredModel
 
 RUN_ID = "run"
 
@@ -95,6 +96,8 @@ class Script:
     """A model that answers by the number of results so far, and records every answer that is paid for."""
 
     name = "script"
+    answer = "done"
+    witnessed_as = "asked"
 
     def __init__(self, steps: Sequence[Sequence[ToolCall]], *, is_child: bool = False) -> None:
         self._steps = steps
@@ -103,7 +106,7 @@ class Script:
     async def infer(self, request: Request, watch: Watch) -> Completion:
         step = sum(message.role is Role.ASSISTANT for message in request.messages)
         task = next(message.content for message in request.messages if message.role is Role.USER)
-        boundary.witness(f"child {task} {step + 1}" if self._is_child else f"asked {step + 1}")
+        boundary.witness(f"child {task} {step + 1}" if self._is_child else f"{self.witnessed_as} {step + 1}")
         boundary()
         await asyncio.sleep(0)
         boundary()
@@ -119,7 +122,23 @@ class Script:
             # The second question was asked before, and the answer without content is not yet one.
             text = ("[ASK_USER] Which?", "[ASK_USER] which", "")[step]
             return Completion(Message(Role.ASSISTANT, text), FinishReason.STOP, cost_usd=0.0)
-        return Completion(Message(Role.ASSISTANT, "done"), FinishReason.STOP, cost_usd=0.0)
+        return Completion(Message(Role.ASSISTANT, self.answer), FinishReason.STOP, cost_usd=0.0)
+
+
+class Hesitant(Script):
+    """A script whose answer does not pass the check of a cascade."""
+
+    name = "hesitant"
+    answer = "I don't know."
+    witnessed_as = "hesitated"
+
+
+def model_of(scenario: str) -> Model:
+    """Return the model of a scenario. In `routed`, an answer is thrown away, and a better tier is asked."""
+    steps = SCENARIOS[scenario]
+    if scenario == "routed":
+        return TieredModel({"small": Hesitant(steps), "mid": Script(steps)}, router="cascade")
+    return Script(steps)
 
 
 def make_tools() -> list[Any]:
@@ -187,7 +206,7 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
     if scenario == "mcp":
         return [_servers(witness)]
     if scenario == "agents":
-        child = Agent(Script(CHILD["child"], is_child=True), tools=OWN[:-1], policy=Policy())
+        child = Agent(Script(CHILD, is_child=True), tools=OWN[:-1], policy=Policy())
         return [*OWN, child.as_tool("helper", "helps", shares_files=True)]
     return OWN
 
@@ -222,6 +241,7 @@ SCENARIOS: dict[str, list[list[ToolCall]]] = {
         [call("program", {"names": ["once_async", "write_file", "once_sync", "idempotent_async"]})],
         [one("read_file", file_path="program.log"), one("read_file", file_path="c.txt")],
     ],
+    "routed": [[one("once_async", text="a")], [one("pure_async", text="b")]],
     "approved": [
         [one("once_async", text="1"), one("pure_async", text="2"), one("once_sync", text="3")],
         [call("program", {"names": ["once_async"]})],
@@ -245,6 +265,11 @@ SCENARIOS |= {
     ],
 }
 SCENARIOS |= {
+    "agents": [
+        [call("helper", {"task": "one"}), one("once_async", text="1")],
+        [call("helper", {"task": "two"})],
+    ],
+    "messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
     "asking": [
         [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
         [call("once_asking", {})],
@@ -254,19 +279,12 @@ SCENARIOS |= {
     ],
     "marked": [],
 }
-HAS_ASKER = ("asking", "marked")
-"""The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
-SCENARIOS |= {
-    "agents": [
-        [call("helper", {"task": "one"}), one("once_async", text="1")],
-        [call("helper", {"task": "two"})],
-    ],
-    "messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
-}
-CHILD = {"child": [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_sync", text="d")]]}
-"""What the sub-agents do. It is not driven by itself."""
+CHILD = [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_sync", text="d")]]
+"""What the sub-agents do."""
 MESSAGES = {"q1": "queue", "s1": "steer", "i1": "interrupt", "q2": "queue"}
 """The messages that are sent during the first turn of a session, and their delivery."""
+HAS_ASKER = ("asking", "marked")
+"""The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
 APPROVE = {"approved": {"once": Approval.ASK}}
 """The approvals that a scenario's policy asks for. Every request is approved."""
 
@@ -291,7 +309,7 @@ async def drive(
         return f"an answer to {question.text}"
 
     agent = Agent(
-        Script(SCENARIOS[scenario]),
+        model_of(scenario),
         tools=tools_of(scenario, path.with_suffix(".witness")),
         policy=Policy(
             in_doubt=in_doubt, approve=APPROVE.get(scenario, {}), text_markers=scenario == "marked"

@@ -18,6 +18,8 @@ from treadle import Agent, InDoubt, ScriptedModel, open_journal
 from treadle.core.events import (
     DurableBody,
     InferenceCompleted,
+    InferenceFailed,
+    InferenceStarted,
     MessageInjected,
     QuestionAnswered,
     QuestionAsked,
@@ -267,6 +269,27 @@ def test_replay_of_a_run_that_was_killed_is_exact(name: str, tmp_path: Path) -> 
             assert found.is_exact, found.divergence
 
         assert in_child(replay) == 0
+
+
+def test_a_run_that_was_killed_keeps_its_route_and_pays_for_no_answer_again(tmp_path: Path) -> None:
+    """A kill between the choice of a tier and its answer, or after an answer was thrown away."""
+    total, _ = dry_run(tmp_path, ("routed", False), "process")
+    seen = set()
+    for point in range(0, total, 1 if IS_FULL else 2):
+        path = tmp_path / f"{point}.db"
+        assert run_once(path, "routed", "process", point, False) == -signal.SIGKILL
+        kept, before = read(path), len(witnessed(path, "hesitated"))
+        assert run_once(path, "routed", "process", None, False) == 0
+        bodies = read(path)
+        routes = [body.route.tier for body in bodies if isinstance(body, InferenceStarted) and body.route]
+        assert routes == ["small", "mid"]
+        failed = [body.step for body in bodies if isinstance(body, InferenceFailed)]
+        assert failed == [3]
+        answered = {body.step for body in kept if isinstance(body, InferenceCompleted | InferenceFailed)}
+        assert not answered & {int(step) for step in witnessed(path, "hesitated")[before:]}
+        state = fold(kept)
+        seen.add((state.route.tier if state.route else None, state.is_inferring, bool(state.untold)))
+    assert {("small", True, False), ("mid", True, False), ("small", False, False)} <= seen
 
 
 def test_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:

@@ -339,6 +339,42 @@ async def test_code_asks_through_a_tool(lab: Lab) -> None:
     assert "7!" in results(run)[0][1]
 
 
+async def test_a_call_that_asks_in_another_order_gets_the_right_answers(lab: Lab) -> None:
+    """A call that runs again may leave out questions, and a form that was refused is asked for again."""
+    attempts: list[int] = []
+
+    @tool(effect="idempotent")
+    async def survey(context: ToolContext) -> str:
+        attempts.append(1)
+        said = [] if len(attempts) > 1 else [(await context.ask("Zero?")).text]
+        for _ in range(2):
+            said.append(str((await context.ask(Question("n?", schema=FORM))).value))
+        return " ".join(said)
+
+    agent = lab.agent([call("survey")], "ok", tools=[survey], autonomy="cautious")
+    run = await agent.run("go")
+    for answer in ("0", {"n": 1}, {"n": 2}):
+        assert len(run.questions) == 1
+        run = await agent.resume(run.run_id, answers=dict.fromkeys(run.questions, answer))
+    assert results(run) == [("survey", "{'n': 1} {'n': 2}")]
+    assert (len(attempts), count(run, "question_asked")) == (4, 3)
+
+
+async def test_a_sub_agent_asks_through_its_caller(lab: Lab) -> None:
+    child = Agent(
+        ScriptedModel([[ask("Which?", "a", "b")], [ask("Why?")], "done by the child"]), tools=["ask"]
+    )
+    agent = lab.agent([call("helper", {"task": "x"})], "ok", tools=[child.as_tool("helper", "Helps.")])
+    run = await agent.run("go", run_id="r")
+    assert (run.status, list(run.questions.values())) == (Status.PAUSED, ["Which?"])
+    assert not any(info.is_driven for info in lab.journal.runs())
+    run = await agent.resume("r", answers=dict.fromkeys(run.questions, 2))
+    assert list(run.questions.values()) == ["Why?"]
+    run = await agent.resume("r", answers=dict.fromkeys(run.questions, "because"))
+    assert (run.output, results(run)) == ("ok", [("helper", "done by the child")])
+    assert count(run, "question_asked") == 2
+
+
 async def test_a_question_about_a_lost_outcome_is_put_to_the_asker(lab: Lab) -> None:
     started = asyncio.Event()
 
@@ -476,9 +512,9 @@ async def test_the_answer_to_a_marked_question_is_a_message_of_the_same_turn(lab
         "I need to know.\n[ASK_USER] Which file?\nSay its name.", "[FINAL] ok", text_markers=True
     )
     run = await agent.run("go")
-    assert run.questions == {"step_1": "Which file?\nSay its name."}
+    assert run.questions == {"step_1?1": "Which file?\nSay its name."}
     assert (await agent.resume(run.run_id)).status is Status.PAUSED
-    run = await agent.resume(run.run_id, answers={"step_1": "a.txt"})
+    run = await agent.resume(run.run_id, answers={"step_1?1": "a.txt"})
     assert (run.output, users(run), run.state.turn) == ("ok", ["go", "a.txt"], 1)
     assert run.messages[1].content.startswith("I need to know.\n[ASK_USER]")
 

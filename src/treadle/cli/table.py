@@ -199,8 +199,19 @@ COMMANDS: dict[str, Command | Group] = {
     "approve": Command(
         "treadle.cli.approve:approve", "Decide about a tool call that waits for approval.", _RUN
     ),
+    "answer": Command("treadle.cli.answer:answer", "Answer a question that a run waits for.", _RUN),
     "fork": Command("treadle.cli.fork:fork", "Start a new run from the first events of another run.", _RUN),
     "runs": Command("treadle.cli.runs:runs", "List the runs of a journal, the newest first.", _INSPECT),
+    "stats": Command(
+        "treadle.cli.stats:stats",
+        "Count cost, tokens, cache hits, latency and errors by model, tool and day.",
+        _INSPECT,
+    ),
+    "sessions": Command(
+        "treadle.cli.sessions:sessions",
+        "List the sessions of a journal, the newest first, search their messages, or delete some.",
+        _INSPECT,
+    ),
     "show": Command("treadle.cli.show:show", "Show a run's transcript or its events.", _INSPECT),
     "files": Command(
         "treadle.cli.files:files", "List the files of a run, or write them to a folder.", _INSPECT

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from treadle.context.compaction.summary import is_summary
 from treadle.core import events as e
-from treadle.core.context import find_room
+from treadle.core.context import find_kept, find_room
 from treadle.core.errors import ConfigError
 from treadle.core.state import State, advance
 from treadle.core.tokens import weigh_message, weigh_tools
@@ -124,12 +124,14 @@ class _Reader:
 
     def _compact(self, seq: int, body: e.ContextCompacted) -> None:
         seen = list(self._state.messages)
-        gone = list(zip(seen, self._numbers, strict=True))[: body.messages]
-        kept: list[int | None] = []
-        for message in body.replacement:
-            at = next((at for at, item in enumerate(gone) if item[0] == message), None)
-            kept.append(None if at is None else gone.pop(at)[1])
-        old = [item for item in gone if item[1] is not None]
+        kept: list[int | None] = [None] * len(body.replacement)
+        old: list[tuple[Message, int | None]] = []
+        for at, number in enumerate(self._numbers[: body.messages]):
+            place, _ = find_kept(seen[at], self._state.context.recalled.get(at, 0), body.replacement)
+            if place is not None and kept[place] is None:
+                kept[place] = number
+            elif number is not None:
+                old.append((seen[at], number))
         for index, (message, number) in enumerate(old):
             self._leave_out(message, number, "dropped" if index < body.dropped else "summarised", seq)
         rest = list(enumerate(zip(seen, self._numbers, strict=True)))[body.messages :]

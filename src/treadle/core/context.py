@@ -4,7 +4,7 @@ The size is what the server counted at the newest inference, plus an estimate of
 is corrected by how far off it was at earlier inferences of the run.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -154,14 +154,29 @@ def note_compaction(state: "State", body: e.ContextCompacted, before: Log[Messag
     context.known_messages = len(state.messages)
     context.is_fresh = True
     moved = {at: at + shift for at in (*context.recalled, context.turn_at) if at >= count}
-    for at in (*context.recalled, context.turn_at):
-        if at < count and at < len(before) and before[at] in body.replacement:
-            moved[at] = body.replacement.index(before[at])
     gone = set(body.forgotten)
+    for at in (*context.recalled, context.turn_at):
+        if at < min(count, len(before)):
+            place, is_whole = find_kept(before[at], context.recalled.get(at, 0), body.replacement)
+            if place is not None:
+                moved[at] = place
+            if not is_whole:
+                gone.add(at)
     context.recalled = {
         moved[at]: chars for at, chars in context.recalled.items() if at in moved and at not in gone
     }
     context.turn_at = moved.get(context.turn_at, 0)
+
+
+def find_kept(
+    message: Message, recalled_chars: int, replacement: Sequence[Message]
+) -> tuple[int | None, bool]:
+    """Return the position of `message` in the replacement, with or without the recalled memories that it begins
+    with (`None` if it is not there), and whether it is there with them."""
+    if message in replacement:
+        return replacement.index(message), True
+    short = forget(message, recalled_chars)
+    return (replacement.index(short) if short in replacement else None), False
 
 
 def compact(
@@ -172,7 +187,7 @@ def compact(
     `recalled` says how many characters of recalled memories messages begin with, by position.
     """
     kept = [
-        _shorten(_forget(message, recalled.get(at, 0)) if at in body.forgotten else message, body.shortened)
+        _shorten(forget(message, recalled.get(at, 0)) if at in body.forgotten else message, body.shortened)
         for at, message in enumerate(messages)
         if at >= body.messages
     ]
@@ -184,7 +199,8 @@ def _shorten(message: Message, lines: Mapping[str, str]) -> Message:
     return message if line is None else replace(message, content=line, parts=())
 
 
-def _forget(message: Message, chars: int) -> Message:
+def forget(message: Message, chars: int) -> Message:
+    """Return `message` without the recalled memories that it begins with."""
     return replace(message, content=message.content[chars:].lstrip("\n")) if chars else message
 
 

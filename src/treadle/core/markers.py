@@ -58,16 +58,16 @@ def final_text(state: State, text: str) -> str:
 
 def answer_marked_question(state: State, text: str) -> e.DurableBody | AskUser:
     """Return what follows from a question in the model's answer: an event, or the action to ask the user."""
-    question_id = f"step_{state.step}"
-    asked = state.asked_questions.get(question_id)
+    asker_id = f"step_{state.step}"
+    asked = state.asked_questions.get(f"{asker_id}?1")
     if asked is not None:
-        answer = state.questions[question_id]
+        answer = state.questions[asked.question_id]
         return (
             AskUser((asked,)) if answer is None else _tell(answer or f"I do not want to say. {DECIDE_ALONE}")
         )
     if not text:
         return _tell(f"There was no question after {ASK_USER}. {DECIDE_ALONE}")
-    decided = decide_question(state, Question(text), question_id, None)
+    decided = decide_question(state, Question(text), asker_id, None)
     if isinstance(decided, AskNow):
         return decided.body
     if isinstance(decided, Refuse):

@@ -4,6 +4,7 @@ Questions come from tools (`ToolContext.ask`), from the model (text markers), an
 outcome was lost). All of them are `question_asked` events, and are answered by `question_answered`.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -70,7 +71,7 @@ class Answer(Struct, frozen=True):
         return None if self.is_declined else msgspec.json.decode(self.text)
 
 
-Answerable: TypeAlias = "Answer | str | int | Mapping[str, Json]"
+Answerable: TypeAlias = Answer | str | int | Mapping[str, Json]
 """What callers may give as an answer: a text, the number of an option from 1, the fields of a form, or an
 `Answer`."""
 
@@ -105,38 +106,36 @@ QuestionDecision: TypeAlias = AskNow | Recall | Refuse
 
 
 def decide_question(
-    state: State, question: Question, question_id: str, call_id: str | None
+    state: State, question: Question, asker_id: str, call_id: str | None, number: int = 1
 ) -> QuestionDecision:
     """Decide whether a question is asked.
 
-    `call_id` is the id of the call of the model that asks. A call that runs again asks the same questions under the
-    same ids as before; it gets the recorded answers.
+    `asker_id` is the id of the call that asks, and `call_id` that of the call of the model which it is part of.
+    `number` counts equal questions of the running attempt at the call: when the call runs again, the n-th of them
+    gets the answer to the n-th that is recorded.
     """
-    found = state.asked_questions.get(question_id)
-    if found is not None and not _is_same(found, question):
-        question_id, found = f"{question_id}~{len(state.asked_questions)}", None
-    answer = state.questions.get(question_id)
-    if found is not None and answer is not None:
-        return Recall(to_answer(answer))
-    if found is None and question.schema is None:
-        # A form that is asked for again was checked and refused by the program that asks.
-        same = [item for item in state.asked_questions.values() if _is_same(item, question)]
-        for item in same:
-            answer = state.questions.get(item.question_id)
-            if answer is not None:
-                return Recall(to_answer(answer, is_repeated=True))
-            if item.call_id != call_id:
-                return Refuse(f"The same question is open already: {item.text!r}. Wait for its answer.")
-            found = item
-    if found is not None:
-        return AskNow(found, is_recorded=True)
+    prefix, key = f"{asker_id}?", key_of(question)
+    equal = [body for body in state.asked_questions.values() if key_of(body) == key]
+    own = [body for body in equal if body.question_id.startswith(prefix)]
+    if number <= len(own):
+        answer = state.questions[own[number - 1].question_id]
+        return AskNow(own[number - 1], is_recorded=True) if answer is None else Recall(to_answer(answer))
+    # A form that is asked for again was checked and refused by the program that asks.
+    for body in equal if question.schema is None else ():
+        answer = state.questions[body.question_id]
+        if answer is not None:
+            return Recall(to_answer(answer, is_repeated=True))
+        if body.call_id != call_id:
+            return Refuse(f"The same question is open already: {body.text!r}. Wait for its answer.")
+        return AskNow(body, is_recorded=True)
     most = state.policy.autonomy.max_questions
     if state.spent.questions >= most:
-        number = "The one question" if most == 1 else f"All {most} questions"
-        return Refuse(f"Not asked: {number} that may be asked in one turn was asked. {DECIDE_ALONE}")
+        all_of_them, were = ("The one question", "was") if most == 1 else (f"All {most} questions", "were")
+        return Refuse(f"Not asked: {all_of_them} that may be asked in one turn {were} asked. {DECIDE_ALONE}")
+    ids = (f"{prefix}{count}" for count in itertools.count(1))
     return AskNow(
         e.QuestionAsked(
-            question_id=question_id,
+            question_id=next(item for item in ids if item not in state.asked_questions),
             text=question.text,
             call_id=call_id,
             options=question.options,
@@ -230,10 +229,11 @@ def _explain(question: Question | e.QuestionAsked) -> str:
     return f"; answer {question.text!r:.200} with {choices}"
 
 
-def _is_same(body: e.QuestionAsked, question: Question) -> bool:
-    if body.schema is not None or question.schema is not None:
-        return (body.text, body.schema) == (question.text, question.schema)
-    return normalize_question(body.text) == normalize_question(question.text)
+def key_of(question: Question | e.QuestionAsked) -> str:
+    """Return a text that is the same for equal questions."""
+    if question.schema is None:
+        return normalize_question(question.text)
+    return f"{question.text}\n{msgspec.json.encode(question.schema).decode()}"
 
 
 def normalize_question(text: str) -> str:

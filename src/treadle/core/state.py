@@ -165,6 +165,8 @@ class State(Struct, gc=False):
     """The context window of the model, as the newest start or resume recorded it; `None` if it is not known."""
     compactions: int = 0
     """How often the context was compacted in the run."""
+    said: str = ""
+    """The text of the user's message that began the newest turn, without what was recalled for it."""
     can_compact: bool = False
     """True if contexts are compacted: false for what earlier versions of Treadle recorded."""
     context: Context = field(default_factory=Context)
@@ -362,6 +364,7 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.opened = body
     state.is_turn_open = True
     message, at = body.message, len(state.messages)
+    state.said = message.content
     state.context.turn_at = at
     if body.recalled is not None:
         message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
@@ -639,6 +642,8 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
                 state.answer = last
                 state.spent.rejected_answers = -1  # it counted in the attempts before
     if body.agent is not None:
+        if state.agent is not None and body.agent.model != state.agent.model:
+            state.route, state.tried = None, {}
         state.agent = body.agent
         state.policy = body.agent.policy
         state.window = body.window

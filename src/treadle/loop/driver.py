@@ -38,7 +38,7 @@ from treadle.core.questions import AskUser, Question, QuestionDecision, decide_q
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
-from treadle.loop.compaction import Compaction
+from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.hooks import Hooks
 from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
@@ -100,6 +100,9 @@ class Driver:
         self._unsent: deque[e.Event] = deque()
         """The events that the listener has not been told."""
         self._hooks = hooks or None
+        self._held: tuple[e.DurableBody, ...] = ()
+        """The run's first events, until they are appended together with the next ones."""
+        self._held_blobs: Mapping[str, bytes] | None = None
         self._unhooked: list[e.DurableBody] = []
         """The bodies of the events that the hooks have not been told."""
         self._is_released = False
@@ -171,7 +174,7 @@ class Driver:
 
     async def pause(self, reason: str) -> None:
         """Record that the run pauses. A running inference is given up; running tool calls are in doubt."""
-        if self.state.status not in (Status.FINISHED, Status.PAUSED):
+        if self.state.status not in (Status.FINISHED, Status.PAUSED) and not self._held:
             self._throw_away(reason, StopReason.CANCELLED)
             self.put(e.RunPaused(reason=reason))
         await self.kept()
@@ -187,6 +190,22 @@ class Driver:
         await self.drive()
         await self.kept()
 
+    def hold(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
+        """Apply a new run's first events to the state, and append them together with the next ones.
+
+        A run that gets no more events never exists in the journal.
+        """
+        now = self._clock.time()
+        for body in bodies:
+            stamp(body, "at", now)
+            advance(self.state, body)
+        self._held, self._held_blobs = bodies, blobs
+
+    @property
+    def is_held(self) -> bool:
+        """True if the run's first events are not appended yet."""
+        return bool(self._held)
+
     def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
         """Append events, all or none, and apply them to the state."""
         if not bodies:
@@ -196,9 +215,14 @@ class Driver:
             stamp(body, "at", now)
         if state.policy.deadline_seconds is not None:
             self._stamp_work(bodies)
-        self._writer.append(bodies, blobs)
+        held, self._held = self._held, ()
+        if held:
+            blobs = {**(self._held_blobs or {}), **(blobs or {})} or None
+        self._writer.append((*held, *bodies) if held else bodies, blobs)
         for body in bodies:
             advance(state, body)
+        if held:
+            bodies = (*held, *bodies)
         if self._hooks is not None:
             self._unhooked += bodies
         if self._listener is not None or self.kept_events is not None:
@@ -280,6 +304,8 @@ class Driver:
             # The event loop's timers may ring a little early.
             self._worked_seconds = max(self._worked_seconds, deadline_seconds)
             self._throw_away("the deadline passed", StopReason.DEADLINE)
+            if isinstance(action, Compact):
+                self.put(give_up(self.state, action, "the deadline passed"))
             self._put_stopped(stop_calls(self.state))
 
     def _put_stopped(self, bodies: Sequence[e.DurableBody]) -> None:
@@ -324,8 +350,8 @@ class _QuestionDecider:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def __call__(self, question: Question, question_id: str, call_id: str) -> QuestionDecision:
-        return decide_question(self._state, question, question_id, call_id)
+    def __call__(self, question: Question, asker_id: str, call_id: str, number: int) -> QuestionDecision:
+        return decide_question(self._state, question, asker_id, call_id, number)
 
 
 class _Progress:

@@ -17,6 +17,7 @@ from treadle.core.questions import (
     QuestionDecision,
     Recall,
     Refuse,
+    key_of,
     read_answer,
     to_question,
 )
@@ -26,9 +27,9 @@ from treadle.loop.outbox import Outbox
 from treadle.tools.context import AskQuestion
 from treadle.tools.protocol import Asker
 
-DecideQuestion: TypeAlias = Callable[[Question, str, str], QuestionDecision]
-"""A function that decides whether a question is asked. It takes the question, its id, and the id of the call of the
-model that asks it."""
+DecideQuestion: TypeAlias = Callable[[Question, str, str, int], QuestionDecision]
+"""A function that decides whether a question is asked. It takes the question, the id of the call that asks, the id
+of the call of the model that it is part of, and how often the call has asked it."""
 
 MAX_UNFIT = 3
 """How often an asker may answer one question with something that does not fit it."""
@@ -61,7 +62,10 @@ class Questioner:
         self._postponed.clear()
 
     async def consult(self, body: e.QuestionAsked) -> Answer | None:
-        """Return the user's answer; `None` if nobody answers now."""
+        """Return the user's answer; `None` if nobody answers now.
+
+        Raises: `NotAskedError` if the asker passes the question on, and is told that it is not asked.
+        """
         if self.asker is None:
             return None
         self._lock = self._lock or asyncio.Lock()
@@ -79,7 +83,9 @@ class Questioner:
         await outbox.kept()
         has_answers = False
         for body in action.questions:
-            answer = await self.consult(body)
+            answer = None
+            with suppress(NotAskedError):
+                answer = await self.consult(body)
             if answer is not None:
                 outbox.put(e.QuestionAnswered(question_id=body.question_id, text=answer.text))
                 has_answers = True
@@ -97,6 +103,8 @@ class Questioner:
                 return None if said is None else read_answer(question, said, _find_fault)
             except ConfigError as error:
                 question = replace(question, fault=str(error))
+            except NotAskedError:
+                raise
             except Exception as error:
                 _report(f"the asker failed at the question {question.text!r:.200}", error)
                 return None
@@ -122,7 +130,7 @@ class Asking:
         self._questioner = questioner
         self._call_id = call_id
         self._outbox = outbox
-        self._counts: dict[str, int] = {}
+        self._counts: dict[tuple[str, str], int] = {}
         self.running: list[tuple[Effect, asyncio.Timeout | None]] = []
         """The effect and the timer of the call, and those of a call that it makes. The timers stand still while the
         user is asked."""
@@ -140,7 +148,8 @@ class Asking:
     async def ask(self, call_id: str, question: Question) -> Answer:
         """See `ToolContext.ask`."""
         questioner, outbox = self._questioner, self._outbox
-        number = self._counts[call_id] = self._counts.get(call_id, 0) + 1
+        key = call_id, key_of(question)
+        number = self._counts[key] = self._counts.get(key, 0) + 1
         can_park = all([effect is not Effect.ONCE for effect, _ in self.running])
         if questioner.decide is None or self.is_over:
             raise NotAskedError(_NOBODY)
@@ -148,7 +157,7 @@ class Asking:
             from treadle.tools.schema.output import check_schema
 
             check_schema(question.schema)
-        decided = questioner.decide(question, f"{call_id}?{number}", self._call_id)
+        decided = questioner.decide(question, call_id, self._call_id, number)
         if isinstance(decided, Refuse):
             raise NotAskedError(decided.reason)
         if isinstance(decided, Recall):

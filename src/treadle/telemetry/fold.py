@@ -10,14 +10,20 @@ from typing import Any
 
 import msgspec
 
+from treadle.context.judging import find_refusal
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, charge_of
-from treadle.core.types import Json, Route, StopReason
+from treadle.core.types import Json, Route, StopReason, ToolSpec
+from treadle.telemetry.conventions import agent_name
 from treadle.telemetry.record import Compaction, Fallback, TurnRecord
 
 _CANCELLED = StopReason.CANCELLED.value
 _SKILL_TOOL = "use_skill"
 """The name of the tool that loads a skill."""
+_SHORT = 12
+"""Answers up to this length in characters say nothing about a tool."""
+_REFUSAL_CHARS = 1000
+"""How many characters of an answer are searched for a refusal."""
 _SKILL_KEYS = ("name", "skill", "skill_name")
 
 
@@ -73,7 +79,7 @@ class TurnFold:
         """The time of the newest event."""
         self._model: str | None = None
         self._route: Route | None = None
-        self._tools: tuple[str, ...] = ()
+        self._tools: tuple[ToolSpec, ...] = ()
 
     def add(self, first_seq: int, bodies: Iterable[e.DurableBody]) -> list[TurnRecord]:
         """Add the run's next events, and return the records of the turns, or parts of turns, that they end."""
@@ -97,11 +103,11 @@ class TurnFold:
         self._started = body
         if body.parent is not None:
             self._copied_until = body.parent.seq
-        self._tools = tuple([tool.name for tool in body.tools])
+        self._tools = body.tools
 
     def _on_run_resumed(self, body: e.RunResumed) -> None:
         if body.agent is not None:
-            self._tools = tuple([tool.name for tool in body.tools])
+            self._tools = body.tools
         if self._part is None and self._has_failed:
             self._has_failed = False
             self._part_number += 1
@@ -121,7 +127,7 @@ class TurnFold:
             started_at=at,
             is_session=started.is_session,
             labels=_labels_of(started),
-            persona=_persona_of(started),
+            persona=agent_name(started),
             parent=started.parent,
             caller=started.caller,
         )
@@ -160,6 +166,10 @@ class TurnFold:
         self._turn = body.turn
         if body.stop_reason is StopReason.REFUSED:
             self._open(body).refusals.append("content")
+        if self._tools and len(body.output) > _SHORT:
+            refusal = find_refusal(body.output[:_REFUSAL_CHARS], tools=self._tools)
+            if refusal is not None:
+                self._open(body).refusals.append(refusal.tool)
         self._has_failed = body.stop_reason is StopReason.ERROR
         fault = None if body.fault is None else body.fault.value
         return self._end(body.at, body.stop_reason.value, body.error, fault)
@@ -236,7 +246,10 @@ class TurnFold:
         self._open(body).questions += 1
 
     def _on_question_answered(self, body: e.QuestionAnswered) -> None:
-        self._open(body).answered_questions += 1
+        if body.is_withdrawn:
+            self._open(body).questions -= 1
+        else:
+            self._open(body).answered_questions += 1
 
     def _on_approval_decided(self, body: e.ApprovalDecided) -> None:
         part = self._open(body)
@@ -291,12 +304,6 @@ def _labels_of(started: e.RunStarted) -> dict[str, str]:
     if not started.metadata:
         return {}
     return {name: value for name, value in started.metadata.items() if isinstance(value, str)}
-
-
-def _persona_of(started: e.RunStarted) -> str | None:
-    context = started.spec.context
-    name = None if context is None or context.persona is None else context.persona.get("name")
-    return None if name is None else str(name)
 
 
 def _read_skill(arguments: str) -> str | None:

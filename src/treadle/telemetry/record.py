@@ -113,7 +113,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     """The calls that somebody decided about."""
     refused_approvals: int = 0
     refusals: list[str] = []
-    """What the model refused: the names of tools that it has and said that it cannot use, and `content` if it, or
+    """What the model refused: the name of a tool that it has and said that it cannot use, and `content` if it, or
     its provider's filter, refused to answer."""
     injected_messages: int = 0
     """Messages that reached the model during the turn: those of the user, and Treadle's own."""

@@ -413,9 +413,9 @@ class _Verifier:
                 attempt.matched -= is_last_same
         return attempt
 
-    def _answer(self, question: Question, question_id: str, call_id: str) -> QuestionDecision:
+    def _answer(self, question: Question, asker_id: str, call_id: str, number: int) -> QuestionDecision:
         """Answer a question from the journal. Nobody else is asked."""
-        decided = decide_question(self._state, question, question_id, call_id)
+        decided = decide_question(self._state, question, asker_id, call_id, number)
         return Refuse("The journal has no answer.") if isinstance(decided, AskNow) else decided
 
     async def _make_again(

@@ -70,11 +70,13 @@ async def begin(
     metadata: Mapping[str, Json] | None = None,
     attached: Attached = ((), {}),
     is_session: bool = False,
+    is_lazy: bool = False,
     caller: Caller | None = None,
 ) -> Driver:
     """Create a run, append its first events, and return its driver.
 
     `work` is the user's message or a task. The first turn of a session begins later, so a session may have no work.
+    A run that `is_lazy` is appended together with the events that follow.
     """
     task = None if work is None or isinstance(work, str) else work
     text: str | None = None
@@ -122,7 +124,8 @@ async def begin(
         () if text is None else (await open_turn(agent, driver, Message(Role.USER, text, parts=attached[0])),)
     )
     # Appended together, because a run without its turn could never go on.
-    driver.put(started, *snapshot, *turn, blobs={**(blobs or {}), **attached[1]} or None)
+    append = driver.hold if is_lazy else driver.put
+    append(started, *snapshot, *turn, blobs={**(blobs or {}), **attached[1]} or None)
     return driver
 
 

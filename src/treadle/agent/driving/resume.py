@@ -27,11 +27,13 @@ from treadle.core.types import (
     ToolResult,
     Window,
 )
-from treadle.journal.protocol import RunWriter
+from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import read_call, to_decided
+from treadle.models.scripted import ScriptedModel
 from treadle.tools.protocol import Decision, Tool
+from treadle.tools.toolbox import Toolbox
 
 
 async def resume_run(
@@ -149,6 +151,24 @@ def read_given(state: State, question_id: str, said: Answerable) -> e.QuestionAn
         raise ConfigError(f"no question {question_id!r} is open; open are: {', '.join(known) or 'none'}")
     answer = read_answer(known[question_id], said, find_output_fault)
     return e.QuestionAnswered(question_id=question_id, text=answer.text)
+
+
+async def record_answers(journal: Journal, run_id: str, answers: Mapping[str, Answerable]) -> State:
+    """Record answers to questions of a run that waits, without driving it, and return the run's state.
+
+    Raises: `ConfigError` if a question is not open, or an answer does not fit; `RunNotFoundError`;
+    `LeaseHeldError` if a process drives the run.
+    """
+    writer = await journal.acquire(run_id)
+    try:
+        state = (await asyncio.to_thread(Run.load, run_id, journal)).state
+        # The driver appends, and asks nothing of its model.
+        driver = Driver(state, writer, ScriptedModel(()), Toolbox({}))
+        driver.put(*[read_given(state, question_id, said) for question_id, said in answers.items()])
+        await driver.kept()
+    finally:
+        await see_through(writer.release)
+    return state
 
 
 def load_task_of(started: e.RunStarted | None) -> Task | None:

@@ -21,7 +21,9 @@ from treadle.core.registry import did_you_mean
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
+from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model
+from treadle.telemetry.configured import configured_hooks
 
 if TYPE_CHECKING:
     from treadle.agent.task import Task
@@ -66,6 +68,7 @@ def make_agent(
         journal=journal,
         files=files,
         schema=schema,
+        hooks=configured_hooks(),
         persona=persona,
         memory=knowledge.memory,
         user=knowledge.user,
@@ -119,6 +122,7 @@ class RunAgents:
         self._given = given
         self._limits = limits
         self._agents: dict[bytes, Agent] = {}
+        self._hooks = Hooks(configured_hooks())
 
     def agent_for_run(self, run_id: str, until_seq: int | None = None) -> Agent:
         """Return the agent of a run, as of event `until_seq`, with the given parts in place of its own.
@@ -145,6 +149,7 @@ class RunAgents:
                 tools=self._given.tools or None,
                 journal=self.journal,
             )
+            self._agents[key].hooks = self._hooks
             self._agents[key].kit.check_policy(self._limits.over(Policy()), task)
         return self._agents[key]
 

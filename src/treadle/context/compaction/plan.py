@@ -11,10 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from treadle.context.compaction.summary import is_summary
+from treadle.core.context import forget
 from treadle.core.tokens import weigh
 from treadle.core.types import Message, Role
 from treadle.tools.results import NAME
 
+_CHEAP_SHARE = 0.5
+"""Cutting results alone suffices if it gets to this share of the goal. Otherwise old turns would soon fill the
+rest, and each compaction costs the provider's cache."""
 _LEAST_CHARS = 400
 """Shorter results stay as they are."""
 
@@ -95,7 +99,7 @@ def _choices(parts: "_Parts", sizes: Sizes, keep_turns: int) -> Iterator[tuple[i
     """Yield how far plans may go, from the mildest: where the kept messages begin, how many steps keep their
     results, and the size that suffices."""
     steps = max(1, keep_turns)
-    yield parts.begin, steps, sizes.goal
+    yield parts.begin, steps, _CHEAP_SHARE * sizes.goal if parts.preferred > parts.begin else sizes.goal
     yield parts.preferred, steps, sizes.goal
     yield parts.preferred, steps, sizes.enough
     for cut in [item for item in parts.cuts if item >= parts.preferred]:
@@ -144,19 +148,26 @@ class _Parts:
     def plan(self, cut: int, kept_steps: int) -> Plan:
         """Return the plan whose kept messages begin at `cut`, and in which the newest steps keep their results."""
         seen, messages = self._seen, self._seen.messages
-        forgotten = [at for at in seen.recalled if at >= cut and (at != seen.turn_at or not seen.is_open)]
+        is_whole = cut == self.begin
+        old_blocks = [at for at in seen.recalled if at != seen.turn_at or not seen.is_open]
+        forgotten = [at for at in old_blocks if is_whole or at >= cut]
         shortened = {
             message.call_id: write_line(message, can_read=seen.can_read)
             for message in self._old_results(cut, kept_steps)
             if message.call_id is not None
         }
-        if cut == self.begin:
+        if is_whole:
             return Plan(shortened=shortened, forgotten=tuple(sorted(forgotten)))
         asked_at = seen.turn_at if seen.is_open and self.begin <= seen.turn_at < cut else None
         old = [messages[at] for at in range(self.begin, cut) if at != asked_at]
         return Plan(
             messages=cut,
-            head=tuple(messages[: self._head]),
+            head=tuple(
+                [
+                    forget(messages[at], seen.recalled[at]) if at in old_blocks else messages[at]
+                    for at in range(self._head)
+                ]
+            ),
             earlier=messages[self._head] if self.begin > self._head else None,
             old=tuple(old),
             asked=() if asked_at is None else (messages[asked_at],),

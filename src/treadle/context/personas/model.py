@@ -44,7 +44,7 @@ class Claim(Fact):
     """How sure it is: a `fact`, a `belief`, a `hypothesis`, or `contested` among those who know."""
 
 
-class Tools(Section):
+class ToolsetTable(Section):
     """A toolset with settings."""
 
     name: Line
@@ -53,7 +53,7 @@ class Tools(Section):
     """Its settings."""
 
 
-class Memory(Section):
+class MemoryTable(Section):
     """The settings of the memory."""
 
     user: Line = "default"
@@ -92,13 +92,13 @@ class Persona(Section):
     it is given, the persona has the tool `ask_user`."""
     model: Line | None = None
     """The model, such as `openai:gpt-5-mini`, a name of treadle.toml, `tier:mid` or `auto`."""
-    tools: list[Line | Tools] = []
+    tools: list[Line | ToolsetTable] = []
     """Toolsets, such as `files` or `python`. Paths are relative to the file of the persona."""
     skills: list[Line] = []
     """Folders of skills, relative to the file of the persona."""
     documents: list[Line] = []
     """Documents that it knows, as paths relative to the file of the persona."""
-    memory: bool | Memory = False
+    memory: bool | MemoryTable = False
     """`true` if it remembers from one session to the next, or the settings of its memory."""
 
     @classmethod
@@ -141,7 +141,7 @@ class Persona(Section):
         """The memory; `None` if the persona has none."""
         if self.memory is False:
             return None
-        table = Memory() if self.memory is True else self.memory
+        table = MemoryTable() if self.memory is True else self.memory
         return MemorySpec(
             persona=self.name,
             user=table.user,

@@ -186,7 +186,8 @@ def _present(skill: Skill, parameters: Mapping[str, Json], budget: int, first: i
     others = [path for path in skill.files if path != FILE]
     if others and first == 1:
         shown = ", ".join(others[:20]) + (f" and {len(others) - 20} more" if len(others) > 20 else "")
-        parts.append(f"Its files are in {FOLDER}/{skill.name}/: {shown}")
+        told = f"Its files are in {FOLDER}/{skill.name}/: {shown}"
+        parts.append(fence("skill", told, name=skill.name) if is_allowed else told)
     return "\n\n".join(parts), cost
 
 
