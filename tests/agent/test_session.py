@@ -224,3 +224,83 @@ async def test_two_sessions_with_one_id_cannot_both_begin() -> None:
         with pytest.raises(RunExistsError):
             await second.send("hello")
     assert len(journal.read("s")) == 6
+
+
+async def test_sessions_are_listed_with_their_titles() -> None:
+    agent = Agent(ScriptedModel(["hi"]), journal=MemoryJournal(), files={"a.txt": "a"})
+    async with agent.session("mine", begins_at_once=True):
+        pass
+    async with agent.session() as session:
+        await session.send("hello there. More text.")
+    assert [info.run_id for info in await agent.sessions()] == [session.run_id, "mine"]
+    assert (await agent.sessions(1))[0].title == "hello there."
+
+
+async def test_the_summary_of_a_session() -> None:
+    """A `null` result is a success, and failed calls and turns are counted as such: rules out the defect that the
+    counts of a session and of its results disagree about a result without a value."""
+
+    @tool(effect="pure")
+    async def nothing() -> None:
+        return None
+
+    @tool(effect="pure")
+    async def fail() -> str:
+        raise ValueError("no")
+
+    script = [[call("nothing"), call("fail")], "one", RuntimeError("no server"), "three"]
+    agent = Agent(ScriptedModel(script), tools=[nothing, fail], journal=MemoryJournal())
+    async with agent.session() as session:
+        await session.send("# Two calls, please\nAnd more.")
+        failed = await session.send("fail")
+        assert failed.stop_reason == "error"
+        assert (await session.send("again")).output == "three"
+        summary = await session.summary()
+    assert (summary.title, summary.turns, summary.steps) == ("Two calls, please", 3, 3)
+    assert (summary.messages, summary.tool_calls, summary.failed_tool_calls) == (6, 2, 1)
+    assert len(summary.errors) == 1
+    assert "no server" in summary.errors[0]
+    assert summary.usage.total_tokens > 0
+    assert (summary.questions, summary.approvals, summary.queued) == ({}, (), ())
+    assert summary.began_at <= summary.updated_at
+
+
+async def test_a_session_takes_any_number_of_messages_and_limits_count_for_each_turn() -> None:
+    """Rules out a session that is complete after one answer, and a limit of steps for its whole life."""
+
+    @tool(effect="pure")
+    async def look() -> str:
+        return "seen"
+
+    script = [item for number in range(4) for item in ([call("look")], f"answer {number}")]
+    agent = Agent(ScriptedModel(script), tools=[look], journal=MemoryJournal(), policy=Policy(max_steps=2))
+    async with agent.session() as session:
+        for number in range(4):
+            run = await session.send("again")
+            assert (run.stop_reason, run.output) == ("completed", f"answer {number}")
+
+
+async def test_what_a_failed_turn_has_done_is_not_lost() -> None:
+    """Rules out the defect that a failed step hides the steps before it from the caller."""
+
+    @tool(effect="pure")
+    async def look() -> str:
+        return "seen"
+
+    agent = Agent(
+        ScriptedModel([[call("look")], RuntimeError("no server")]), tools=[look], journal=MemoryJournal()
+    )
+    async with agent.session() as session:
+        run = await session.send("go")
+    assert (run.stop_reason, run.fault) == ("error", "infrastructure")
+    assert [result.content for result in run.results] == ["seen"]
+    assert run.steps == 1
+
+
+async def test_a_session_of_a_wrong_id_is_told_at_once() -> None:
+    """Rules out the defect that a wrong id of a session fails only at a server. A new id begins a session."""
+    agent = Agent(ScriptedModel(["hi"]), journal=MemoryJournal())
+    await agent.run("go", run_id="plain")
+    with pytest.raises(ConfigError, match="is not a session"):
+        async with agent.session("plain"):
+            pass

@@ -10,6 +10,7 @@ from treadle import Agent, Policy, Run, ScriptedModel, open_journal, tool
 from treadle.agent.subagent import child_run_id
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.questions import Question
 from treadle.core.types import Completion, FinishReason, Message, Role, StopReason, Usage
 from treadle.journal.facts import facts_of
 from treadle.journal.memory import MemoryJournal
@@ -236,6 +237,57 @@ async def test_deps_and_approver_come_from_the_calling_run() -> None:
     await agent.run("go", run_id="parent")
     assert asked == [CHILD]
     assert Run.load(CHILD, agent.journal).results[0].content == "me"
+
+
+@pytest.mark.parametrize("answers_now", [True, False])
+async def test_questions_of_a_sub_agent_go_to_the_user_of_the_calling_run(answers_now: bool) -> None:
+    """Without an answer the calling run waits too, and holds nothing. The sub-agent's run pays nothing twice."""
+    first = Completion(
+        Message(Role.ASSISTANT, "", (call("ask_user", {"question": "Which?"}),)),
+        FinishReason.TOOL_CALLS,
+        Usage(50, 0),
+        0.5,
+    )
+    child = Agent(ScriptedModel([first, paid("blue it is")]), tools=["ask"])
+    heard: list[str] = []
+
+    def answer(question: Question) -> str:
+        heard.append(question.text)
+        return "blue"
+
+    agent = make(child, ASK, "done", asker=answer if answers_now else None)
+    run = await agent.run("go", run_id="parent")
+    if not answers_now:
+        assert (run.status, Run.load(CHILD, agent.journal).status) == ("paused", "paused")
+        assert not any(info.is_driven for info in agent.journal.runs())
+        ((question_id, text),) = run.questions.items()
+        assert text == "helper: Which?"
+        run = await agent.resume("parent", answers={question_id: "blue"})
+    assert run.output == "done"
+    assert Run.load(CHILD, agent.journal).results[0].content == "blue"
+    assert run.cost_usd == pytest.approx(0.51)
+    assert heard == (["helper: Which?"] if answers_now else [])
+    await check_replay(agent, "parent", CHILD)
+
+
+@pytest.mark.parametrize(("said", "outcome"), [("yes", "sent"), ("no", "refused"), ("not now", "not now")])
+async def test_approvals_of_a_sub_agent_are_asked_of_the_user_of_the_calling_run(
+    said: str, outcome: str
+) -> None:
+    @tool
+    async def send() -> str:
+        return "sent"
+
+    child = Agent(ScriptedModel([[call("send")], "4"]), tools=[send], policy=Policy(approve={"send": "ask"}))
+    agent = make(child, ASK, "done")
+    run = await agent.run("go", run_id="parent")
+    assert run.status == "paused"
+    ((question_id, text),) = run.questions.items()
+    assert "wants to call send({})" in text
+    run = await agent.resume("parent", answers={question_id: said})
+    assert run.output == "done"
+    assert outcome in Run.load(CHILD, agent.journal).results[0].content
+    await check_replay(agent, "parent", CHILD)
 
 
 def test_a_sub_agent_can_be_built_again_from_the_spec(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Random transcripts of runs, and a model that counts the tokens of its prompts and refuses too long ones."""
+"""Random transcripts of runs, and a model that counts the tokens of its prompts and refuses long ones."""
 
 from hypothesis import strategies as st
 from msgspec.structs import replace

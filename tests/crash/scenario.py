@@ -206,7 +206,7 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
     if scenario == "mcp":
         return [_servers(witness)]
     if scenario == "agents":
-        child = Agent(Script(CHILD["child"], is_child=True), tools=OWN[:-1], policy=Policy())
+        child = Agent(Script(CHILD, is_child=True), tools=OWN[:-1], policy=Policy())
         return [*OWN, child.as_tool("helper", "helps", shares_files=True)]
     return OWN
 
@@ -265,6 +265,11 @@ SCENARIOS |= {
     ],
 }
 SCENARIOS |= {
+    "agents": [
+        [call("helper", {"task": "one"}), one("once_async", text="1")],
+        [call("helper", {"task": "two"})],
+    ],
+    "messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
     "asking": [
         [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
         [call("once_asking", {})],
@@ -274,19 +279,12 @@ SCENARIOS |= {
     ],
     "marked": [],
 }
-HAS_ASKER = ("asking", "marked")
-"""The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
-SCENARIOS |= {
-    "agents": [
-        [call("helper", {"task": "one"}), one("once_async", text="1")],
-        [call("helper", {"task": "two"})],
-    ],
-    "messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
-}
-CHILD = {"child": [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_sync", text="d")]]}
-"""What the sub-agents do. It is not driven by itself."""
+CHILD = [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_sync", text="d")]]
+"""What the sub-agents do."""
 MESSAGES = {"q1": "queue", "s1": "steer", "i1": "interrupt", "q2": "queue"}
 """The messages that are sent during the first turn of a session, and their delivery."""
+HAS_ASKER = ("asking", "marked")
+"""The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
 APPROVE = {"approved": {"once": Approval.ASK}}
 """The approvals that a scenario's policy asks for. Every request is approved."""
 

@@ -53,7 +53,7 @@ from treadle.core.policy import Policy
 from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec, ContextSpec
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter, RunInfo
 from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model, load_model
 from treadle.tools.context import NO_DEPS
@@ -396,6 +396,11 @@ class Agent(Generic[T_co]):
         check_files(options.get("files"))
         check_metadata(options.get("metadata"))
         return Session(self, run_id, self._given(options, None), options)
+
+    async def sessions(self, limit: int | None = None) -> list[RunInfo]:
+        """Return the newest `limit` sessions in the journal; `None` returns all. `RunInfo.title` is for people."""
+        condition = RunFilter(is_session=True)
+        return await asyncio.to_thread(lambda: self.journal.runs(condition, limit=limit, newest_first=True))
 
     def as_tool(
         self,

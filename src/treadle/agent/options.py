@@ -174,12 +174,15 @@ class SessionOptions(TypedDict, total=False):
     """As for `ResumeOptions`."""
 
 
+DeliveryName: TypeAlias = Literal["queue", "steer", "interrupt"]
+
+
 class SendOptions(TypedDict, total=False):
     """Options of `Session.send` and `send_sync`."""
 
     attach: Sequence[Attachable]
     on_event: Emit | None
-    delivery: Delivery | Literal["queue", "steer", "interrupt"]
+    delivery: Delivery | DeliveryName
     """What happens with the message if a turn is running: `queue` begins the next turn (the default), `steer` is
     seen by the model at its next step, and `interrupt` stops the turn and begins the next."""
 
@@ -321,6 +324,13 @@ def check_run_id(run_id: object) -> None:
     if not (isinstance(run_id, str) and run_id):
         advice = "give its run_id" if hasattr(run_id, "run_id") else "give a str that is not empty"
         raise ConfigError(f"the run's id is {run_id!r:.200}; {advice}")
+
+
+def check_text(text: object) -> str:
+    """Return the text of a message. Raises: `ConfigError` if it is none."""
+    if not isinstance(text, str):
+        raise ConfigError(f"the message is {text!r:.200}; give a str")
+    return text
 
 
 def check_message(options: Mapping[str, Any]) -> None:

@@ -12,19 +12,28 @@ from treadle.agent.driving.deliver import deliver
 from treadle.agent.driving.drive import AgentParts, grade_run, leave
 from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.agent.driving.turns import next_queued, open_turn, write_back
-from treadle.agent.options import Given, SendOptions, SessionOptions, check_message
+from treadle.agent.options import (
+    DeliveryName,
+    Given,
+    SendOptions,
+    SessionOptions,
+    check_message,
+    check_text,
+)
+from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run import Run, T_co
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
-from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError
+from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
 from treadle.core.events import ContextCompacted, Event
 from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
-from treadle.core.types import Delivery, Message, Role
+from treadle.core.types import Artifact, Delivery, Message, Role
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
+from treadle.models.protocol import check_parts
 from treadle.tools.protocol import Decision
 
 
@@ -104,15 +113,17 @@ class Session(Generic[T_co]):
 
         Cancelling ends the turn. A message that is still waiting for its turn is kept, and answered with the next.
 
-        Raises: `ConfigError` if the previous turn waits for an answer or an approval.
+        Raises: `ConfigError` if the previous turn waits for an answer or an approval, or if the model cannot be
+        sent an attachment; the session is then unchanged.
         """
         check_options(options, SendOptions.__optional_keys__, "send")
         check_message(options)
-        if not isinstance(text, str):
-            raise ConfigError(f"the message is {text!r:.200}; give a str")
+        check_text(text)
         attach, on_event = options.get("attach", ()), options.get("on_event")
         delivery = Delivery(options.get("delivery", Delivery.QUEUE))
         parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
+        if parts:
+            self._check_parts(parts)
         driver = self._open_driver()
         if self._is_busy or driver.state.queued:
             return await self._await_turn(Message(Role.USER, text, parts=parts), blobs, delivery, on_event)
@@ -123,9 +134,20 @@ class Session(Generic[T_co]):
             driver.put(opened, blobs=blobs or None)
             return await self._drive(on_event)
 
+    def post(self, text: str, delivery: Delivery | DeliveryName = Delivery.QUEUE) -> None:
+        """Journal a message for the running turn or the next one, without waiting for its answer.
+
+        It is called in the session's event loop. `finish_turn` and the next `send` answer messages that wait.
+        """
+        check_message({"delivery": delivery})
+        self._receive(Message(Role.USER, check_text(text)), {}, Delivery(delivery))
+
     def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream[T_co]:
         """Return an async iterator that runs a turn as `send` does, and yields its events and deltas."""
-        return RunStream(lambda emit: self.send(text, attach=attach, on_event=emit), self._steer)
+        return RunStream(
+            lambda emit: self.send(text, attach=attach, on_event=emit),
+            lambda text: self.post(text, Delivery.STEER),
+        )
 
     async def finish_turn(
         self,
@@ -157,7 +179,7 @@ class Session(Generic[T_co]):
         themselves when they become too long; see `Policy.compact_at`.
         Raises: `ConfigError` if a turn is open.
         """
-        async with self._lock:
+        async with self._alone():
             driver = self._open_driver()
             if driver.state.is_turn_open:
                 raise ConfigError(
@@ -188,6 +210,14 @@ class Session(Generic[T_co]):
         if driver.is_held or (kept is not None and len(kept) == driver.state.seq):
             return tuple(kept or ())
         return await asyncio.to_thread(self._agent.journal.read, driver.run_id)
+
+    async def summary(self) -> SessionSummary:
+        """Return what happened in the session so far: its title, counts, tokens, cost and open questions."""
+        driver = self._open_driver()
+        events = await self.read_events()
+        return await asyncio.to_thread(
+            lambda: summarize_session(driver.run_id, [event.body for event in events])
+        )
 
     async def close(self) -> None:
         """Wait for the running turn and for those of messages that were sent, then release the run, so that any
@@ -290,19 +320,28 @@ class Session(Generic[T_co]):
         finally:
             self._users -= 1
 
-    def _steer(self, text: str) -> None:
-        deliver(self._open_driver(), Message(Role.USER, text), Delivery.STEER)
+    def _check_parts(self, parts: Sequence[Artifact]) -> None:
+        """Check that the model can be sent `parts`, which all later requests would have. Raises: `ConfigError`."""
+        try:
+            check_parts(self._agent.model, parts)
+        except UnsupportedPartError as error:
+            raise ConfigError(f"the message was not sent: {error}") from error
+
+    def _receive(self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery) -> int:
+        """Append a message, and return the number of its event. An interrupting one stops the running turn."""
+        seq = deliver(self._open_driver(), message, delivery, blobs)
+        if delivery is Delivery.INTERRUPT and self._turn is not None and not self._is_interrupted:
+            self._is_interrupted = True
+            self._turn.cancel()
+        return seq
 
     async def _await_turn(
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, emit: Emit | None
     ) -> Run[T_co]:
         """Append a message that came while a turn was running, and return the run of the turn that answers it."""
         # Nothing is awaited before this task waits for the lock, so each sender holds it or waits for it.
-        seq = deliver(self._open_driver(), message, delivery, blobs)
+        seq = self._receive(message, blobs, delivery)
         sender = self._senders[seq] = _Sender[T_co]()
-        if delivery is Delivery.INTERRUPT and self._turn is not None and not self._is_interrupted:
-            self._is_interrupted = True
-            self._turn.cancel()
         try:
             while True:
                 async with self._alone():

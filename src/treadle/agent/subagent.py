@@ -16,21 +16,22 @@ from msgspec.structs import replace
 from treadle.agent.driving.begin import begin
 from treadle.agent.driving.drive import drive
 from treadle.agent.driving.resume import resume_run
-from treadle.agent.options import Given
+from treadle.agent.options import Given, ResumeOptions
 from treadle.agent.run import Run
 from treadle.core.budget import Allowance
-from treadle.core.errors import ConfigError, RunNotFoundError, ToolError
+from treadle.core.errors import ConfigError, NotAskedError, RunNotFoundError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
 from treadle.core.narrowing import Item
 from treadle.core.policy import Policy
+from treadle.core.questions import Answer, Answerable, Question, open_questions
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import Status
-from treadle.core.types import Caller, Child, Effect, Json, StopReason, ToolSpec
+from treadle.core.types import Caller, Child, Effect, Json, Option, StopReason, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
 from treadle.tools.context import Host, ToolContext
 from treadle.tools.function.tool import check_tool_name
-from treadle.tools.protocol import ToolOutput
+from treadle.tools.protocol import Decision, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
 if TYPE_CHECKING:
@@ -135,9 +136,11 @@ class AgentTool:
             on_driver=driven.append,
         )
         try:
-            run = await self._find(run_id, given, context, host)
+            run = await self._find(run_id, given, host)
             if run is None:
                 run = await self._begin(run_id, str(arguments["task"]), given, context, host)
+            while waits_for_user(run):
+                run = await self._resume(run, given, context, host)
             host.note_child(context.call_id, Child(run_id, run.usage, run.cost_usd))
         except asyncio.CancelledError:
             if driven:
@@ -148,17 +151,34 @@ class AgentTool:
             await asyncio.to_thread(_write_back, run, context)
         return self._to_output(run)
 
-    async def _find(self, run_id: str, given: Given, context: ToolContext, host: Host) -> Run[Any] | None:
-        """Return the run that an earlier attempt began, driven to its end; `None` if there is none."""
+    async def _find(self, run_id: str, given: Given, host: Host) -> Run[Any] | None:
+        """Return the run that an earlier attempt began, driven until it ends or waits for the user; `None` if there
+        is none."""
         try:
             run = await asyncio.to_thread(Run.load, run_id, host.journal)
         except RunNotFoundError:
             return None
-        if run.status is Status.FINISHED:
+        if run.status is Status.FINISHED or waits_for_user(run):
             return run
-        agent = self._copy_agent(context, host)
-        agent.has_policy = False  # the run keeps what it was allowed when it began
-        return await resume_run(agent, run_id, given)
+        return await resume_run(self._copy_agent(host), run_id, given)
+
+    async def _resume(self, run: Run[Any], given: Given, context: ToolContext, host: Host) -> Run[Any]:
+        """Put what a run waits for to the user of the calling run, and drive the run with the answers.
+
+        If the user does not answer now, the calling run waits too, and this call is made again later.
+        """
+        answers: dict[str, Answerable] = {}
+        for body in open_questions(run.state):
+            question = Question(f"{self.spec.name}: {body.text}", body.options, body.allows_text, body.schema)
+            answers[body.question_id] = await _ask(context, question)
+        approvals: dict[str, Decision | bool] = {}
+        for call_id, call in run.approvals.items():
+            text = f"{self.spec.name} wants to call {call.name}({call.arguments}). May it?"
+            said = await _ask(context, Question(text, (Option("yes"), Option("no"))))
+            reason = "nobody has decided" if said.is_declined else said.text if said.text != "no" else None
+            approvals[call_id] = said.text == "yes" or Decision(False, reason)
+        options: ResumeOptions = {"answers": answers, "approvals": approvals}
+        return await resume_run(self._copy_agent(host), run.run_id, given, options)
 
     async def _begin(
         self, run_id: str, task: str, given: Given, context: ToolContext, host: Host
@@ -172,31 +192,25 @@ class AgentTool:
         files = self._agent.files
         if self._shares_files and (sandbox := context.sandbox) is not None:
             files = {path: sandbox.read(path) for path in sandbox.paths()}
-        agent = self._copy_agent(context, host)
+        agent = self._copy_agent(host)
+        agent.has_policy = True
         agent.policy = limit_policy(agent.policy, host.allowance())
         driver = await begin(
             agent, task, given, run_id=run_id, files=files, caller=Caller(context.run_id, context.call_id)
         )
         return await drive(agent, driver, None, given.answer)
 
-    def _copy_agent(self, context: ToolContext, host: Host) -> "Agent[Any]":
-        """Return the agent with the journal of the calling run, and with its approver if it has no own.
-
-        Without an asker of its own, its questions are questions of the calling run.
-        """
+    def _copy_agent(self, host: Host) -> "Agent[Any]":
+        """Return the agent with the journal of the calling run, and with its approver if it has no own."""
         agent = copy(self._agent)
         agent.keep_in(host.journal)
         agent.approver = agent.approver or host.approver
-        agent.asker = agent.asker or context.ask
+        agent.has_policy = False  # a run that goes on keeps what it was allowed when it began
         return agent
 
     def _to_output(self, run: Run[Any]) -> ToolOutput:
         if run.status is not Status.FINISHED:
-            waits = ", ".join([*run.questions.values(), *[call.name for call in run.approvals.values()]])
-            raise ToolError(
-                f"the agent waits for a decision that nobody gives here ({waits or 'paused'}); its run is "
-                f"{run.run_id!r}"
-            )
+            raise ToolError(f"the agent was stopped; its run is {run.run_id!r}")
         if run.error is not None:
             return ToolOutput(f"The agent failed: {run.error}\n{run.output}".rstrip(), is_error=True)
         text = run.output or "The agent ended without an answer."
@@ -206,6 +220,19 @@ class AgentTool:
         if self._agent.answer.schema is None:
             return ToolOutput(text)
         return ToolOutput(text, structured=msgspec.json.decode(run.output))
+
+
+def waits_for_user(run: Run[Any]) -> bool:
+    """Return whether a run is paused until somebody answers or decides."""
+    return run.status is Status.PAUSED and bool(open_questions(run.state) or run.approvals)
+
+
+async def _ask(context: ToolContext, question: Question) -> Answer:
+    """Return the answer of the user of the calling run, who declines if nobody can be asked."""
+    try:
+        return await context.ask(question)
+    except NotAskedError:
+        return Answer(is_declined=True)
 
 
 def build_agent_tool(part: PartSpec) -> AgentTool:

@@ -1,11 +1,16 @@
 """`treadle chat`: a conversation, in which each line of input is a turn of a session."""
 
+import asyncio
+import re
+import select
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 import typer
 from msgspec.structs import replace
@@ -32,7 +37,7 @@ from treadle.cli.work.execute import Work
 from treadle.cli.work.journals import find_run, open_existing, open_or_make
 from treadle.core.errors import ConfigError, RunNotFoundError
 from treadle.core.registry import did_you_mean
-from treadle.core.types import ToolCall
+from treadle.core.types import Delivery, ToolCall
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.loop.listener import Emit
 
@@ -46,7 +51,9 @@ text keeps its lines. The arrow keys bring earlier messages back, and Tab comple
 /files        list the files of the session
 /attach FILE  send an image, audio, text or document with the next message
 /quit         leave; Ctrl-D leaves too
-Ctrl-C stops the current turn."""
+@FILE in a message sends the file too, and so does a message that is only the path of a file.
+While a turn runs, a line that you type is answered after it, and the model sees a line that begins with ! at its
+next step. Ctrl-C stops the current turn."""
 _COMMANDS = {"/help": False, "/files": False, "/attach": True, "/quit": False}
 """The commands, and whether they take the name of a file."""
 
@@ -119,11 +126,39 @@ def _find_newest(journal: Journal) -> str:
     return found[0].run_id
 
 
+def _as_file(text: str) -> str | None:
+    """Return the path that a message consists of, as terminals paste it when a file is dropped; else `None`."""
+    name = text
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        name = text[1:-1]
+    elif text.startswith("file://"):
+        name = unquote(text.removeprefix("file://"))
+    elif "\\ " in text:
+        name = text.replace("\\ ", " ")
+    is_path = "/" in name and "\n" not in name and len(name) < _MAX_PATH_CHARS
+    return name if is_path and Path(name).expanduser().is_file() else None
+
+
+def find_files(text: str) -> list[Path]:
+    """Return the files that a message names as `@path`."""
+    found: list[Path] = []
+    for name in re.findall(r"(?<!\S)@([^\s@]+)", text):
+        # A sentence may end with the name.
+        paths = [Path(item).expanduser() for item in (name, name.rstrip(".,;:!?)")) if item]
+        found += [path for path in paths if len(name) < _MAX_PATH_CHARS and path.is_file()][:1]
+    return list(dict.fromkeys(found))
+
+
 def _is_misspelt(text: str) -> bool:
     """Return whether a message begins with a command that does not exist, and not with the path of a file."""
     command, _, rest = text.partition(" ")
     is_near = bool(did_you_mean(command, _COMMANDS)) and not Path(command).exists()
     return command.startswith("/") and command[1:].isalpha() and (not rest or is_near)
+
+
+_MAX_PATH_CHARS = 4096
+_LOOK_SECONDS = 0.05
+"""How often a running turn looks for lines that the person has typed."""
 
 
 class Chat:
@@ -152,9 +187,13 @@ class Chat:
                 self._talk(work, session)
             finally:
                 work.run(session.close())
-        assert session.run_id is not None
-        print_note("continue with: " + self._follow_up.write("chat", session=session.run_id))
+        if session.run_id is not None and self._is_kept(session.run_id):
+            print_note("continue with: " + self._follow_up.write("chat", session=session.run_id))
         return ExitCode.DONE if self._prompt.is_person else join_codes(self._codes)
+
+    def _is_kept(self, run_id: str) -> bool:
+        """Return whether the journal has the session: one without a message is not kept."""
+        return bool(self._agent.journal.runs(RunFilter(id_prefix=run_id), limit=1))
 
     def _greet(self, session: Session) -> None:
         run = self._read(session)
@@ -184,14 +223,19 @@ class Chat:
                 command = text.partition(" ")[0]
                 hint = did_you_mean(command, _COMMANDS) or ";"
                 print_error(f"there is no command {command!r}{hint} /help lists the commands")
+            elif (path := _as_file(text)) is not None:
+                self._attach(path)
             elif text and self._finish_turn(work, session):
-                attached, self._attached = self._attached, []
-                self._take_turn(work, partial(self._send, session, text, attached))
+                attached, self._attached = [*self._attached, *find_files(text)], []
+                self._take_turn(work, session, partial(self._send, session, text, attached))
             elif text:
                 print_note("the message was not sent, because the previous turn is not finished")
 
     def _finish_turn(self, work: Work, session: Session) -> bool:
         """Continue a turn that was interrupted or waits for a decision, and return True if no turn is open."""
+        if session.queued and not session.is_turn_open:
+            print_note("messages that you sent before are answered now")
+            self._take_turn(work, session, lambda emit: session.finish_turn(on_event=emit))
         if session.is_turn_open:
             run = self._read(session)
             if run.approvals or run.questions:
@@ -199,7 +243,7 @@ class Chat:
             else:
                 print_note("the last turn was interrupted; it continues now")
             calls = [item.call for item in run.state.calls.values()]
-            self._take_turn(work, lambda emit: session.finish_turn(on_event=emit), calls)
+            self._take_turn(work, session, lambda emit: session.finish_turn(on_event=emit), calls)
         return not session.is_turn_open
 
     def _attach(self, name: str) -> None:
@@ -212,7 +256,11 @@ class Chat:
         print_note(f"{name} goes with the next message")
 
     def _take_turn(
-        self, work: Work, start: Callable[[Emit], Coroutine[Any, Any, Run]], calls: Iterable[ToolCall] = ()
+        self,
+        work: Work,
+        session: Session,
+        start: Callable[[Emit], Coroutine[Any, Any, Run]],
+        calls: Iterable[ToolCall] = (),
     ) -> None:
         """Run a turn and show it. `calls` are the calls that the model made before, in the same turn."""
         view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
@@ -222,7 +270,7 @@ class Chat:
                 asking.view = view
         begin = time.monotonic()
         try:
-            run = work.run(start(view.on_event))
+            run = work.run(self._listen(session, start(view.on_event), view.on_event))
         except KeyboardInterrupt:
             view.close()
             print_note("stopped")
@@ -245,6 +293,42 @@ class Chat:
         else:
             print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))
+
+    async def _listen(self, session: Session, turn: Coroutine[Any, Any, Run], emit: Emit) -> Run:
+        """Run a turn, pass on the lines that the person types meanwhile, and answer those that wait after it."""
+        typing = None
+        if self._prompt.is_person:
+            typing = asyncio.ensure_future(self._pass_on(session))
+        try:
+            run = await turn
+            while session.queued and not session.is_turn_open:
+                run = await session.finish_turn(on_event=emit)
+            return run
+        finally:
+            if typing is not None:
+                typing.cancel()
+
+    async def _pass_on(self, session: Session) -> None:
+        """Send the lines that the person types during a turn, except answers to the approver's questions."""
+        # An event loop may make a file that it watches non-blocking, and with it the terminal's output.
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            is_asking = self._approver is not None and self._approver.is_asking
+            if not is_asking and select.select([sys.stdin], [], [], 0)[0]:
+                line = sys.stdin.readline()
+                if not line:
+                    return
+                self._pass_line(session, line.strip())
+
+    def _pass_line(self, session: Session, text: str) -> None:
+        if text.partition(" ")[0] in _COMMANDS:
+            print_note(f"{text.partition(' ')[0]} works between turns")
+        elif text.startswith("!") and text[1:].strip():
+            session.post(text[1:].strip(), Delivery.STEER)
+            print_note("the model sees this at its next step")
+        elif text:
+            session.post(text)
+            print_note("this is answered after the turn")
 
     @staticmethod
     def _send(session: Session, text: str, attached: list[Path], emit: Emit) -> Coroutine[Any, Any, Run]:

@@ -119,6 +119,7 @@ def _to_line(info: RunInfo) -> dict[str, Json]:
         "model": info.model,
         "task": _task_of(info),
         "parent_run_id": info.parent_run_id,
+        "caller_run_id": info.caller_run_id,
         "input": info.input,
         "turns": info.turns,
         "steps": info.steps,
@@ -154,7 +155,8 @@ def _print_table(found: list[RunInfo]) -> None:
     room = max(12, console.width - taken - 2) if console.is_terminal else 80
     for info, (run_id, status, *cells) in zip(found, rows, strict=True):
         style = _MARKS[status_of(info)][1] or style_of(info.stop_reason)
-        task = shorten(_task_of(info) or info.input or info.error or "", room)
+        caller = f"↳ {info.caller_run_id}: " if info.caller_run_id else ""
+        task = shorten(caller + (_task_of(info) or info.input or info.error or ""), room)
         table.add_row(run_id, Text(status, style), *cells, task)
     console.print(table, width=None if console.is_terminal else 200)
 

@@ -207,6 +207,11 @@ COMMANDS: dict[str, Command | Group] = {
         "Count cost, tokens, cache hits, latency and errors by model, tool and day.",
         _INSPECT,
     ),
+    "sessions": Command(
+        "treadle.cli.sessions:sessions",
+        "List the sessions of a journal, the newest first, search their messages, or delete some.",
+        _INSPECT,
+    ),
     "show": Command("treadle.cli.show:show", "Show a run's transcript or its events.", _INSPECT),
     "files": Command(
         "treadle.cli.files:files", "List the files of a run, or write them to a folder.", _INSPECT

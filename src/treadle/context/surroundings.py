@@ -1,6 +1,7 @@
 """What one agent knows, put together: its persona, memory, skills and documents."""
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.context.personas.load import demands_of_persona, digest_of, load_persona
 from treadle.context.personas.model import Persona
-from treadle.context.personas.prompt import Item, assemble
+from treadle.context.personas.prompt import BUDGETS, Item, assemble
 from treadle.context.protocol import PromptReport, Source, Surroundings, Turn
 from treadle.context.skills.catalog import Catalog
 from treadle.context.skills.tool import UseSkill
@@ -19,10 +20,12 @@ from treadle.context.trust import Trust, read_trust, record_trust
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.spec import ContextSpec, MemorySpec
 from treadle.core.types import Json, Recalled, StopReason
+from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
 from treadle.tools.protocol import Tool
 
 if TYPE_CHECKING:
+    from treadle.context.documents import Loaded
     from treadle.context.memory import Memory
 
 PersonaLike: TypeAlias = Persona | Mapping[str, Json] | str | Path
@@ -33,6 +36,9 @@ RECALL_SECONDS = 30.0
 """How long a recall may take before the turn begins without it."""
 
 _MAX_COUNTED = 1000
+_LIBRARY = "treadle-documents"
+"""The name in whose memory the documents of agents without a memory are."""
+_HEADING_TOKENS = 50
 
 _log = logging.getLogger("treadle")
 
@@ -99,9 +105,15 @@ def describe_persona(persona: Persona) -> tuple[str, PromptReport]:
 
     Raises: `ConfigError` for skills and documents that are not there.
     """
+    from treadle.context.documents import load_documents
+    from treadle.context.memory import open_memory
+
     catalog = Catalog(persona.skills)
+    room = BUDGETS["documents"] - _HEADING_TOKENS
+    loaded = load_documents(persona.documents, open_memory(MemoryJournal()), max_tokens=room)
     text, report = assemble(
         persona,
+        documents=[Item(loaded.text)] if loaded.text else (),
         skills=[Item(entry, label=name) for name, entry in catalog.index([])],
         has_data=bool(catalog.skills or persona.memory),
         notes=catalog.notices,
@@ -136,10 +148,17 @@ class _Known:
         own = () if self._persona is None else self._persona.skills
         self._catalog = Catalog((*spec.skills, *own), is_strict=is_strict)
         self._notes = list(self._catalog.notices)
+        self._documents = (*spec.documents, *(() if self._persona is None else self._persona.documents))
+        missing = [path for path in self._documents if not Path(path).is_file()]
+        if missing and is_strict:
+            raise ConfigError(f"there is no document {missing[0]!r}")
+        self._loaded: Loaded | None = None
+        self._is_strict = is_strict
         self._sources: list[Source] = []
         self._memory: Memory | None = None
+        self._library: Memory | None = None
         tools: list[Tool] = [UseSkill(self._catalog)] if self._catalog.skills else []
-        if spec.memory is not None:
+        if spec.memory is not None or self._documents:
             try:
                 tools += self._open_memory(spec.memory, open_journal(), clock)
             except ConfigError as error:
@@ -149,13 +168,38 @@ class _Known:
         self.tools: tuple[Tool, ...] = tuple(tools)
         self.report = PromptReport((), tuple(self._notes))
 
-    def _open_memory(self, spec: MemorySpec, journal: Journal, clock: Clock) -> Sequence[Tool]:
-        """Open the memory, and return its tools. Raises: `ConfigError`, `JournalError`."""
+    def _open_memory(self, spec: MemorySpec | None, journal: Journal, clock: Clock) -> Sequence[Tool]:
+        """Open the memory, and return its tools. Without a memory, documents have one of their own, which can only
+        be searched.
+
+        Raises: `ConfigError`, `JournalError`.
+        """
         from treadle.context.memory import MemoryToolset, Recaller, open_memory
 
-        self._memory = open_memory(journal, spec.persona, spec.user, embeddings=spec.embeddings, clock=clock)
-        self._sources.append(Recaller(self._memory))
-        return MemoryToolset(self._memory).tools()
+        if spec is None:
+            name = hashlib.sha256("\0".join(self._documents).encode(errors="replace")).hexdigest()[:16]
+            self._library = open_memory(journal, _LIBRARY, name, clock=clock)
+        else:
+            self._library = self._memory = open_memory(
+                journal, spec.persona, spec.user, embeddings=spec.embeddings, clock=clock
+            )
+        self._sources.append(Recaller(self._library))
+        tools = MemoryToolset(self._library).tools()
+        return tools if spec is not None else [tool for tool in tools if tool.spec.name == "recall"]
+
+    def _load_documents(self) -> "Loaded | None":
+        """Return the documents that are whole in the prompt; the others are put into the memory in pieces."""
+        if self._loaded is None and self._documents:
+            from treadle.context.documents import load_documents
+
+            try:
+                room = BUDGETS["documents"] - _HEADING_TOKENS
+                self._loaded = load_documents(self._documents, self._library, max_tokens=room)
+            except ConfigError as error:
+                if self._is_strict:
+                    raise
+                self._notes.append(str(error))
+        return self._loaded
 
     @property
     def writes_back(self) -> bool:
@@ -165,9 +209,11 @@ class _Known:
     def make_instructions(self, given: str | None, tools: Iterable[str]) -> str | None:
         """See `Surroundings.make_instructions`."""
         names = tuple(tools)
+        loaded = self._load_documents()
         text, self.report = assemble(
             self._persona,
             instructions=given,
+            documents=[Item(loaded.text)] if loaded is not None and loaded.text else (),
             skills=[Item(entry, label=name) for name, entry in self._catalog.index(names)],
             has_data=bool(self._sources or self._catalog.skills),
             notes=self._notes,
@@ -212,6 +258,9 @@ class _Known:
             shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count)
             kept = f"{shown} {'memory' if count == 1 else 'memories'}"
             found.append(f"{kept} of {spec.persona!r} about {spec.user!r}")
+        if self._loaded is not None and self._loaded.in_pieces:
+            names = ", ".join([Path(path).name for path in self._loaded.in_pieces])
+            found.append(f"too large to be put in whole, and recalled in pieces: {names}")
         for name, skill in self._catalog.skills.items():
             if skill.trust is Trust.UNTRUSTED:
                 found.append(f"the skill {name!r} is not trusted yet; you are asked when it is used")

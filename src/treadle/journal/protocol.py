@@ -5,6 +5,7 @@ with an event loop calls them in a thread (`asyncio.to_thread`). What a running 
 (`append`, `append_events`, `sync`) never waits for the store on the event loop.
 """
 
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -80,6 +81,32 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """The time of the first event, in seconds since the epoch."""
     updated_at: float = 0.0
     """The time of the newest event, in seconds since the epoch."""
+
+    @property
+    def title(self) -> str:
+        """The label `title`, or the beginning of the first message; empty if there is neither."""
+        return self.labels.get("title") or make_title(self.input or "")
+
+    @property
+    def caller_run_id(self) -> str | None:
+        """The run whose call drives this run; `None` if no call does."""
+        return self.labels.get(CALLER)
+
+
+_TITLE_CHARS = 60
+
+
+def make_title(text: str) -> str:
+    """Return a title for a conversation that begins with `text`: its first sentence or line, cut after a word."""
+    lines = [line.strip(" \t#*->`") for line in text.splitlines()]
+    line = next((line for line in lines if any(map(str.isalnum, line))), "")
+    sentence = re.match(r".{8,}?[.?!](?=\s)", line)
+    line = " ".join((sentence.group() if sentence else line).split())
+    if len(line) <= _TITLE_CHARS:
+        return line
+    head = line[:_TITLE_CHARS]
+    cut = head.rfind(" ")
+    return f"{head[:cut] if cut > _TITLE_CHARS // 2 else head}…"
 
 
 DAMAGED = "damaged"

@@ -108,6 +108,14 @@ class Compaction:
         return self._other[1:]
 
 
+def give_up(state: State, action: Compact, why: str) -> e.ContextCompacted:
+    """Return the event of a compaction that was stopped and changed nothing."""
+    tokens = count_prompt(state)
+    return e.ContextCompacted(
+        messages=0, replacement=(), reason=action.reason, tokens_before=tokens, tokens_after=tokens, error=why
+    )
+
+
 def count_tokens(model: Model, request: Request) -> int | None:
     """Return the tokens of the prompt of `request`; `None` unless a method `count_tokens` of the model knows."""
     count = getattr(model, "count_tokens", None)

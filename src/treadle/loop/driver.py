@@ -38,7 +38,7 @@ from treadle.core.questions import AskUser, Question, QuestionDecision, decide_q
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
-from treadle.loop.compaction import Compaction
+from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.hooks import Hooks
 from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
@@ -304,6 +304,8 @@ class Driver:
             # The event loop's timers may ring a little early.
             self._worked_seconds = max(self._worked_seconds, deadline_seconds)
             self._throw_away("the deadline passed", StopReason.DEADLINE)
+            if isinstance(action, Compact):
+                self.put(give_up(self.state, action, "the deadline passed"))
             self._put_stopped(stop_calls(self.state))
 
     def _put_stopped(self, bodies: Sequence[e.DurableBody]) -> None:

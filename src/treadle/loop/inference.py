@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core import answers
 from treadle.core import events as e
-from treadle.core.context import find_room, is_surely_below
+from treadle.core.context import count_prompt, find_room
 from treadle.core.decide import CheckAnswer, Infer, can_ask_again, guess_cost_usd
 from treadle.core.errors import (
     AuthenticationError,
@@ -38,6 +38,10 @@ from treadle.loop.compaction import count_tokens
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Hold, Model, Watch, check_parts, estimate_cost_usd
+
+
+_SAFETY = 3
+"""How far estimates may be off for a prompt not to be counted by the model's tokenizer."""
 
 
 def make_inference(
@@ -141,17 +145,14 @@ class Inference:
 
 
 def check_room(state: State, model: Model, request: Request) -> None:
-    """Check that a prompt fits, if the model has a tokenizer and the prompt is not surely small enough.
+    """Check that a prompt fits, if the model has a tokenizer and the prompt is not estimated to be far smaller.
 
     Raises: `ContextOverflowError` before anything is sent.
     """
+    if getattr(model, "count_tokens", None) is None or state.policy.compact_at is None:
+        return
     room = find_room(state)
-    if (
-        room is None
-        or not state.can_compact
-        or state.policy.compact_at is None
-        or is_surely_below(state, room)
-    ):
+    if room is None or not state.can_compact or _SAFETY * count_prompt(state) < room:
         return
     tokens = count_tokens(model, request)
     if tokens is not None and tokens > room:

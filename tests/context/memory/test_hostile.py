@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -182,11 +183,12 @@ print(json.dumps(told))
 
 @pytest.mark.skipif(not hasattr(os, "setuid") or os.getuid() != 0, reason="root can read as another user")
 @pytest.mark.parametrize("has_memories", [True, False])
-def test_a_read_only_file_can_be_read(tmp_path: Path, *, has_memories: bool) -> None:
-    folder = tmp_path / "shared"
-    folder.mkdir(mode=0o755)
-    for parent in (folder, *folder.parents[:3]):
-        parent.chmod(0o755)
+def test_a_read_only_file_can_be_read(*, has_memories: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        read_as_another_user(Path(name), has_memories=has_memories)
+
+
+def read_as_another_user(folder: Path, *, has_memories: bool) -> None:
     path = folder / "runs.db"
     with open_journal(path) as journal:
         if has_memories:

@@ -216,11 +216,15 @@ def _whole(journal: Journal, result: ToolResult) -> ToolResult:
 
 
 async def warm_up(agent: AgentParts) -> None:
-    """Read from the journal how fast models answered, if the agent's model is chosen by a router."""
+    """Prepare what a router needs, if the agent's model has one: how fast models answered in earlier runs, and the
+    tables of prices and windows."""
     if getattr(agent.model, "tiers", None) is not None:
-        from treadle.context.routing import LATENCIES
+        from treadle.context.routing import LATENCIES, facts_of
+        from treadle.models.wrappers.tiered import TieredModel
 
-        await asyncio.to_thread(LATENCIES.warm, agent.journal)
+        if isinstance(agent.model, TieredModel):
+            await asyncio.to_thread(LATENCIES.warm, agent.journal)
+            await asyncio.to_thread(facts_of, agent.model, "")
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:

@@ -26,6 +26,8 @@ class TerminalApprover:
         self.view = view
         """The view that is paused while a question is on the screen."""
         self._always: set[str] = set()
+        self.is_asking = False
+        """True while a person is asked, so that nobody else may read what is typed."""
 
     async def __call__(self, request: ApprovalRequest) -> Decision | None:
         """See `Approver`. The end of the input means that the decision is made later."""
@@ -34,7 +36,14 @@ class TerminalApprover:
             return Decision(True)
         if self.view is not None:
             self.view.close()
-        console = stderr()
+        self.is_asking = True
+        try:
+            return await self._ask(request)
+        finally:
+            self.is_asking = False
+
+    async def _ask(self, request: ApprovalRequest) -> Decision | None:
+        call, console = request.call, stderr()
         console.print(f"\n{format_call(call, 2000)}", style="bold", soft_wrap=True)
         console.print(f"  run this call? {_EFFECTS[request.spec.effect]}", style="dim", soft_wrap=True)
         while True:

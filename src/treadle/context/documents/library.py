@@ -55,8 +55,7 @@ def load_documents(
         )
     for item in large:
         assert memory is not None
-        pieces = list(pieces_of(item))
-        memory.store.replace_document(item.source, item.digest, pieces, memory.clock.time())
+        memory.store.replace_document(item.source, item.digest, list(pieces_of(item)), memory.clock.time())
     kept = [item.source for item in documents if item.source in whole]
     return Loaded(
         "\n".join(fenced[source] for source in kept), tuple(kept), tuple(item.source for item in large)

@@ -81,6 +81,8 @@ class TieredModel(FallbackModel):
         self.tiers = {item.name: item for item in sorted(items, key=lambda item: rank_of(item.name))}
         """The tiers by name, the strongest first."""
         self.router = router
+        self.made_router: object | None = None
+        """The router that was made from its name and the options; `None` until it is first needed."""
         self.options = dict(options or {})
         self.allows_weaker = allows_weaker
         self.notices = notices
