@@ -74,7 +74,7 @@ class SlowJournal(MemoryJournal):
 class SlowWriter(MemoryWriter):
     async def sync(self) -> None:
         assert isinstance(self._journal, SlowJournal)
-        size = len(self._journal._runs[self.run_id])
+        size = len(self._journal._runs.get(self.run_id, ()))
         for _ in range(3):
             await asyncio.sleep(0)
         self._journal.kept[self.run_id] = max(size, self._journal.kept.get(self.run_id, 0))
