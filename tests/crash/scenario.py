@@ -8,6 +8,7 @@ kill.
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -90,8 +91,11 @@ class CrashingJournal:
         return getattr(self._inner, name)
 
 
+_STEP = re.compile(r"step (\d+)")
+
+
 class Script:
-    """A model that answers by the number of results so far, and records every answer that is paid for."""
+    """A model that answers by the last step that its prompt tells of, and records every answer that is paid for."""
 
     name = "script"
 
@@ -99,11 +103,16 @@ class Script:
         self._steps = steps
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        step = sum(message.role is Role.ASSISTANT for message in request.messages)
-        boundary.witness(f"asked {step + 1}")
+        told = " ".join(message.content for message in request.messages if message.role is not Role.TOOL)
+        step = 1 + max(map(int, _STEP.findall(told)), default=-1)
+        is_summary = request.messages[0].content.startswith("You write the memory")
+        boundary.witness(f"summary {step}" if is_summary else f"asked {step + 1}")
         boundary()
         await asyncio.sleep(0)
         boundary()
+        if is_summary:
+            said = Message(Role.ASSISTANT, f"All was done up to step {step - 1}.")
+            return Completion(said, FinishReason.STOP, cost_usd=0.0)
         if step < len(self._steps):
             calls = tuple(
                 ToolCall(f"c{step}_{index}", item.name, item.arguments)
@@ -163,6 +172,10 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
     """Return the tools of a scenario. Only some scenarios need tools with processes of their own."""
     if scenario in ("python", "shell"):
         return [*OWN, scenario]
+    if scenario == "compaction":
+        return [
+            item for item in OWN if getattr(item, "spec", None) is not None and item.spec.name != "program"
+        ]
     if scenario == "mcp":
         return [_servers(witness)]
     return OWN
@@ -220,6 +233,13 @@ SCENARIOS |= {
         [call("mcp_once", {}), call("mcp_look", {})],
     ],
 }
+_LONG = " ".join(["some words of a long text"] * 20)
+SCENARIOS["compaction"] = [
+    [one(f"{effect}_async", text=f"{number} {_LONG}")]
+    for number, effect in enumerate(["pure", "once", "idempotent", "once", "pure", "once", "idempotent"])
+]
+CONTEXT_TOKENS = {"compaction": 1500}
+"""The context windows of scenarios; none in the others."""
 APPROVE = {"approved": {"once": Approval.ASK}}
 """The approvals that a scenario's policy asks for. Every request is approved."""
 
@@ -239,7 +259,11 @@ async def drive(
     agent = Agent(
         Script(SCENARIOS[scenario]),
         tools=tools_of(scenario, path.with_suffix(".witness")),
-        policy=Policy(in_doubt=in_doubt, approve=APPROVE.get(scenario, {})),
+        policy=Policy(
+            in_doubt=in_doubt,
+            approve=APPROVE.get(scenario, {}),
+            context_tokens=CONTEXT_TOKENS.get(scenario),
+        ),
         approver=approve,
         journal=journal,  # type: ignore[arg-type]
         files={"a.txt": "seed\n"},

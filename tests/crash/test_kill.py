@@ -15,7 +15,7 @@ from tests.crash.scenario import RUN_ID, SCENARIOS
 from tests.forks.process import FORKS, ROOT
 
 from treadle import Agent, InDoubt, ScriptedModel, open_journal
-from treadle.core.events import DurableBody, InferenceCompleted, ToolStarted
+from treadle.core.events import ContextCompacted, DurableBody, InferenceCompleted, ToolStarted
 from treadle.core.state import fold
 from treadle.core.types import Message, ToolErrorKind
 
@@ -98,8 +98,8 @@ def check_end(
     assert not paid & set(witnessed(path, "asked")[asked_until:]), "a kept answer was paid for again"
     state = fold(read(path))
     assert (state.status, state.stop_reason) == ("finished", "completed")
-    assert [blur(message) for message in state.messages] == [
-        blur(message, like) for message, like in zip(expected, state.messages, strict=True)
+    assert [blur(message) for message in state.transcript] == [
+        blur(message, like) for message, like in zip(expected, state.transcript, strict=True)
     ]
 
 
@@ -130,13 +130,16 @@ def crash_and_resume(
     kept, asked_until = read(path), len(witnessed(path, "asked"))
     assert run_once(path, name, level, None, listens) == 0
     check_end(path, expected, kept, asked_until)
+    kept_summaries = [body for body in read(path) if isinstance(body, ContextCompacted) and body.model]
+    lost = len(witnessed(path, "summary")) - len(kept_summaries)
+    assert 0 <= lost <= len(points), "a kept summary was paid for again"
 
 
 def dry_run(folder: Path, case: tuple[str, bool], level: str) -> tuple[int, list[Message]]:
     """Return the number of boundaries, and the transcript of a run without a crash."""
     path = folder / "dry.db"
     assert run_once(path, case[0], level, None, case[1]) == 0
-    return int(path.with_suffix(".count").read_text()), list(fold(read(path)).messages)
+    return int(path.with_suffix(".count").read_text()), list(fold(read(path)).transcript)
 
 
 def enumerate_points(folder: Path, case: tuple[str, bool], level: str, stride: int) -> int:
