@@ -21,12 +21,14 @@ from benchmarks import (
     shell,
     steps,
     streaming,
+    telemetry,
     tools,
 )
 
 BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
+    "telemetry": telemetry.measure,
     "growth": growth.measure,
     "calls": calls.measure,
     "bodies": growth.measure_bodies,

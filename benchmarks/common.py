@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import uvloop
 from msgspec import Struct
 
-from treadle import Agent, Policy, tool
+from treadle import Agent, Event, Policy, tool
 from treadle.loop.outbox import DONE
 
 
@@ -172,7 +172,13 @@ class NoWriter:
 
 
 def make_agent(
-    base_url: str, journal: object, name: str = "openai:bench", *, has_tools: bool = True, **options: Any
+    base_url: str,
+    journal: object,
+    name: str = "openai:bench",
+    *,
+    has_tools: bool = True,
+    hooks: Sequence[Callable[[Event], object]] = (),
+    **options: Any,
 ) -> Agent:
     """Return an agent that uses the benchmark's server. `options` are those of `treadle.model`."""
     from treadle import model
@@ -182,6 +188,7 @@ def make_agent(
         tools=[add] if has_tools else [],
         policy=Policy(max_steps=None),
         journal=journal,  # type: ignore[arg-type]
+        hooks=hooks,
     )
 
 

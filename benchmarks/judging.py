@@ -1,8 +1,8 @@
 """How often the judgements of messages agree with the labels in `data/messages.jsonl`, against keyword rules.
 
 The patterns were corrected with the messages of the split `dev`. Those of `test` were written together with them,
-and those of `fresh` after the first patterns; the mistakes in both were never looked at. Precision and recall are exact
-counts, the same in every run.
+and those of `fresh` after the first patterns; the mistakes in both were never looked at. Precision and recall are
+exact counts, the same in every run.
 """
 
 from collections.abc import Callable, Sequence
@@ -190,9 +190,9 @@ async def measure() -> list[Figure]:
     """Return the figures of the judgements."""
     messages = load_messages()
     parts = {
-        "held out": [item for item in messages if item.split == "test"],
+        "test": [item for item in messages if item.split == "test"],
         "fresh": [item for item in messages if item.split == "fresh"],
-        "used for writing": [item for item in messages if item.split == "dev"],
+        "dev": [item for item in messages if item.split == "dev"],
         "known to be wrong": [item for item in messages if item.is_known],
         "hard": [item for item in messages if item.is_hard],
     }
@@ -214,7 +214,7 @@ async def measure() -> list[Figure]:
                 f"{counts.wanted} of {counts.total} judgements are positive"
             )
             figures.append(Figure(f"judging, {name}, {part}, {note}", value, f">= {least:.3f}", detail))
-        if part in ("fresh", "held out", "used for writing"):
+        if part in ("fresh", "test", "dev"):
             share = count_difficulty(chosen)
             figures.append(
                 Figure(

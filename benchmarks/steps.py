@@ -44,8 +44,8 @@ async def _measure(in_flight: int) -> list[Figure]:
                 {
                     "bare": side(lambda: bare.run(client, url)),
                     "spike": side(spike.run),
-                    "treadle": side(_runner(make_agent(base_url, journal))),
-                    "off": side(_runner(make_agent(base_url, NoJournal()))),
+                    "treadle": side(runner(make_agent(base_url, journal))),
+                    "off": side(runner(make_agent(base_url, NoJournal()))),
                 }
             )
     name = "one run at a time" if in_flight == 1 else f"{in_flight:,} in flight"
@@ -59,7 +59,7 @@ async def _measure(in_flight: int) -> list[Figure]:
     ]
 
 
-def _runner(agent: Agent) -> Callable[[], Awaitable[int]]:
+def runner(agent: Agent) -> Callable[[], Awaitable[int]]:
     async def one() -> int:
         run = await agent.run("Add 1 and 2.")
         assert run.stop_reason == "completed", run.error
@@ -71,6 +71,6 @@ def _runner(agent: Agent) -> Callable[[], Awaitable[int]]:
 async def measure_memory() -> list[Figure]:
     """Measure the largest resident set of a process that makes 1,024 runs at a time and nothing else."""
     with server(STEPS) as base_url, journal_path() as path, open_journal(path) as journal:
-        await timed(_runner(make_agent(base_url, journal)), 20_000, 1024)
+        await timed(runner(make_agent(base_url, journal)), 20_000, 1024)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return [Figure("memory at 1,024 runs in flight, MB in all", peak_mb, "<= 120", "20,000 runs of 5 steps")]

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from treadle.cli.table import COMMANDS, Command, Group
+from treadle.context.personas.model import persona_schema
 from treadle.core import events, types
 from treadle.core.events import Event
 from treadle.datagen.config.schema import schema
@@ -23,7 +24,9 @@ from treadle.export import FORMATS
 from treadle.export.losses import COMMON_LOSSES
 
 DOCS = Path(__file__).parent
-PAGES = tuple([DOCS / f"{name}.md" for name in ("events", "cli", "generate-config", "rows", "quality")])
+PAGES = tuple(
+    [DOCS / f"{name}.md" for name in ("events", "cli", "generate-config", "rows", "quality", "personas")]
+)
 _PLACE = re.compile(r"(<!-- table: (\S+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 
 
@@ -83,10 +86,11 @@ def _command_tables(_: str) -> str:
     )
 
 
-def _config_tables(_: str) -> str:
-    """Return a table of keys for each section of the configuration of `treadle generate`."""
+def _config_tables(place: str) -> str:
+    """Return a table of keys for each section of a kind of file: the configuration of `treadle generate`, or a
+    persona."""
     parts = []
-    for path, section in _sections("", schema()):
+    for path, section in _sections("", persona_schema() if place == "config:persona" else schema()):
         rows = [
             f"| `{key}` | {_write_type(value)} | {_write_default(value)} | "
             f"{_join(value.get('description') or _follow(value).get('description', ''))} |"
@@ -116,7 +120,7 @@ def _sections(path: str, section: Any) -> Iterator[tuple[str, Any]]:
 def _follow(node: Any) -> Any:
     """Return the schema that `node` refers to, or `node` itself."""
     name = node.get("$ref", "").rpartition("/")[2]
-    found: Any = schema()["$defs"]
+    found: Any = schema()["$defs"] | persona_schema()["$defs"]
     return found[name] if name else node
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from treadle.agent.stream import RunStream
     from treadle.agent.task import Grade, Task
     from treadle.agent.window import Batch
+    from treadle.context.personas.model import Persona
     from treadle.core.errors import (
         ConfigError,
         ExportError,
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     )
     from treadle.core.narrowing import Ephemeral, Event
     from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
+    from treadle.core.questions import Answer, Question
     from treadle.core.replay import Replay
     from treadle.core.types import (
         Effect,
         Fault,
         FinishReason,
         Message,
+        Option,
         Role,
         StopReason,
         ToolCall,
@@ -56,6 +59,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Agent": "treadle.agent.agent",
+    "Answer": "treadle.core.questions",
     "Approval": "treadle.core.policy",
     "ApprovalRequest": "treadle.tools.protocol",
     "Attachment": "treadle.tools.protocol",
@@ -75,9 +79,12 @@ _WHERE = {
     "LeaseHeldError": "treadle.core.errors",
     "LeaseLostError": "treadle.core.errors",
     "Message": "treadle.core.types",
+    "Persona": "treadle.context.personas.model",
     "Policy": "treadle.core.policy",
+    "Option": "treadle.core.types",
     "Price": "treadle.models.wire.price",
     "ProviderError": "treadle.core.errors",
+    "Question": "treadle.core.questions",
     "Replay": "treadle.core.replay",
     "ReplayDivergence": "treadle.core.errors",
     "RetryWithMessage": "treadle.core.errors",
@@ -114,6 +121,7 @@ _WHERE = {
 
 __all__ = [
     "Agent",
+    "Answer",
     "Approval",
     "ApprovalRequest",
     "Attachment",
@@ -133,9 +141,12 @@ __all__ = [
     "LeaseHeldError",
     "LeaseLostError",
     "Message",
+    "Option",
+    "Persona",
     "Policy",
     "Price",
     "ProviderError",
+    "Question",
     "Replay",
     "ReplayDivergence",
     "RetryWithMessage",

@@ -316,5 +316,5 @@ async def test_a_stream_can_be_steered(is_session: bool) -> None:
 
 async def test_a_wrong_delivery_is_refused() -> None:
     async with Lab("x").session as session:
-        with pytest.raises(ConfigError, match="did you mean .queue."):
+        with pytest.raises(ConfigError, match=r"did you mean .queue."):
             await session.send("a", delivery="queu")  # type: ignore[arg-type]

@@ -1,13 +1,14 @@
 """Turns of a session that wait for somebody."""
 
 import asyncio
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.agent.task import Grade
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError
 from treadle.core.events import Rewarded
 from treadle.core.state import fold
 from treadle.journal.memory import MemoryJournal
@@ -176,3 +177,130 @@ async def test_the_events_that_a_session_keeps_are_those_of_its_journal(tmp_path
 @tool(effect="pure")
 def write(x: list[int]) -> str:
     return str(x)
+
+
+@pytest.mark.parametrize("store", ["memory:", "file"])
+async def test_a_session_without_a_message_leaves_nothing_behind(store: str, tmp_path: Path) -> None:
+    """A session was made in the store as soon as somebody asked for one, used or not."""
+    with open_journal(store if store == "memory:" else tmp_path / "runs.db") as journal:
+        agent = Agent(
+            ScriptedModel(["one", "two"]), journal=journal, instructions="Be brief.", files={"a": "1"}
+        )
+        for run_id in (None, "s"):
+            async with agent.session(run_id) as session:
+                assert not session.is_turn_open
+                assert [message.role for message in session.messages] == ["system"]
+                assert await session.read_events() == ()
+                assert await session.grade() is None
+                assert journal.runs() == []
+        assert journal.runs() == []
+        async with agent.session("s") as session:
+            run = await session.send("hello")
+            assert [event.type for event in journal.read("s")][:3] == [
+                "run_started",
+                "snapshot_taken",
+                "turn_started",
+            ]
+            assert run.files == {"a": b"1"}
+        async with agent.session("s") as session:
+            assert len(session.messages) == 3
+
+
+async def test_a_session_may_begin_at_once() -> None:
+    journal = open_journal("memory:")
+    agent = Agent(ScriptedModel(["one"]), journal=journal)
+    async with agent.session("s", begins_at_once=True):
+        assert [info.run_id for info in journal.runs()] == ["s"]
+        with pytest.raises(LeaseHeldError):
+            await agent.session("s").open()
+    assert journal.read("s")[-1].type == "run_paused"
+
+
+async def test_two_sessions_with_one_id_cannot_both_begin() -> None:
+    journal = open_journal("memory:")
+    agent = Agent(ScriptedModel(["one", "two"]), journal=journal)
+    async with agent.session("s") as first, agent.session("s") as second:
+        await first.send("hello")
+        with pytest.raises(RunExistsError):
+            await second.send("hello")
+    assert len(journal.read("s")) == 6
+
+
+async def test_sessions_are_listed_with_their_titles() -> None:
+    agent = Agent(ScriptedModel(["hi"]), journal=MemoryJournal(), files={"a.txt": "a"})
+    async with agent.session("mine", begins_at_once=True):
+        pass
+    async with agent.session() as session:
+        await session.send("hello there. More text.")
+    assert [info.run_id for info in await agent.sessions()] == [session.run_id, "mine"]
+    assert (await agent.sessions(1))[0].title == "hello there."
+
+
+async def test_the_summary_of_a_session() -> None:
+    """A `null` result is a success, and failed calls and turns are counted as such: rules out the defect that the
+    counts of a session and of its results disagree about a result without a value."""
+
+    @tool(effect="pure")
+    async def nothing() -> None:
+        return None
+
+    @tool(effect="pure")
+    async def fail() -> str:
+        raise ValueError("no")
+
+    script = [[call("nothing"), call("fail")], "one", RuntimeError("no server"), "three"]
+    agent = Agent(ScriptedModel(script), tools=[nothing, fail], journal=MemoryJournal())
+    async with agent.session() as session:
+        await session.send("# Two calls, please\nAnd more.")
+        failed = await session.send("fail")
+        assert failed.stop_reason == "error"
+        assert (await session.send("again")).output == "three"
+        summary = await session.summary()
+    assert (summary.title, summary.turns, summary.steps) == ("Two calls, please", 3, 3)
+    assert (summary.messages, summary.tool_calls, summary.failed_tool_calls) == (6, 2, 1)
+    assert len(summary.errors) == 1
+    assert "no server" in summary.errors[0]
+    assert summary.usage.total_tokens > 0
+    assert (summary.questions, summary.approvals, summary.queued) == ({}, (), ())
+    assert summary.began_at <= summary.updated_at
+
+
+async def test_a_session_takes_any_number_of_messages_and_limits_count_for_each_turn() -> None:
+    """Rules out a session that is complete after one answer, and a limit of steps for its whole life."""
+
+    @tool(effect="pure")
+    async def look() -> str:
+        return "seen"
+
+    script = [item for number in range(4) for item in ([call("look")], f"answer {number}")]
+    agent = Agent(ScriptedModel(script), tools=[look], journal=MemoryJournal(), policy=Policy(max_steps=2))
+    async with agent.session() as session:
+        for number in range(4):
+            run = await session.send("again")
+            assert (run.stop_reason, run.output) == ("completed", f"answer {number}")
+
+
+async def test_what_a_failed_turn_has_done_is_not_lost() -> None:
+    """Rules out the defect that a failed step hides the steps before it from the caller."""
+
+    @tool(effect="pure")
+    async def look() -> str:
+        return "seen"
+
+    agent = Agent(
+        ScriptedModel([[call("look")], RuntimeError("no server")]), tools=[look], journal=MemoryJournal()
+    )
+    async with agent.session() as session:
+        run = await session.send("go")
+    assert (run.stop_reason, run.fault) == ("error", "infrastructure")
+    assert [result.content for result in run.results] == ["seen"]
+    assert run.steps == 1
+
+
+async def test_a_session_of_a_wrong_id_is_told_at_once() -> None:
+    """Rules out the defect that a wrong id of a session fails only at a server. A new id begins a session."""
+    agent = Agent(ScriptedModel(["hi"]), journal=MemoryJournal())
+    await agent.run("go", run_id="plain")
+    with pytest.raises(ConfigError, match="is not a session"):
+        async with agent.session("plain"):
+            pass

@@ -203,3 +203,65 @@ def test_the_newest_session_is_continued(cli: Cli) -> None:
     assert "You said: one" in done.out
     assert "session: 2 turns, " in done.out
     assert cli("chat", "-c", "--session", "last").code == 2
+
+
+def test_lines_that_are_typed_during_a_turn_are_answered(cli: Cli, script: Script) -> None:
+    """One line waits for the next turn; one that begins with ! is seen by the model at its next step."""
+    typed = threading.Event()
+
+    def answer(body: dict[str, Json]) -> Json:
+        if len(body["messages"]) == 1:
+            typed.wait(60)
+        return _count(body)
+
+    server = script(answer)
+    terminal = Terminal(cli, "chat", "-m", "m", "--base-url", server.url)
+    terminal.wait_for("› ")
+    terminal.type("one\n")
+    server.asked.wait(60)
+    terminal.type("two\n!three\n")
+    while True:
+        events = cli("show", "last", "--json").lines
+        if [item["type"] for item in events].count("message_injected") == 2:
+            break
+    typed.set()
+    terminal.wait_for("answer 3")
+    terminal.wait_for("› ")
+    terminal.type("\x04")
+    assert terminal.process.wait(60) == 0
+    sent = [[message["content"] for message in body["messages"]] for body in server.requests]
+    assert sent[1] == ["one", "answer 1", "three"]
+    assert sent[2] == ["one", "answer 1", "three", "answer 2", "two"]
+
+
+def test_a_chat_without_a_message_leaves_no_run(cli: Cli, script: Script) -> None:
+    server = script(_count)
+    result = cli("chat", "-m", "m", "--base-url", server.url, text="/quit\n")
+    assert result.code == 0
+    assert "continue with" not in result.err
+    assert cli("runs", "--json").out == ""
+
+
+def test_files_come_with_messages_that_name_them(cli: Cli, script: Script) -> None:
+    """As `@file`, or as the path that a terminal pastes when a file is dropped on it."""
+    server = script(_count)
+    cli.write("my notes.txt", "milk")
+    cli.write("list.txt", "eggs")
+    path = str(cli.folder / "my notes.txt").replace(" ", "\\ ")
+    result = cli("chat", "-m", "m", "--base-url", server.url, text=f"{path}\nread them, also @list.txt.\n")
+    assert result.code == 0, result
+    assert "goes with the next message" in result.err
+    sent = str(server.requests[-1]["messages"][-1]["content"])
+    assert "milk" in sent
+    assert "eggs" in sent
+
+
+def test_a_file_that_the_model_cannot_be_sent_changes_nothing(cli: Cli, script: Script) -> None:
+    """The session goes on: the file is not in the requests of later turns."""
+    server = script(_count)
+    (cli.folder / "sound.ogg").write_bytes(b"\x00\x01")
+    text = "/attach sound.ogg\nlook\nstill there?\n"
+    result = cli("chat", "-m", "m", "--base-url", server.url, text=text)
+    assert "was not sent" in result.err or "cannot" in result.err
+    assert "answer 1" in result.out
+    assert len(server.requests) == 1

@@ -106,8 +106,8 @@ def test_answers(cli: Cli) -> None:
     unfinished = cli("runs")
     assert "◐ 1 unfinished" in unfinished.err
     asked = cli("resume", "r")
-    assert (asked.code, "question: " in asked.err) == (4, True), asked
-    run_printed(cli, asked, {}, "resume")
+    assert (asked.code, "What came of it?" in asked.err) == (4, True), asked
+    run_printed(cli, asked, {}, "answer")
 
 
 @pytest.mark.parametrize(("journal", "env"), JOURNALS)

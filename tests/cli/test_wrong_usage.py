@@ -29,8 +29,8 @@ run --task files:csv_sum-0001 hi -m oracle | give a text or --task, not both    
 resume                                     | give a run or --all                                | 2
 resume abc1 --all                          | give a run or --all, not both                      | 2
 resume abc1 --failed                       | --failed goes with --all                           | 2
-resume --all --answer x                    | --answer is for one run                            | 2
 approve                                    | missing argument 'run'                             | 2
+answer                                     | missing argument 'run'                             | 2
 fork                                       | missing argument 'run'                             | 2
 replay                                     | give the runs, or --all                            | 2
 verify abc1 --all                          | give the runs or --all, not both                   | 2
@@ -125,7 +125,7 @@ fork abc1                                  | give --text text for the next turn 
 fork abc1 --at 3 --text x                  | the turn is still open at event 3                  | 2
 fork abc1 --text x --run-id abc2           | run 'abc2' exists already                          | 1
 run hi $M --run-id abc1                    | run 'abc1' exists already                          | 1
-resume abc1 --answer x                     | waits for no answers                               | 2
+answer abc1 x                              | no question of run 'abc1' is open                  | 2
 approve abc1 call_1 yes                    | no call of run 'abc1' waits for approval           | 2
 approve waits call_9 yes                   | did you mean 'call_1'? waiting are: call_1         | 2
 approve waits call_1                       | say yes, no or edit: treadle approve waits         | 2

@@ -356,6 +356,23 @@ async def test_a_run_with_parallel_calls_and_faults(speaking, is_streamed):
             assert decode_body(encode_body(event.body)) == event.body
 
 
+@pytest.mark.parametrize("content", ["", " \n"])
+async def test_an_answer_without_content_is_followed_by_a_request_that_servers_accept(speaking, content):
+    """Some servers refuse an empty message, thoughts that nothing follows, or a transcript that ends with the
+    model's own message, as the reference sent it."""
+    thought = Message(Role.ASSISTANT, content, reasoning="I could look.")
+    answers = iter([whole(speaking, thought), whole(speaking, said())])
+    async with serve(lambda _: next(answers)) as server:
+        run = await Agent(connect(speaking, server), journal=MemoryJournal()).run("Look.")
+        bodies = [request.json() for request in server.requests]
+    assert (run.output, len(bodies)) == (said().content, 2)
+    told = speaking.messages(bodies[1])
+    assert told[-1].role is Role.USER
+    assert all(message.content.strip() for message in told)
+    text = json.dumps(bodies[1])
+    assert "I could look." not in text or speaking.MODEL.DIALECT == "completions"
+
+
 async def test_messages_of_other_dialects_are_sent_too(speaking):
     odd = Message(
         Role.ASSISTANT,

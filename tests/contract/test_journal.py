@@ -563,3 +563,65 @@ async def test_a_listing_is_right_where_tokens_must_be_estimated_anew(journal: J
     await again.sync()
     (info,) = journal.runs()
     assert info == facts_of([event.body for event in journal.read("r")]).info("r", is_driven=True)
+
+
+async def test_a_deleted_run_is_gone_with_what_only_it_needs(reopen: Callable[[], Journal]) -> None:
+    """A content stays if another run names it, or if what another run names is a patch of it."""
+    journal = reopen()
+    texts = [b"only mine", b"shared", b"base " * 500]
+    mine, shared, base = [hashlib.sha256(text).hexdigest() for text in texts]
+    changed = texts[2] + b"changed"
+    patched = hashlib.sha256(changed).hexdigest()
+    _, patch = store_next(Version(base), texts[2], patched, changed)
+    for name, blobs in {
+        "r": dict(zip((mine, shared, base), texts, strict=True)),
+        "other": {shared: texts[1], patched: patch},
+    }.items():
+        writer = journal.create(name)
+        taken = e.SnapshotTaken(at=1.0, snapshot_id="s", delta=FileDelta({item: item for item in blobs}))
+        writer.append([STARTED, taken], blobs)
+        await writer.sync()
+        with pytest.raises(LeaseHeldError):
+            await asyncio.to_thread(journal.delete, name)
+        await writer.release()
+    await asyncio.to_thread(journal.delete, "r")
+    with pytest.raises(RunNotFoundError):
+        journal.read("r")
+    with pytest.raises(RunNotFoundError):
+        await asyncio.to_thread(journal.delete, "r")
+    assert [info.run_id for info in journal.runs()] == ["other"]
+    with pytest.raises(JournalError):
+        journal.read_blob(mine)
+    assert (journal.read_blob(shared), journal.read_blob(patched)) == (texts[1], changed)
+    assert list(journal.find_faults()) == []
+    await asyncio.to_thread(journal.delete, "other")
+    for digest in (shared, base, patched):
+        with pytest.raises(JournalError):
+            journal.read_blob(digest)
+    await write(journal, "r", STARTED)  # its id is free again
+    assert len(journal.read("r")) == 1
+    journal.close()
+    again = reopen()
+    assert [info.run_id for info in again.runs()] == ["r"]
+    again.close()
+
+
+async def test_followers_of_all_runs_miss_nothing_after_a_deletion(journal: Journal) -> None:
+    await write(journal, "a", STARTED)
+    await write(journal, "b", STARTED, note("1"))
+    events = journal.follow(None)
+    assert [(await anext(events)).run_id for _ in range(3)] == ["a", "b", "b"]
+    await asyncio.to_thread(journal.delete, "b")
+    await write(journal, "c", STARTED)
+    assert (await anext(events)).run_id == "c"
+
+
+async def test_a_fork_outlives_the_run_that_it_was_made_from(journal: Journal) -> None:
+    script = [[call("write_file", {"file_path": "a.txt", "content": "text " * 300})], "done", "again"]
+    agent = Agent(ScriptedModel(script), tools=["files"], journal=journal)
+    await agent.run("go", run_id="old")
+    at = next(event.seq for event in journal.read("old") if event.type == "tool_completed")
+    forked = await agent.fork("old", at, new_run_id="new")
+    await asyncio.to_thread(journal.delete, "old")
+    assert forked.files == {"a.txt": b"text " * 300}
+    assert (await agent.replay("new")).is_exact

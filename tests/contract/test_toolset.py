@@ -18,6 +18,7 @@ from tests.tools.web import Asked, serve
 
 from treadle import Agent, Policy, RunNotFoundError, ScriptedModel
 from treadle.core.errors import ServerError
+from treadle.core.questions import Question
 from treadle.core.transcript import check_transcript
 from treadle.core.types import (
     Effect,
@@ -61,6 +62,10 @@ class Kind(Struct, frozen=True):
     """Two calls; the second must return the text that the first left in the run."""
     slow: Call | None = None
     """A call that takes minutes unless it is cancelled."""
+
+
+def answer_question(question: Question) -> str:
+    return "Decide by yourself."
 
 
 def _files(folder: Path, urls: dict[str, str]) -> Kind:
@@ -170,6 +175,18 @@ def _openapi(folder: Path, urls: dict[str, str]) -> Kind:
     )
 
 
+def _ask(folder: Path, urls: dict[str, str]) -> Kind:
+    return Kind(
+        "ask",
+        good=("ask_user", {"question": "Which file?"}),
+        says="Decide by yourself",
+        bad=("ask_user", {"question": 1}),
+        at_fault="question",
+        fails=("ask_user", {"question": " "}),
+        why="give a text that is not empty",
+    )
+
+
 def _spin(folder: Path, urls: dict[str, str]) -> Kind:
     return Kind(
         f"spin:{urls['spin']}",
@@ -188,6 +205,7 @@ def _spin(folder: Path, urls: dict[str, str]) -> Kind:
 
 
 KINDS: dict[str, Callable[[Path, dict[str, str]], Kind]] = {
+    "ask": _ask,
     "files": _files,
     "vfs": _vfs,
     "python": _python,
@@ -399,13 +417,15 @@ async def test_it_goes_on_after_a_call_was_cancelled(kind: Kind, tools: dict[str
 async def test_a_whole_run_is_kept_replayed_and_forked(kind: Kind, make: Callable[[], Any]) -> None:
     journal = MemoryJournal()
     steps: list[Any] = [[call(*kind.good), call(*kind.fails)], [call(*kind.bad)], "done"]
-    async with Agent(ScriptedModel(steps), tools=[make()], journal=journal) as agent:
+    async with Agent(ScriptedModel(steps), tools=[make()], asker=answer_question, journal=journal) as agent:
         run = await agent.run("go", files={"seed": "s"})
         results = [message for message in run.messages if message.role is Role.TOOL]
         assert [kind.says in results[0].content, results[1].is_error, results[2].is_error] == [True] * 3
         assert check_transcript(run.messages) == []
         assert (await agent.replay(run.run_id)).is_exact
-    async with Agent(ScriptedModel([[call(*kind.good)], "ok"]), tools=[make()], journal=journal) as again:
+    async with Agent(
+        ScriptedModel([[call(*kind.good)], "ok"]), tools=[make()], asker=answer_question, journal=journal
+    ) as again:
         forked = await again.fork(run.run_id, text="once more")
         assert kind.says in forked.messages[-2].content
 
@@ -414,10 +434,12 @@ async def test_a_run_that_broke_off_goes_on_elsewhere(kind: Kind, make: Callable
     journal = MemoryJournal()
     first, second = kind.own("left-before") if kind.own is not None else (kind.good, kind.good)
     steps: list[Any] = [[call(*first)], ServerError("gone")]
-    async with Agent(ScriptedModel(steps), tools=[make()], journal=journal) as agent:
+    async with Agent(ScriptedModel(steps), tools=[make()], asker=answer_question, journal=journal) as agent:
         broken = await agent.run("go", files={"seed": "s"})
         assert broken.stop_reason is StopReason.ERROR
-    async with Agent(ScriptedModel([[call(*second)], "done"]), tools=[make()], journal=journal) as again:
+    async with Agent(
+        ScriptedModel([[call(*second)], "done"]), tools=[make()], asker=answer_question, journal=journal
+    ) as again:
         run = await again.resume(broken.run_id)
         assert run.stop_reason is StopReason.COMPLETED
         assert ("left-before" if kind.own is not None else kind.says) in run.messages[-2].content
@@ -429,7 +451,9 @@ async def test_a_run_that_is_cancelled_anywhere_can_be_resumed(kind: Kind, make:
         is_answered = request.messages[-1].role is Role.TOOL
         return "done" if is_answered else [call(*kind.good), call(*kind.good)]
 
-    async with Agent(ScriptedModel(answer), tools=[make()], journal=MemoryJournal()) as agent:
+    async with Agent(
+        ScriptedModel(answer), tools=[make()], asker=answer_question, journal=MemoryJournal()
+    ) as agent:
         for ticks in (1, 2, 3, 4, 6, 9, 14, 30):
             task = asyncio.ensure_future(agent.run("go", run_id=f"run-{ticks}", files={"seed": "s"}))
             for _ in range(ticks):

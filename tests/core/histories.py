@@ -12,7 +12,8 @@ from treadle.core.decide import (
     can_ask_again,
     decide,
 )
-from treadle.core.policy import Approval, InDoubt, Policy
+from treadle.core.policy import Approval, Autonomy, InDoubt, Policy
+from treadle.core.questions import AskNow, AskUser, Question, decide_question
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State, Status, apply, count_messages
 from treadle.core.types import (
@@ -39,12 +40,14 @@ policies = st.builds(
     max_cost_usd=st.none() | st.floats(0, 1),
     deadline_seconds=st.none() | st.floats(0, 30),
     in_doubt=st.sampled_from(InDoubt),
+    autonomy=st.sampled_from(Autonomy),
+    text_markers=st.booleans(),
     approve=st.dictionaries(st.sampled_from(["t", "u", "*", "once"]), st.sampled_from(Approval), max_size=2),
 )
 steps_of_time = st.sampled_from([0.0, 0.5, 4.0, -1.0])
 steps_of_work = st.sampled_from([0.0, 0.5, 4.0])
 costs = st.none() | st.floats(0, 0.3)
-texts = st.sampled_from(["", "a", "some words of text", 'é\n"{'])
+texts = st.sampled_from(["", "a", "some words of text", 'é\n"{', "[ASK_USER] a?", "so\n[FINAL] b [ASK_USER]"])
 
 
 class History:
@@ -125,7 +128,7 @@ class History:
                 open_ids = [key for key, answer in self.state.questions.items() if answer is None]
                 self.add(e.RunResumed(at=0.0))
                 for key in open_ids:
-                    self.add(e.QuestionAnswered(at=0.0, question_id=key, text="it was done"))
+                    self.answer(key)
                 for item in self.state.waiting_calls:
                     self.decide_about(item.call)
             elif isinstance(action, Append):
@@ -143,6 +146,12 @@ class History:
                     self.decide_about(action.calls[0].call)
                 else:
                     self.add(e.RunPaused(at=0.0, reason="approval"))
+            elif isinstance(action, AskUser):
+                answered = action.questions[: self.draw(st.integers(0, 2))]
+                for asked in answered:
+                    self.answer(asked.question_id)
+                if not answered:
+                    self.add(e.RunPaused(at=0.0, reason="question"))
             else:
                 for item in action.calls:
                     if self.is_interrupted():
@@ -150,6 +159,26 @@ class History:
                         break
                     if not self.call(item.call, item.attempt + 1):
                         break
+
+    def answer(self, question_id: str) -> None:
+        text = self.draw(st.sampled_from(["it was done", ""]))
+        self.add(e.QuestionAnswered(at=0.0, question_id=question_id, text=text))
+
+    def ask(self, call: ToolCall, effect: Effect) -> bool:
+        """Let a running call ask a question; return True if the call waits for the answer."""
+        question = Question(self.draw(st.sampled_from(["a?", "b?", "c?", f"{call.call_id}?"])))
+        decided = decide_question(self.state, question, call.call_id, call.call_id)
+        if not isinstance(decided, AskNow):
+            return False
+        assert self.state.spent.questions < self.state.policy.autonomy.max_questions
+        self.add(decided.body)
+        kind = self.draw(st.sampled_from(["answered", "withdrawn" if effect is Effect.ONCE else "waits"]))
+        if kind == "answered":
+            self.answer(decided.body.question_id)
+        elif kind == "withdrawn":
+            question_id = decided.body.question_id
+            self.add(e.QuestionAnswered(at=0.0, question_id=question_id, text="", is_withdrawn=True))
+        return kind == "waits"
 
     def decide_about(self, call: ToolCall) -> None:
         is_approved = self.draw(st.booleans())
@@ -212,6 +241,8 @@ class History:
                 attempt=attempt,
             )
         )
+        if self.draw(st.booleans()) and self.ask(call, effect):
+            return None
         for number in range(self.draw(st.integers(0, 2))):
             self.call_within(call, f"{call.call_id}/{number + 1}")
         if self.is_interrupted():

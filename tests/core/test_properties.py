@@ -94,6 +94,17 @@ def test_budgets_hold(history: History) -> None:
 
 @many
 @given(histories())
+def test_questions_hold(history: History) -> None:
+    """No turn asks more than the policy allows, and no question is open when its turn is over."""
+    for state in history.states:
+        assert 0 <= state.spent.questions <= state.policy.autonomy.max_questions
+        is_open = any(answer is None for answer in state.questions.values())
+        assert state.is_turn_open or not is_open
+        assert state.spent.nudges <= 1
+
+
+@many
+@given(histories())
 def test_sums_count_each_inference_once(history: History) -> None:
     done = [body for body in history.bodies if isinstance(body, e.InferenceCompleted)]
     assert history.state.step == len(done)

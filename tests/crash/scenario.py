@@ -18,11 +18,13 @@ from typing import Any
 
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, open_journal, tool
 from treadle.core.errors import RunNotFoundError
-from treadle.core.events import DurableBody, Event
+from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
+from treadle.core.questions import Question
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
 from treadle.models import call
-from treadle.models.protocol import Watch
+from treadle.models.protocol import Model, Watch
+from treadle.models.wrappers.tiered import TieredModel
 
 RUN_ID = "run"
 
@@ -91,28 +93,28 @@ class CrashingJournal:
         return getattr(self._inner, name)
 
 
-_STEP = re.compile(r"step (\d+)")
-
-
 class Script:
-    """A model that answers by the last step that its prompt tells of, and records every answer that is paid for."""
+    """A model that answers by the number of results so far, and records every answer that is paid for."""
 
     name = "script"
+    answer = "done"
+    witnessed_as = "asked"
 
-    def __init__(self, steps: Sequence[Sequence[ToolCall]]) -> None:
+    def __init__(self, steps: Sequence[Sequence[ToolCall]], *, is_child: bool = False) -> None:
         self._steps = steps
+        self._is_child = is_child
+
+    def step_of(self, request: Request) -> int:
+        """Return how many steps were made."""
+        return sum(message.role is Role.ASSISTANT for message in request.messages)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        told = " ".join(message.content for message in request.messages if message.role is not Role.TOOL)
-        step = 1 + max(map(int, _STEP.findall(told)), default=-1)
-        is_summary = request.messages[0].content.startswith("You write the memory")
-        boundary.witness(f"summary {step}" if is_summary else f"asked {step + 1}")
+        step = self.step_of(request)
+        task = next(message.content for message in request.messages if message.role is Role.USER)
+        boundary.witness(f"child {task} {step + 1}" if self._is_child else f"{self.witnessed_as} {step + 1}")
         boundary()
         await asyncio.sleep(0)
         boundary()
-        if is_summary:
-            said = Message(Role.ASSISTANT, f"All was done up to step {step - 1}.")
-            return Completion(said, FinishReason.STOP, cost_usd=0.0)
         if step < len(self._steps):
             calls = tuple(
                 ToolCall(f"c{step}_{index}", item.name, item.arguments)
@@ -121,7 +123,49 @@ class Script:
             return Completion(
                 Message(Role.ASSISTANT, f"step {step}", calls), FinishReason.TOOL_CALLS, cost_usd=0.0
             )
-        return Completion(Message(Role.ASSISTANT, "done"), FinishReason.STOP, cost_usd=0.0)
+        if not self._steps and step < 3:
+            # The second question was asked before, and the answer without content is not yet one.
+            text = ("[ASK_USER] Which?", "[ASK_USER] which", "")[step]
+            return Completion(Message(Role.ASSISTANT, text), FinishReason.STOP, cost_usd=0.0)
+        return Completion(Message(Role.ASSISTANT, self.answer), FinishReason.STOP, cost_usd=0.0)
+
+
+class Hesitant(Script):
+    """A script whose answer does not pass the check of a cascade."""
+
+    name = "hesitant"
+    answer = "I don't know."
+    witnessed_as = "hesitated"
+
+
+def model_of(scenario: str) -> Model:
+    """Return the model of a scenario. In `routed`, an answer is thrown away, and a better tier is asked."""
+    steps = SCENARIOS[scenario]
+    if scenario == "routed":
+        return TieredModel({"small": Hesitant(steps), "mid": Script(steps)}, router="cascade")
+    return Summarising(steps) if scenario in CONTEXT_TOKENS else Script(steps)
+
+
+_STEP = re.compile(r"step (\d+)")
+
+
+class Summarising(Script):
+    """A model that answers by the last step that its prompt tells of, as messages or in a summary."""
+
+    def step_of(self, request: Request) -> int:
+        told = " ".join(message.content for message in request.messages if message.role is not Role.TOOL)
+        return 1 + max(map(int, _STEP.findall(told)), default=-1)
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        if not request.messages[0].content.startswith("You write the memory"):
+            return await super().infer(request, watch)
+        step = self.step_of(request)
+        boundary.witness(f"summary {step}")
+        boundary()
+        await asyncio.sleep(0)
+        boundary()
+        said = Message(Role.ASSISTANT, f"All was done up to step {step - 1}.")
+        return Completion(said, FinishReason.STOP, cost_usd=0.0)
 
 
 def make_tools() -> list[Any]:
@@ -162,7 +206,21 @@ def make_tools() -> list[Any]:
             said.append((await context.call_tool(name, arguments)).content)
         return "; ".join(said)
 
-    return [*tools, program, "files"]
+    @tool(effect="idempotent")
+    async def ask_around(context: ToolContext) -> str:
+        """Asks, acts, and asks again."""
+        first = await context.ask("First?")
+        acted = await context.call_tool("once_async", {"text": first.text})
+        second = await context.ask("Second?")
+        return f"{first.text}; {acted.content}; {second.text}"
+
+    @tool(effect="once")
+    async def once_asking(context: ToolContext) -> str:
+        """Asks before it acts."""
+        said = await context.ask("Pay?")
+        return act("once", context, said.text)
+
+    return [*tools, program, ask_around, once_asking, "files", "ask"]
 
 
 OWN = make_tools()
@@ -178,6 +236,9 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
         ]
     if scenario == "mcp":
         return [_servers(witness)]
+    if scenario == "agents":
+        child = Agent(Script(CHILD, is_child=True), tools=OWN[:-1], policy=Policy())
+        return [*OWN, child.as_tool("helper", "helps", shares_files=True)]
     return OWN
 
 
@@ -211,6 +272,7 @@ SCENARIOS: dict[str, list[list[ToolCall]]] = {
         [call("program", {"names": ["once_async", "write_file", "once_sync", "idempotent_async"]})],
         [one("read_file", file_path="program.log"), one("read_file", file_path="c.txt")],
     ],
+    "routed": [[one("once_async", text="a")], [one("pure_async", text="b")]],
     "approved": [
         [one("once_async", text="1"), one("pure_async", text="2"), one("once_sync", text="3")],
         [call("program", {"names": ["once_async"]})],
@@ -240,6 +302,27 @@ SCENARIOS["compaction"] = [
 ]
 CONTEXT_TOKENS = {"compaction": 1500}
 """The context windows of scenarios; none in the others."""
+SCENARIOS |= {
+    "agents": [
+        [call("helper", {"task": "one"}), one("once_async", text="1")],
+        [call("helper", {"task": "two"})],
+    ],
+    "messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
+    "asking": [
+        [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
+        [call("once_asking", {})],
+    ],
+    "parked": [
+        [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
+    ],
+    "marked": [],
+}
+CHILD = [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_sync", text="d")]]
+"""What the sub-agents do."""
+MESSAGES = {"q1": "queue", "s1": "steer", "i1": "interrupt", "q2": "queue"}
+"""The messages that are sent during the first turn of a session, and their delivery."""
+HAS_ASKER = ("asking", "marked")
+"""The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
 APPROVE = {"approved": {"once": Approval.ASK}}
 """The approvals that a scenario's policy asks for. Every request is approved."""
 
@@ -256,15 +339,24 @@ async def drive(
         boundary()
         return True
 
+    async def answer(question: Question) -> str:
+        boundary.witness(f"put {question.question_id}")
+        boundary()
+        await asyncio.sleep(0)
+        boundary()
+        return f"an answer to {question.text}"
+
     agent = Agent(
-        Script(SCENARIOS[scenario]),
+        model_of(scenario),
         tools=tools_of(scenario, path.with_suffix(".witness")),
         policy=Policy(
             in_doubt=in_doubt,
             approve=APPROVE.get(scenario, {}),
+            text_markers=scenario == "marked",
             context_tokens=CONTEXT_TOKENS.get(scenario),
         ),
         approver=approve,
+        asker=answer if scenario in HAS_ASKER else None,
         journal=journal,  # type: ignore[arg-type]
         files={"a.txt": "seed\n"},
     )
@@ -274,14 +366,41 @@ async def drive(
             boundary.witness(f"heard {event.seq}")
 
     options: dict[str, Any] = {"on_event": hear} if listens else {}
+    if scenario == "messages":
+        run = await talk(agent)
+        journal.close()
+        return run, boundary.count
     try:
         run = await agent.resume(RUN_ID, **options)
     except RunNotFoundError:
         run = await agent.run("go", run_id=RUN_ID, **options)
-    if run.questions:
-        run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, "unknown, says the user"))
+    while run.questions:
+        said = "an answer" if scenario == "parked" else "unknown, says the user"
+        boundary()
+        run = await agent.resume(RUN_ID, answers=dict.fromkeys(run.questions, said), **options)
     journal.close()
     return run, boundary.count
+
+
+async def talk(agent: Agent) -> Run:
+    """Continue the session, and send the messages that it does not have yet, all during a turn if there is one."""
+    async with agent.session(RUN_ID) as session:
+        known = [
+            event.body.message.content
+            for event in await session.read_events()
+            if isinstance(event.body, TurnStarted | MessageInjected)
+        ]
+        await session.finish_turn()
+        texts = [text for text in ("go", *MESSAGES) if text not in known]
+        sending = []
+        for text in texts:
+            delivery: Any = MESSAGES.get(text, "queue")
+            sending.append(asyncio.ensure_future(session.send(text, delivery=delivery)))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        for task in sending:
+            await task
+        return await session.finish_turn()
 
 
 def main() -> None:

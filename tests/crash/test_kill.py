@@ -11,18 +11,35 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.crash.scenario import RUN_ID, SCENARIOS
+from tests.crash.scenario import MESSAGES, RUN_ID, SCENARIOS
 from tests.forks.process import FORKS, ROOT
 
 from treadle import Agent, InDoubt, ScriptedModel, open_journal
-from treadle.core.events import ContextCompacted, DurableBody, InferenceCompleted, ToolStarted
+from treadle.core.events import (
+    ContextCompacted,
+    DurableBody,
+    InferenceCompleted,
+    InferenceFailed,
+    InferenceStarted,
+    MessageInjected,
+    QuestionAnswered,
+    QuestionAsked,
+    ToolCompleted,
+    ToolStarted,
+    TurnStarted,
+)
 from treadle.core.state import fold
 from treadle.core.types import Message, ToolErrorKind
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 SLOW = ("python", "shell", "mcp")
 """Scenarios whose tools start processes. These are not tested with a listener."""
-CASES = [(name, listens) for name in SCENARIOS for listens in (False, True) if not (name in SLOW and listens)]
+CASES = [
+    (name, listens)
+    for name in SCENARIOS
+    for listens in (False, True)
+    if name != "messages" and not (name in SLOW and listens)
+]
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -68,6 +85,12 @@ def read(path: Path) -> list[DurableBody]:
         return [event.body for event in journal.read(RUN_ID)]
 
 
+def read_all(path: Path) -> dict[str, list[DurableBody]]:
+    """Return the kept events of all runs by run id: of the run, and of the agents that it calls."""
+    with open_journal(path) as journal:
+        return {info.run_id: [event.body for event in journal.read(info.run_id)] for info in journal.runs()}
+
+
 def witnessed(path: Path, kind: str) -> list[str]:
     file = path.with_suffix(".witness")
     lines = file.read_text().splitlines() if file.exists() else []
@@ -76,37 +99,72 @@ def witnessed(path: Path, kind: str) -> list[str]:
 
 def check_kept(path: Path, asked_before: list[str]) -> None:
     """Check, after a kill, that everything that was acknowledged was kept."""
-    bodies = read(path)
+    runs = read_all(path)
+    bodies = runs.get(RUN_ID, [])
     heard = [int(seq) for seq in witnessed(path, "heard")]
     assert max(heard, default=0) <= len(bodies)
-    started = {body.call_id for body in bodies if isinstance(body, ToolStarted)}
+    started = {
+        f"{run_id}/{body.call_id}"
+        for run_id, kept in runs.items()
+        for body in kept
+        if isinstance(body, ToolStarted)
+    }
     for line in witnessed(path, "effect"):
         effect, key = line.split(" ")
-        assert effect == "pure" or key.split("/", 1)[1] in started, f"{key} acted before it was kept"
+        assert effect == "pure" or key in started, f"{key} acted before it was kept"
     answered = {body.step for body in bodies if isinstance(body, InferenceCompleted)}
+    put = set(witnessed(path, "put"))
+    assert put <= {body.question_id for body in bodies if isinstance(body, QuestionAsked)}
     asked = [int(step) for step in witnessed(path, "asked")]
     assert set(range(1, max(asked, default=1))) <= answered, "asked again before the last answer was kept"
 
 
 def check_end(
-    path: Path, expected: list[Message], bodies_after_kill: list[DurableBody], asked_until: int
+    path: Path,
+    expected: list[Message],
+    bodies_after_kill: list[DurableBody],
+    asked_until: int,
+    put_until: int,
 ) -> None:
     """Check, after the resume, that nothing was repeated that must not be, and that the run ended as expected."""
     effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
     assert len(effects) == len(set(effects)), f"a once tool acted twice: {effects}"
     paid = {str(body.step) for body in bodies_after_kill if isinstance(body, InferenceCompleted)}
     assert not paid & set(witnessed(path, "asked")[asked_until:]), "a kept answer was paid for again"
-    state = fold(read(path))
+    answered = {body.question_id for body in bodies_after_kill if isinstance(body, QuestionAnswered)}
+    assert not answered & set(witnessed(path, "put")[put_until:]), "a question with an answer was put again"
+    check_children(path)
+    end = read(path)
+    told = [body.question_id for body in end if isinstance(body, QuestionAnswered) and not body.is_withdrawn]
+    assert len(told) == len(set(told)), "a question was answered twice"
+    state = fold(end)
     assert (state.status, state.stop_reason) == ("finished", "completed")
     assert [blur(message) for message in state.transcript] == [
         blur(message, like) for message, like in zip(expected, state.transcript, strict=True)
     ]
 
 
+def check_children(path: Path) -> None:
+    """Check that each agent that was called ended, was asked no more than necessary, and counts once."""
+    runs = read_all(path)
+    done = [body.child for body in runs[RUN_ID] if isinstance(body, ToolCompleted) and body.child]
+    assert sorted(child.run_id for child in done) == sorted(runs.keys() - {RUN_ID})
+    for child in done:
+        state = fold(runs[child.run_id])
+        assert (state.status, child.usage) == ("finished", state.usage)
+        answers = [body for body in runs[child.run_id] if isinstance(body, InferenceCompleted)]
+        assert [body.step for body in answers] == list(range(1, len(answers) + 1))
+    asked = witnessed(path, "child")
+    assert len(asked) <= len(set(asked)) + 1, f"an answer that was kept was paid for again: {asked}"
+
+
 def blur(message: Message, like: Message | None = None) -> Message:
     """Return the message with a fixed text if its result, or that of `like`, is in doubt."""
     other = like or message
-    if message.name in ("program", "python") and "outcome of this call is unknown" in other.content:
+    if (
+        message.name in ("program", "python", "ask_around")
+        and "outcome of this call is unknown" in other.content
+    ):
         return replace(message, content="a call within it in doubt", is_error=True)
     if other.is_error and "outcome of this call is unknown" in other.content:
         assert message.name is not None
@@ -127,12 +185,12 @@ def crash_and_resume(
             break
         assert code == -signal.SIGKILL
         check_kept(path, asked_before)
-    kept, asked_until = read(path), len(witnessed(path, "asked"))
+    kept, asked_until, put_until = read(path), len(witnessed(path, "asked")), len(witnessed(path, "put"))
     assert run_once(path, name, level, None, listens) == 0
-    check_end(path, expected, kept, asked_until)
     kept_summaries = [body for body in read(path) if isinstance(body, ContextCompacted) and body.model]
     lost = len(witnessed(path, "summary")) - len(kept_summaries)
     assert 0 <= lost <= len(points), "a kept summary was paid for again"
+    check_end(path, expected, kept, asked_until, put_until)
 
 
 def dry_run(folder: Path, case: tuple[str, bool], level: str) -> tuple[int, list[Message]]:
@@ -158,8 +216,8 @@ def enumerate_points(folder: Path, case: tuple[str, bool], level: str, stride: i
 def test_killed_at_boundaries(
     case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
-    """The short form tests every fifth boundary; the full form tests every one, at both levels."""
-    stride = 1 if IS_FULL else 5
+    """The short form tests every fifth boundary, fewer of a long scenario; the full form tests every one."""
+    stride = 1 if IS_FULL else 16 if case[0] == "agents" else 5
     count = enumerate_points(tmp_path, case, "process", stride)
     record_property("crash_points", count)
     assert count >= 40 // stride
@@ -201,17 +259,77 @@ def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
     assert asked >= (3 if IS_FULL else 1)
 
 
-def test_replay_of_a_run_that_was_killed_is_exact(tmp_path: Path) -> None:
-    total, _ = dry_run(tmp_path, ("parallel", False), "process")
-    for point in range(1, total, 4 if IS_FULL else 7):
+@pytest.mark.parametrize("name", ["parallel", "asking", "parked", "marked"])
+def test_replay_of_a_run_that_was_killed_is_exact(name: str, tmp_path: Path) -> None:
+    total, _ = dry_run(tmp_path, (name, False), "process")
+    for point in range(1, total, 2 if IS_FULL else 9):
         path = tmp_path / f"{point}.db"
-        run_once(path, "parallel", "process", point, False)
-        run_once(path, "parallel", "process", None, False)
+        run_once(path, name, "process", point, False)
+        run_once(path, name, "process", None, False)
 
         def replay(path: Path = path) -> None:
             with open_journal(path) as journal:
                 found = asyncio.run(Agent(ScriptedModel([]), journal=journal).replay(RUN_ID))
             assert found.is_exact, found.divergence
+
+        assert in_child(replay) == 0
+
+
+def test_a_run_that_was_killed_keeps_its_route_and_pays_for_no_answer_again(tmp_path: Path) -> None:
+    """A kill between the choice of a tier and its answer, or after an answer was thrown away."""
+    total, _ = dry_run(tmp_path, ("routed", False), "process")
+    seen = set()
+    for point in range(0, total, 1 if IS_FULL else 2):
+        path = tmp_path / f"{point}.db"
+        assert run_once(path, "routed", "process", point, False) == -signal.SIGKILL
+        kept, before = read(path), len(witnessed(path, "hesitated"))
+        assert run_once(path, "routed", "process", None, False) == 0
+        bodies = read(path)
+        routes = [body.route.tier for body in bodies if isinstance(body, InferenceStarted) and body.route]
+        assert routes == ["small", "mid"]
+        failed = [body.step for body in bodies if isinstance(body, InferenceFailed)]
+        assert failed == [3]
+        answered = {body.step for body in kept if isinstance(body, InferenceCompleted | InferenceFailed)}
+        assert not answered & {int(step) for step in witnessed(path, "hesitated")[before:]}
+        state = fold(kept)
+        seen.add((state.route.tier if state.route else None, state.is_inferring, bool(state.untold)))
+    assert {("small", True, False), ("mid", True, False), ("small", False, False)} <= seen
+
+
+def test_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
+    """No message that was sent during a turn is lost or answered twice, wherever the process is killed."""
+    total, _ = dry_run(tmp_path, ("messages", False), "process")
+    for point in range(1, total, 1 if IS_FULL else 6):
+        path = tmp_path / f"{point}.db"
+        assert run_once(path, "messages", "process", point, False) == -signal.SIGKILL
+        kept = [body.message.content for body in read(path) if isinstance(body, MessageInjected)]
+        assert run_once(path, "messages", "process", None, False) == 0
+        bodies = read(path)
+        state = fold(bodies)
+        told = [message.content for message in state.messages if message.role == "user"]
+        assert sorted(told) == sorted(["go", *MESSAGES])
+        assert set(kept) <= set(told)
+        assert not state.queued
+        assert not state.is_turn_open
+        begun = [body.queued_seq for body in bodies if isinstance(body, TurnStarted) if body.queued_seq]
+        assert len(begun) == len(set(begun))
+        effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
+        assert len(effects) == len(set(effects))
+
+
+@pytest.mark.parametrize("name", ["messages", "agents"])
+def test_replay_of_what_was_killed_is_exact(name: str, tmp_path: Path) -> None:
+    total, _ = dry_run(tmp_path, (name, False), "process")
+    for point in range(1, total, 4 if IS_FULL else 13):
+        path = tmp_path / f"{point}.db"
+        run_once(path, name, "process", point, False)
+        run_once(path, name, "process", None, False)
+
+        def replay(path: Path = path) -> None:
+            with open_journal(path) as journal:
+                for info in journal.runs():
+                    found = asyncio.run(Agent(ScriptedModel([]), journal=journal).replay(info.run_id))
+                    assert found.is_exact, found.divergence
 
         assert in_child(replay) == 0
 

@@ -285,7 +285,6 @@ async def test_costs_add_up(lab: Lab) -> None:
     [
         (cut("part", reason=FinishReason.LENGTH), "max_tokens", "model", "part"),
         (cut("no", reason=FinishReason.CONTENT_FILTER), "refused", "model", "no"),
-        (cut("", reason=FinishReason.STOP), "completed", None, ""),
         (cut("odd", reason=FinishReason.TOOL_CALLS), "completed", None, "odd"),
         (RefusedError("filtered"), "refused", "model", ""),
         (ContextOverflowError("too long"), "context_overflow", "model", ""),
@@ -1183,7 +1182,7 @@ async def test_an_answer_to_no_open_question_is_refused_and_changes_nothing(lab:
     agent = lab.agent("done", tools=[send])
     await agent.resume("r")
     before = lab.types("r")
-    with pytest.raises(ConfigError, match="open are: \\['s1/1'\\]"):
+    with pytest.raises(ConfigError, match="open are: s1/1"):
         await agent.resume("r", answers={"s9": "x"})
     assert lab.types("r") == before
     await agent.resume("r", answers={"s1/1": "sent"})

@@ -38,6 +38,7 @@ from treadle.agent.options import (
     check_run,
     check_run_id,
     check_tools,
+    read_context,
 )
 from treadle.agent.run import Run, T_co, V
 from treadle.agent.spec import make_model, make_spec, refuse_missing
@@ -45,19 +46,22 @@ from treadle.agent.stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.agent.task import Task
 from treadle.agent.window import Batch
+from treadle.context.protocol import Surroundings
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.narrowing import Item
 from treadle.core.policy import Policy
 from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay
-from treadle.core.spec import AgentSpec
-from treadle.journal.protocol import Journal
+from treadle.core.spec import AgentSpec, ContextSpec
+from treadle.journal.protocol import Journal, RunFilter, RunInfo
+from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model, load_model
 from treadle.tools.context import NO_DEPS
-from treadle.tools.protocol import Approver, Tool, ToolLike
+from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 
 if TYPE_CHECKING:
     from treadle.agent.session import Session
+    from treadle.agent.subagent import AgentTool
 
 
 class Agent(Generic[T_co]):
@@ -68,51 +72,83 @@ class Agent(Generic[T_co]):
 
     @overload
     def __init__(
-        self: "Agent[str]", model: Model | str, *, schema: None = None, **options: Unpack[AgentOptions]
+        self: "Agent[str]",
+        model: Model | str | None = None,
+        *,
+        schema: None = None,
+        **options: Unpack[AgentOptions],
     ) -> None: ...
     @overload
     def __init__(
-        self: "Agent[V]", model: Model | str, *, schema: type[V], **options: Unpack[AgentOptions]
+        self: "Agent[V]",
+        model: Model | str | None = None,
+        *,
+        schema: type[V],
+        **options: Unpack[AgentOptions],
     ) -> None: ...
     @overload
     def __init__(
-        self: "Agent[Any]", model: Model | str, *, schema: Any, **options: Unpack[AgentOptions]
+        self: "Agent[Any]", model: Model | str | None = None, *, schema: Any, **options: Unpack[AgentOptions]
     ) -> None: ...
-    def __init__(self, model: Model | str, *, schema: Any = None, **options: Unpack[AgentOptions]) -> None:
+    def __init__(
+        self, model: Model | str | None = None, *, schema: Any = None, **options: Unpack[AgentOptions]
+    ) -> None:
         """Make an agent from its parts. `AgentOptions` describes the options.
 
-        `model` is a model or a name for `treadle.model`. `schema` is the type of the answers: a pydantic model, a
-        dataclass, a TypedDict, a struct of msgspec, any other type that pydantic knows, or a JSON Schema. Every
-        final answer must fit it, its validators included, and `Run.value` is the answer as a value of that type.
+        `model` is a model or a name for `treadle.model`; by default, the model of the persona. `schema` is the
+        type of the answers: a pydantic model, a dataclass, a TypedDict, a struct of msgspec, any other type that
+        pydantic knows, or a JSON Schema. Every final answer must fit it, its validators included, and `Run.value`
+        is the answer as a value of that type.
 
         Raises: `ConfigError` for a part of a wrong type, if a part given by name cannot be loaded, if two tools
-        have the same name, or if `schema` has no JSON Schema.
+        have the same name, or if `schema` has no JSON Schema; `UntrustedError` for the file of a persona that
+        needs `trust`.
         """
         check_options(options, AgentOptions.__optional_keys__, "Agent")
+        context, face = read_context(options)
+        model = model if model is not None or face is None else face.model
         check_agent(model, options)
         policy, journal = options.get("policy"), options.get("journal")
-        self.model: Model = _load_model(model) if isinstance(model, str) else model
+        self.model: Model = _load_model(model) if isinstance(model, str) else model  # type: ignore[assignment]
         self.instructions = options.get("instructions")
-        self.policy = policy or Policy()
+        self.policy = policy or (Policy() if face is None else face.policy)
         self.has_policy = policy is not None
         """True if a policy was given. It then also applies to runs that this agent resumes; else they keep
         theirs."""
-        self.kit = Kit(options.get("tools", ()), self.model)
-        """The toolboxes for the agent's runs."""
+        is_path = journal is None or isinstance(journal, str | Path)
+        self._journal_path = journal if is_path else None
+        self._opened: Journal | None = None if is_path else journal  # type: ignore[assignment]
+        self.clock = options.get("clock", time)
+        self.known: Surroundings | None = None
+        """What the agent knows besides its instructions: a persona, memories, skills and documents."""
+        tools = options.get("tools")
+        self._know(context, (() if face is None else face.tools) if tools is None else tools)
         if policy is not None:
             self.kit.check_policy(policy)
         self.files = options.get("files")
         self.deps: object = options.get("deps", NO_DEPS)
         self.approver = options.get("approver")
+        self.asker = options.get("asker")
+        self.hooks = Hooks(options.get("hooks", ()))
+        """The functions that are called with every event."""
         self.answer: AnswerType[T_co] = answer_type(schema)
         """The type of the answers."""
-        self.clock = options.get("clock", time)
         self._spec: AgentSpec | None = None
         self._spec_parts: tuple[object, ...] = ()
         """The attributes that `_spec` was made from."""
-        is_path = journal is None or isinstance(journal, str | Path)
-        self._journal_path = journal if is_path else None
-        self._opened: Journal | None = None if is_path else journal  # type: ignore[assignment]
+
+    def _know(
+        self, context: ContextSpec | None, tools: Iterable[ToolLike], *, is_strict: bool = True
+    ) -> None:
+        """Open what the agent knows, and make its toolboxes."""
+        if context is not None:
+            from treadle.context.surroundings import make_surroundings
+
+            self.known = make_surroundings(
+                context, lambda: self.journal, clock=self.clock, is_strict=is_strict
+            )
+        self.kit = Kit(tools, self.model, () if self.known is None else self.known.tools)
+        """The toolboxes for the agent's runs."""
 
     @classmethod
     def from_spec(
@@ -124,6 +160,7 @@ class Agent(Generic[T_co]):
         api_key: str | None = None,
         journal: Journal | str | Path | None = None,
         approver: Approver | None = None,
+        asker: Asker | None = None,
         trust: bool = False,
     ) -> "Agent[Any]":
         """Build the agent that a spec, such as `Run.spec`, describes.
@@ -150,8 +187,11 @@ class Agent(Generic[T_co]):
             journal=journal,
             files=spec.files,
             approver=approver,
+            asker=asker,
             schema=spec.schema,
         )
+        if spec.context is not None:
+            agent._know(spec.context, agent.kit.given, is_strict=False)
         # The policy may name tools that were replaced.
         agent.policy, agent.has_policy = spec.policy, True
         return agent
@@ -163,10 +203,16 @@ class Agent(Generic[T_co]):
         It has no instructions if they come from a function; the spec of a run has what the function returned.
         """
         text = self.instructions if isinstance(self.instructions, str) else None
-        parts = (self.model, text, self.policy, self.answer, self.files)
+        parts = (self.model, text, self.policy, self.answer, self.files, self.known)
         if self._spec is None or any(map(is_not, parts, self._spec_parts)):
             self._spec = make_spec(
-                self.model, text, self.kit.given, self.policy, self.answer.schema, self.files
+                self.model,
+                text,
+                self.kit.given,
+                self.policy,
+                self.answer.schema,
+                self.files,
+                None if self.known is None else self.known.spec,
             )
             self._spec_parts = parts
         return self._spec
@@ -351,11 +397,40 @@ class Agent(Generic[T_co]):
         check_metadata(options.get("metadata"))
         return Session(self, run_id, self._given(options, None), options)
 
+    async def sessions(self, limit: int | None = None) -> list[RunInfo]:
+        """Return the newest `limit` sessions in the journal; `None` returns all. `RunInfo.title` is for people."""
+        condition = RunFilter(is_session=True)
+        return await asyncio.to_thread(lambda: self.journal.runs(condition, limit=limit, newest_first=True))
+
+    def as_tool(
+        self,
+        name: str = "agent",
+        description: str | None = None,
+        *,
+        shares_files: bool = False,
+        max_depth: int = 3,
+    ) -> "AgentTool":
+        """Return a tool that gives a task to this agent and returns its answer, for the `tools` of another agent.
+
+        Each call is a run of its own in the journal of the calling run. It is cancelled and resumed together with
+        that run, uses what is left of its budgets, and counts for them. `description` tells the model what the
+        agent is for; the default shows its instructions. With `shares_files` the agent works on the files of the
+        calling run, else on its own. `max_depth` limits how deep calls of agents may be nested.
+        """
+        from treadle.agent.subagent import AgentTool
+
+        return AgentTool(self, name, description, shares_files=shares_files, max_depth=max_depth)
+
+    def keep_in(self, journal: Journal) -> None:
+        """Keep the runs in `journal` from now on."""
+        self._opened, self._journal_path = journal, None
+
     async def close(self) -> None:
-        """Close the toolset objects that this agent was given, such as connections to servers.
+        """Close the toolset objects and hooks that this agent was given, such as connections to servers.
 
         The journal stays open. Toolsets that were given by name end with the process.
         """
+        self.hooks.close()
         for item in self.kit.given:
             close = getattr(item, "aclose", None) or getattr(item, "close", None)
             if callable(close) and not isinstance(item, str):

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -13,14 +13,20 @@ from treadle.agent.spec import Files
 from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
+from treadle.core.questions import Answerable
 from treadle.core.registry import did_you_mean
+from treadle.core.spec import ContextSpec, PartSpec
 from treadle.core.types import Artifact, Delivery, Json
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.driver import Driver
+from treadle.loop.hooks import Hook
 from treadle.loop.listener import Emit
 from treadle.sandbox.memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
-from treadle.tools.protocol import Approver, Decision, ToolLike
+from treadle.tools.protocol import Approver, Asker, Decision, ToolLike
+
+if TYPE_CHECKING:
+    from treadle.context.surroundings import MemoryLike, PersonaLike
 
 
 class RunContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
@@ -56,8 +62,27 @@ class AgentOptions(TypedDict, total=False):
     approver: Approver | None
     """The function that decides about calls for which the policy has the rule `ask`. Without one, or if it returns
     `None`, the run pauses until `resume(run_id, approvals=...)`."""
+    asker: Asker | None
+    """The function that puts questions to the user: those of tools, of the model, and about calls whose outcome was
+    lost. Without one, or if it returns `None`, the run pauses until `resume(run_id, answers=...)`."""
+    hooks: Iterable[Hook]
+    """Functions that are called with every event of the agent's runs once it is durable, such as a
+    `treadle.telemetry.JsonlTurnLog`. An exception of a hook is logged, and does not reach the run."""
     clock: Clock
     """The source of the times and durations of events."""
+    persona: "PersonaLike | None"
+    """Who the agent is: the path of a YAML file, a `Persona`, or a mapping with its keys. Its model, tools, memory
+    and autonomy count where `model`, `tools`, `memory` and `policy` are not given."""
+    memory: "MemoryLike"
+    """True, the name of a persona, or a `MemorySpec`: the agent remembers from one session to the next."""
+    skills: Iterable[str | Path]
+    """The folders of skills, or with folders of skills, before those of the persona."""
+    documents: Iterable[str | Path]
+    """The paths of documents that the agent knows, before those of the persona."""
+    user: str | None
+    """The user whom the memories are about. Default: as the persona or the memory says."""
+    trust: bool
+    """True to use the file of a persona that would start programs or send keys, and to record that trust."""
 
 
 class StreamOptions(TypedDict, total=False):
@@ -100,8 +125,8 @@ class BatchOptions(TypedDict, total=False):
 class ResumeOptions(TypedDict, total=False):
     """Options of `Agent.resume` and `resume_sync`."""
 
-    answers: Mapping[str, str] | None
-    """The answers to questions, by question id."""
+    answers: Mapping[str, Answerable] | None
+    """The answers to questions, by question id: texts, numbers of options, forms, or `Answer`s."""
     approvals: Mapping[str, Decision | bool] | None
     """The decisions about calls, by call id."""
     deps: object
@@ -133,9 +158,12 @@ class SessionOptions(TypedDict, total=False):
     task: Task | None
     """The task that the session works on: it has the files, the tools of an agent without tools, and the check for
     `Session.grade`. The caller sends the messages."""
+    begins_at_once: bool
+    """True if a new session is in the journal as soon as it is opened, and other processes cannot open it from then
+    on. By default, this is so from its first message on, and a session without a message leaves nothing behind."""
     expects_new: bool
-    """True if the journal probably has no such session. It is then begun without looking for it, which is faster,
-    and continued if it exists."""
+    """True if the journal probably has no such session. It is then begun at once, without looking for it, which
+    is faster, and continued if it exists."""
     pauses_when_cancelled: bool
     """True if a cancelled turn stays open, so that the session can be opened again and the turn be finished. By
     default, cancelling ends the turn."""
@@ -146,12 +174,15 @@ class SessionOptions(TypedDict, total=False):
     """As for `ResumeOptions`."""
 
 
+DeliveryName: TypeAlias = Literal["queue", "steer", "interrupt"]
+
+
 class SendOptions(TypedDict, total=False):
     """Options of `Session.send` and `send_sync`."""
 
     attach: Sequence[Attachable]
     on_event: Emit | None
-    delivery: Delivery | Literal["queue", "steer", "interrupt"]
+    delivery: Delivery | DeliveryName
     """What happens with the message if a turn is running: `queue` begins the next turn (the default), `steer` is
     seen by the model at its next step, and `interrupt` stops the turn and begins the next."""
 
@@ -171,6 +202,37 @@ class Given(Struct, frozen=True):
     """A function that is called with the run's driver before it works; `None`: nobody needs it."""
 
 
+class Face(Struct, frozen=True):
+    """The parts of an agent that its persona has."""
+
+    model: str | None
+    tools: tuple[PartSpec, ...]
+    policy: Policy
+
+
+def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face | None]:
+    """Return what the options say that the agent knows, and the parts that its persona has, if it has one.
+
+    Raises: `ConfigError`, `UntrustedError`.
+    """
+    if not any([options.get(name) for name in ("persona", "memory", "skills", "documents")]):
+        return None, None
+    from treadle.context.surroundings import make_context_spec, read_persona
+
+    persona = read_persona(options.get("persona"), trust=options.get("trust", False))
+    context = make_context_spec(
+        persona,
+        options.get("memory"),
+        options.get("skills") or (),
+        options.get("documents") or (),
+        options.get("user"),
+    )
+    if persona is None:
+        return context, None
+    policy = Policy() if persona.autonomy is None else Policy(autonomy=persona.autonomy)
+    return context, Face(persona.model, persona.parts, policy)
+
+
 def check_agent(model: object, options: Mapping[str, Any]) -> None:
     """Check the types of an agent's parts. Raises: `ConfigError` that says what to give instead."""
     if isinstance(model, type) or not (isinstance(model, str) or callable(getattr(model, "infer", None))):
@@ -188,6 +250,10 @@ def check_agent(model: object, options: Mapping[str, Any]) -> None:
     check_tools(options.get("tools", ()))
     check_files(options.get("files"))
     check_callable("approver", options.get("approver"))
+    check_callable("asker", options.get("asker"))
+    hooks = options.get("hooks", ())
+    if not isinstance(hooks, Iterable) or isinstance(hooks, str | Mapping):
+        raise ConfigError(f"hooks is {hooks!r:.200}; give a list of functions: hooks=[...]")
     clock = options.get("clock")
     if clock is not None and not (hasattr(clock, "time") and hasattr(clock, "monotonic")):
         raise ConfigError(f"clock is {clock!r:.200}; give an object with methods `time` and `monotonic`")
@@ -258,6 +324,13 @@ def check_run_id(run_id: object) -> None:
     if not (isinstance(run_id, str) and run_id):
         advice = "give its run_id" if hasattr(run_id, "run_id") else "give a str that is not empty"
         raise ConfigError(f"the run's id is {run_id!r:.200}; {advice}")
+
+
+def check_text(text: object) -> str:
+    """Return the text of a message. Raises: `ConfigError` if it is none."""
+    if not isinstance(text, str):
+        raise ConfigError(f"the message is {text!r:.200}; give a str")
+    return text
 
 
 def check_message(options: Mapping[str, Any]) -> None:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from treadle.agent.answer import AnswerType, answer_type
 from treadle.core.errors import ConfigError
-from treadle.core.events import QuestionAsked, ToolCompleted
+from treadle.core.events import ToolCompleted
 from treadle.core.narrowing import Event
+from treadle.core.questions import Question, open_questions, to_question
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
@@ -162,13 +163,12 @@ class Run(Generic[T_co]):
     @property
     def questions(self) -> dict[str, str]:
         """The open questions, by id. Answer one with `Agent.resume(run_id, answers={id: text})`."""
-        open_ids = {key for key, answer in self.state.questions.items() if answer is None}
-        asked = [event.body for event in self.events] if open_ids else []
-        return {
-            body.question_id: body.text
-            for body in asked
-            if isinstance(body, QuestionAsked) and body.question_id in open_ids
-        }
+        return {key: question.text for key, question in self.open_questions.items()}
+
+    @property
+    def open_questions(self) -> dict[str, Question]:
+        """The open questions with their options, by id."""
+        return {body.question_id: to_question(body, self.run_id) for body in open_questions(self.state)}
 
     @property
     def approvals(self) -> dict[str, ToolCall]:

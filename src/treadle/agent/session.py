@@ -7,22 +7,33 @@ from types import TracebackType
 from typing import Any, Generic, Unpack
 
 from treadle.agent.attachments import Attachable, read_attachments
-from treadle.agent.driving.begin import begin, make_run_id, queued_turn, turn_started
+from treadle.agent.driving.begin import begin, make_run_id
 from treadle.agent.driving.deliver import deliver
 from treadle.agent.driving.drive import AgentParts, grade_run, leave
 from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
-from treadle.agent.options import Given, SendOptions, SessionOptions, check_message
+from treadle.agent.driving.turns import next_queued, open_turn, write_back
+from treadle.agent.options import (
+    DeliveryName,
+    Given,
+    SendOptions,
+    SessionOptions,
+    check_message,
+    check_text,
+)
+from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run import Run, T_co
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
-from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError
+from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
 from treadle.core.events import ContextCompacted, Event
+from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
-from treadle.core.types import Delivery, Message, Role
+from treadle.core.types import Artifact, Delivery, Message, Role
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
+from treadle.models.protocol import check_parts
 from treadle.tools.protocol import Decision
 
 
@@ -57,6 +68,8 @@ class Session(Generic[T_co]):
 
     async def open(self) -> "Session[T_co]":
         """Begin the session, or continue it from its journal.
+
+        A new session is in the journal from its first message on, unless it `begins_at_once`.
 
         Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session, or if a tool
         needs `deps` that were not given; `UntrustedError` if it comes from elsewhere and nobody trusts it.
@@ -100,32 +113,46 @@ class Session(Generic[T_co]):
 
         Cancelling ends the turn. A message that is still waiting for its turn is kept, and answered with the next.
 
-        Raises: `ConfigError` if the previous turn waits for an answer or an approval.
+        Raises: `ConfigError` if the previous turn waits for an answer or an approval, or if the model cannot be
+        sent an attachment; the session is then unchanged.
         """
         check_options(options, SendOptions.__optional_keys__, "send")
         check_message(options)
-        if not isinstance(text, str):
-            raise ConfigError(f"the message is {text!r:.200}; give a str")
+        check_text(text)
         attach, on_event = options.get("attach", ()), options.get("on_event")
         delivery = Delivery(options.get("delivery", Delivery.QUEUE))
         parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
+        if parts:
+            self._check_parts(parts)
         driver = self._open_driver()
         if self._is_busy or driver.state.queued:
             return await self._await_turn(Message(Role.USER, text, parts=parts), blobs, delivery, on_event)
         async with self._alone():
             await self._end_open_turn(driver, on_event, stops=delivery is Delivery.INTERRUPT)
             driver.listen(on_event)
-            driver.put(turn_started(driver.state, text, parts), blobs=blobs or None)
+            opened = await open_turn(self._agent, driver, Message(Role.USER, text, parts=parts))
+            driver.put(opened, blobs=blobs or None)
             return await self._drive(on_event)
+
+    def post(self, text: str, delivery: Delivery | DeliveryName = Delivery.QUEUE) -> None:
+        """Journal a message for the running turn or the next one, without waiting for its answer.
+
+        It is called in the session's event loop. `finish_turn` and the next `send` answer messages that wait.
+        """
+        check_message({"delivery": delivery})
+        self._receive(Message(Role.USER, check_text(text)), {}, Delivery(delivery))
 
     def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream[T_co]:
         """Return an async iterator that runs a turn as `send` does, and yields its events and deltas."""
-        return RunStream(lambda emit: self.send(text, attach=attach, on_event=emit), self._steer)
+        return RunStream(
+            lambda emit: self.send(text, attach=attach, on_event=emit),
+            lambda text: self.post(text, Delivery.STEER),
+        )
 
     async def finish_turn(
         self,
         *,
-        answers: Mapping[str, str] | None = None,
+        answers: Mapping[str, Answerable] | None = None,
         approvals: Mapping[str, Decision | bool] | None = None,
         on_event: Emit | None = None,
     ) -> Run[T_co]:
@@ -152,7 +179,7 @@ class Session(Generic[T_co]):
         themselves when they become too long; see `Policy.compact_at`.
         Raises: `ConfigError` if a turn is open.
         """
-        async with self._lock:
+        async with self._alone():
             driver = self._open_driver()
             if driver.state.is_turn_open:
                 raise ConfigError(
@@ -180,9 +207,17 @@ class Session(Generic[T_co]):
         driver = self._open_driver()
         await driver.kept()
         kept = driver.kept_events
-        if kept is not None and len(kept) == driver.state.seq:
-            return tuple(kept)
+        if driver.is_held or (kept is not None and len(kept) == driver.state.seq):
+            return tuple(kept or ())
         return await asyncio.to_thread(self._agent.journal.read, driver.run_id)
+
+    async def summary(self) -> SessionSummary:
+        """Return what happened in the session so far: its title, counts, tokens, cost and open questions."""
+        driver = self._open_driver()
+        events = await self.read_events()
+        return await asyncio.to_thread(
+            lambda: summarize_session(driver.run_id, [event.body for event in events])
+        )
 
     async def close(self) -> None:
         """Wait for the running turn and for those of messages that were sent, then release the run, so that any
@@ -241,6 +276,7 @@ class Session(Generic[T_co]):
             files=self._options.get("files"),
             metadata=self._options.get("metadata"),
             is_session=True,
+            is_lazy=not (self._options.get("begins_at_once") or self._options.get("expects_new")),
         )
         return await _keep(driver)
 
@@ -255,6 +291,8 @@ class Session(Generic[T_co]):
                 raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
             self._task = self._task or load_task_of(state.started)
             driver = await go_on(self._agent, state, writer, self._given, self._task)
+            # A process that was killed after the turn may not have remembered it.
+            await write_back(self._agent, run_id, driver.state)
         except BaseException:
             await see_through(writer.release)
             raise
@@ -282,19 +320,28 @@ class Session(Generic[T_co]):
         finally:
             self._users -= 1
 
-    def _steer(self, text: str) -> None:
-        deliver(self._open_driver(), Message(Role.USER, text), Delivery.STEER)
+    def _check_parts(self, parts: Sequence[Artifact]) -> None:
+        """Check that the model can be sent `parts`, which all later requests would have. Raises: `ConfigError`."""
+        try:
+            check_parts(self._agent.model, parts)
+        except UnsupportedPartError as error:
+            raise ConfigError(f"the message was not sent: {error}") from error
+
+    def _receive(self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery) -> int:
+        """Append a message, and return the number of its event. An interrupting one stops the running turn."""
+        seq = deliver(self._open_driver(), message, delivery, blobs)
+        if delivery is Delivery.INTERRUPT and self._turn is not None and not self._is_interrupted:
+            self._is_interrupted = True
+            self._turn.cancel()
+        return seq
 
     async def _await_turn(
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, emit: Emit | None
     ) -> Run[T_co]:
         """Append a message that came while a turn was running, and return the run of the turn that answers it."""
         # Nothing is awaited before this task waits for the lock, so each sender holds it or waits for it.
-        seq = deliver(self._open_driver(), message, delivery, blobs)
+        seq = self._receive(message, blobs, delivery)
         sender = self._senders[seq] = _Sender[T_co]()
-        if delivery is Delivery.INTERRUPT and self._turn is not None and not self._is_interrupted:
-            self._is_interrupted = True
-            self._turn.cancel()
         try:
             while True:
                 async with self._alone():
@@ -332,15 +379,15 @@ class Session(Generic[T_co]):
     @staticmethod
     def _next_seq(driver: Driver) -> int | None:
         """Return the number of the message that begins the next turn; `None` if none waits or a turn is open."""
-        begun = queued_turn(driver.state)
-        return None if begun is None else begun.queued_seq
+        waiting = next_queued(driver.state)
+        return None if waiting is None else waiting[0]
 
     async def _answer_next(self, driver: Driver, emit: Emit | None) -> Run[T_co]:
         """Run the turn of the first message that waits."""
-        begun = queued_turn(driver.state)
-        assert begun is not None
+        waiting = next_queued(driver.state)
+        assert waiting is not None
         driver.listen(emit)
-        driver.put(begun)
+        driver.put(await open_turn(self._agent, driver, waiting[1], queued_seq=waiting[0]))
         return await self._drive(emit)
 
     async def _drive(self, emit: Emit | None) -> Run[T_co]:
@@ -351,6 +398,7 @@ class Session(Generic[T_co]):
         try:
             await driver.drive()
             await driver.kept()
+            await write_back(self._agent, driver.run_id, driver.state)
         except asyncio.CancelledError:
             self._turn = None
             if self._is_interrupted and task.uncancel() <= before:

@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
-from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.core.types import Json
 from treadle.models.protocol import Model, part_of
 from treadle.tools.protocol import ToolLike
@@ -23,6 +24,7 @@ def make_spec(
     policy: Policy,
     schema: dict[str, Json] | None,
     files: Files | None,
+    context: ContextSpec | None = None,
 ) -> AgentSpec:
     """Return the spec of an agent with these parts."""
     items = tuple(tools)
@@ -33,6 +35,7 @@ def make_spec(
         policy=policy,
         schema=schema,
         files=path_of(files),
+        context=context,
     )
 
 
@@ -67,7 +70,18 @@ def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
         return Toolbox({})
     from treadle.tools.resolve import resolve_tools
 
-    return Toolbox({tool.spec.name: tool for tool in resolve_tools(items)})
+    built = [_build_agent(item) if _is_agent(item) else item for item in items]
+    return Toolbox({tool.spec.name: tool for tool in resolve_tools(built)})
+
+
+def _is_agent(item: ToolLike) -> bool:
+    return isinstance(item, PartSpec) and item.name.startswith("agent:")
+
+
+def _build_agent(part: Any) -> ToolLike:
+    from treadle.agent.subagent import build_agent_tool
+
+    return build_agent_tool(part)
 
 
 def refuse_missing(spec: AgentSpec, *, has_model: bool, has_tools: bool) -> None:

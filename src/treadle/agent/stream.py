@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Generic, NoReturn
 
+from treadle.agent.options import check_text
 from treadle.agent.run import Run, T_co
-from treadle.core.errors import ConfigError
 from treadle.core.narrowing import Item
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
@@ -61,9 +61,7 @@ class RunStream(Generic[T_co]):
         A session answers it in the next turn if this one ends before; a run that is no session ends without it.
         Raises: `ConfigError` if the run has not begun, or is over.
         """
-        if not isinstance(text, str):
-            raise ConfigError(f"the message is {text!r:.200}; give a str")
-        self._steer(text)
+        self._steer(check_text(text))
 
     async def aclose(self) -> None:
         """Cancel the run if it is not over, and wait until the pause is recorded. This ends the stream."""

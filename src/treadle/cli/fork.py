@@ -11,6 +11,7 @@ from treadle.cli.work.agents import RunAgents
 from treadle.cli.work.drive import FollowUp, drive
 from treadle.cli.work.journals import find_run, new_run_id, open_existing
 from treadle.core.errors import ConfigError
+from treadle.core.events import TurnCompleted
 from treadle.core.state import fold
 from treadle.journal.protocol import Journal
 
@@ -26,6 +27,12 @@ def fork(
         int | None,
         typer.Option(
             "--at", metavar="SEQ", min=1, help="The last event to keep; treadle show RUN --events lists them."
+        ),
+    ] = None,
+    turn: Annotated[
+        int | None,
+        typer.Option(
+            "--turn", metavar="N", min=1, help="The last turn of a session to keep, instead of --at."
         ),
     ] = None,
     text: Annotated[
@@ -48,6 +55,7 @@ def fork(
     new_id = new_run_id(run_id)
     with closing(open_existing(journal)) as opened:
         old_id = find_run(opened, run)
+        at = at if turn is None else _find_turn(opened, old_id, turn, at)
         _check(opened, old_id, at, text)
         runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(old_id, at)
         return drive(
@@ -57,6 +65,16 @@ def fork(
             new_id,
             FollowUp(journal, agent.api_key is not None),
         )
+
+
+def _find_turn(journal: Journal, run_id: str, turn: int, at: int | None) -> int:
+    """Return the number of the event that ends a turn. Raises: `ConfigError` if there is none, or `at` is given."""
+    if at is not None:
+        raise ConfigError("give --at or --turn, not both")
+    for event in journal.scan(run_id):
+        if isinstance(event.body, TurnCompleted) and event.body.turn == turn:
+            return event.seq
+    raise ConfigError(f"--turn {turn}: run {run_id!r} has no turn {turn} that has ended")
 
 
 def _check(journal: Journal, run_id: str, at: int | None, text: str | None) -> None:

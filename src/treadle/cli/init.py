@@ -53,6 +53,11 @@ base_url = "http://localhost:8000/v1"
 # output_mode = "tool"               # how answers that must fit a schema are asked for: native, tool or text
 # extra = { chat_template_kwargs = { enable_thinking = false } }
 
+# The models of the tiers frontier, mid and small. `--tier NAME` uses one, `--model auto` lets a router choose.
+# [tiers]
+# frontier = "claude"
+# small = "local"
+
 # The limits of a server, for all models that name them. A limit that is not given is found out from the server's
 # headers, from the requests that it refuses, and from whether more requests at a time bring more answers.
 [limits.openai]

@@ -51,10 +51,6 @@ def resume(
     is_failed: Annotated[
         bool, typer.Option("--failed", help="With --all: also the runs that ended with an error.")
     ] = False,
-    answer: Annotated[
-        str | None,
-        typer.Option("--answer", metavar="TEXT", help="The answer to the question that the run waits for."),
-    ] = None,
     *,
     agent: AgentOptions,
     is_trusted: o.IsTrusted = False,
@@ -71,13 +67,11 @@ def resume(
         raise ConfigError("give a run or --all" if run is None else "give a run or --all, not both")
     if is_failed and not is_all:
         raise ConfigError("--failed goes with --all")
-    if is_all and answer is not None:
-        raise ConfigError("--answer is for one run; give its id instead of --all")
     follow_up = FollowUp(journal, agent.api_key is not None)
     with closing(open_existing(journal)) as opened:
         agents = RunAgents(opened, agent, limits, is_trusted=is_trusted)
         if run is not None:
-            return _resume_one(agents, find_run(opened, run), answer, shown, follow_up)
+            return _resume_one(agents, find_run(opened, run), shown, follow_up)
         run_ids = find_unfinished(opened, has_failed=is_failed)
         if not run_ids:
             print_note("no run is unfinished")
@@ -85,19 +79,9 @@ def resume(
         return _resume_all(agents, run_ids, parallel_runs, follow_up, is_json=shown.is_json)
 
 
-def _resume_one(
-    agents: RunAgents, run_id: str, answer: str | None, shown: o.ViewOptions, follow_up: FollowUp
-) -> int:
+def _resume_one(agents: RunAgents, run_id: str, shown: o.ViewOptions, follow_up: FollowUp) -> int:
     """Resume one run, show it while it works, and return the exit code."""
     run = Run.load(run_id, agents.journal)
-    answers = None
-    if answer is not None:
-        questions = run.questions
-        if len(questions) != 1:
-            raise ConfigError(
-                f"run {run_id!r} waits for {len(questions) or 'no'} answers; --answer is for one"
-            )
-        answers = dict.fromkeys(questions, answer)
     if run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR:
         command = follow_up.write("fork", run_id, text="TEXT")
         print_note(f"run {run_id} is finished ({run.stop_reason}); continue it in a new run with: {command}")
@@ -112,7 +96,7 @@ def _resume_one(
     agent = agents.agent_for_run(run_id)
     return drive(
         agent,
-        lambda emit: agent.resume(run_id, answers=answers, on_event=emit),
+        lambda emit: agent.resume(run_id, on_event=emit),
         shown,
         run_id,
         follow_up,

@@ -10,15 +10,15 @@ import typer
 from treadle.agent.run import Run
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
+from treadle.cli.options.knowledge import KnowledgeOptions
 from treadle.cli.terminal.piped import read_stdin
-from treadle.cli.work.agents import make_agent
+from treadle.cli.work.agents import make_agent, print_knowledge
 from treadle.cli.work.changes import Changes, find_changes, print_changes, write_files
 from treadle.cli.work.disk import read_mount, refuse_folder
 from treadle.cli.work.drive import FollowUp, drive
 from treadle.cli.work.journals import new_run_id, open_or_make
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
-from treadle.core.policy import Policy
 from treadle.core.types import Json
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def run(
     task: TaskName = None,
     *,
     agent: AgentOptions,
+    knowledge: KnowledgeOptions,
+    is_trusted: o.IsTrusted = False,
     attach: Attach = None,
     mount: o.MountOptions,
     out: Out = None,
@@ -92,13 +94,15 @@ def run(
         refuse_folder(out, mount.path)
     with closing(open_or_make(journal, level)) as opened:
         runner = make_agent(
-            agent.with_files(mount.path is not None),
+            agent,
             opened,
+            limits=limits,
             task=None if isinstance(work, str) else work,
-            policy=limits.over(Policy()),
             instructions=instructions,
             files=read_mount(mount, is_quiet=shown.is_json or shown.is_quiet),
             schema=None if schema is None else _read_schema(schema),
+            knowledge=knowledge,
+            is_trusted=is_trusted,
         )
         follow_up = FollowUp(journal, agent.api_key is not None)
         driven: list[tuple[Run, Changes]] = []
@@ -115,6 +119,8 @@ def run(
             follow_up,
             describe,
         )
+        if not shown.is_json and not shown.is_quiet:
+            print_knowledge(runner)
         for finished, changes in driven:
             if out is not None:
                 write_files(finished, changes.written, out)

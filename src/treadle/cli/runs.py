@@ -18,10 +18,8 @@ from treadle.cli.terminal.output import (
     write_command,
 )
 from treadle.cli.work.journals import find_run, open_existing
-from treadle.cli.work.listing import list_runs, status_of
-from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
-from treadle.core.types import Json, StopReason
+from treadle.cli.work.listing import list_runs, read_filter, status_of
+from treadle.core.types import Json
 from treadle.journal.protocol import DAMAGED, RunFilter, RunInfo
 
 EXAMPLES = (
@@ -37,8 +35,6 @@ _MARKS = {
     DAMAGED: ("✗", "bold red"),
 }
 """The mark and the style of each status."""
-_FAILED = "failed"
-"""The status of the runs that ended with the stop reason `error`."""
 _COLUMNS = ("run", "status", "steps", "tokens", "reward", "age", "model")
 _NUMBERS = ("steps", "tokens", "reward", "age")
 _LIMIT = 20
@@ -74,22 +70,9 @@ def runs(
     is_json: o.IsJson = False,
 ) -> int:
     """List the runs of a journal, the newest first."""
-    known = [*_MARKS, _FAILED, *[reason.value for reason in StopReason]]
-    if status is not None and status not in known:
-        near = did_you_mean(status, known)
-        raise ConfigError(f"there is no status {status!r}{near or ';'} the statuses are {', '.join(known)}")
-    reason = StopReason.ERROR if status == _FAILED else status if status in tuple(StopReason) else None
-    task_set, _, task_id = (task or "").partition(":")
-    condition = RunFilter(
-        stop_reason=reason,
-        is_finished=None if reason is None else True,
-        model=model,
-        task_set=task_set or None,
-        task_id=task_id or None,
-    )
+    condition, known_status = read_filter(status, model, task)
     with closing(open_existing(journal)) as opened:
         last = None if after is None else find_run(opened, after)
-        known_status = status if status in _MARKS else None
         found = list_runs(
             opened, condition, status=known_status, after=last, limit=limit + 1 if limit else None
         )
@@ -136,6 +119,7 @@ def _to_line(info: RunInfo) -> dict[str, Json]:
         "model": info.model,
         "task": _task_of(info),
         "parent_run_id": info.parent_run_id,
+        "caller_run_id": info.caller_run_id,
         "input": info.input,
         "turns": info.turns,
         "steps": info.steps,
@@ -171,7 +155,8 @@ def _print_table(found: list[RunInfo]) -> None:
     room = max(12, console.width - taken - 2) if console.is_terminal else 80
     for info, (run_id, status, *cells) in zip(found, rows, strict=True):
         style = _MARKS[status_of(info)][1] or style_of(info.stop_reason)
-        task = shorten(_task_of(info) or info.input or info.error or "", room)
+        caller = f"↳ {info.caller_run_id}: " if info.caller_run_id else ""
+        task = shorten(caller + (_task_of(info) or info.input or info.error or ""), room)
         table.add_row(run_id, Text(status, style), *cells, task)
     console.print(table, width=None if console.is_terminal else 200)
 

@@ -10,10 +10,10 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_lines
 from treadle.cli.terminal.transcript import print_events, print_transcript, write_artifact
 from treadle.cli.work.journals import find_run, open_existing
+from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
 
 EXAMPLES = (
     "treadle show last",
-    "treadle show 1a1fb3a3 --events",
     "treadle show last --context 12",
 )
 
@@ -23,6 +23,9 @@ def show(
     journal: o.Journal = None,
     is_events: Annotated[
         bool, typer.Option("--events", help="List the events with their seq, for treadle fork RUN --at SEQ.")
+    ] = False,
+    is_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Write the messages as a Markdown document, with folded calls.")
     ] = False,
     is_full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
     artifact: Annotated[
@@ -58,6 +61,10 @@ def show(
             print_context(opened, run_id, step, is_full=is_full, is_json=is_json)
         elif is_json:
             print_lines([event.to_json() for event in opened.read(run_id)])
+        elif is_markdown:
+            bodies = (event.body for event in opened.scan(run_id))
+            limit = None if is_full else RESULT_CHARS
+            print_lines("".join(write_markdown(run_id, bodies, limit)).rstrip().encode().split(b"\n"))
         elif is_events:
             print_events(opened, run_id, is_full=is_full)
         else:

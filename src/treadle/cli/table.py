@@ -111,12 +111,81 @@ TOPICS = {
     "draw": Command("treadle.cli.topics.draw:draw", "Draw topics as an SVG picture or a Mermaid diagram."),
 }
 
+MEMORY = {
+    "list": Command("treadle.cli.memory.list:list_memories", "List memories, the newest first."),
+    "show": Command(
+        "treadle.cli.memory.show:show",
+        "Show one memory with its reason, its strength and where it comes from.",
+    ),
+    "search": Command(
+        "treadle.cli.memory.search:search",
+        "Search memories and documents by their words, and by their meaning with --embeddings.",
+    ),
+    "add": Command("treadle.cli.memory.add:add", "Write a memory, as the user."),
+    "forget": Command("treadle.cli.memory.forget:forget", "Delete memories with all their versions."),
+    "history": Command(
+        "treadle.cli.memory.history:history", "List all versions of a memory, the first one first."
+    ),
+    "rollback": Command(
+        "treadle.cli.memory.rollback:rollback",
+        "Write the text of an older version as a new version, as the user.",
+    ),
+    "audit": Command(
+        "treadle.cli.memory.audit:audit",
+        "List the changes of memories and the refused ones, the newest first.",
+    ),
+    "embed": Command(
+        "treadle.cli.memory.embed:embed",
+        "Make the embeddings of all memories and documents that have none.",
+    ),
+}
+
+SKILLS = {
+    "list": Command(
+        "treadle.cli.skills.list:list_skills",
+        "List skills with their trust and description, and say which folders are no usable skills.",
+    ),
+    "show": Command("treadle.cli.skills.show:show", "Show a skill: its trust, its files and its text."),
+    "check": Command(
+        "treadle.cli.skills.check:check", "Check skills, and print every mistake with its line."
+    ),
+    "trust": Command(
+        "treadle.cli.skills.trust:trust",
+        "Trust a skill with its present content. If the content changes, you are asked again.",
+    ),
+}
+
+PERSONA = {
+    "show": Command(
+        "treadle.cli.persona.show:show",
+        "Show the system message of a persona, and what it would start and send. Nothing is started.",
+    ),
+    "check": Command(
+        "treadle.cli.persona.check:check",
+        "Check the file of a persona and the skills and documents that it names, and print every mistake.",
+    ),
+    "trust": Command(
+        "treadle.cli.persona.trust:trust",
+        "Trust a persona with its present content, as --trust does. If the content changes, you are asked again.",
+    ),
+    "schema": Command(
+        "treadle.cli.persona.schema:schema",
+        "Print the JSON Schema of a persona's file, which editors use to complete and check it.",
+    ),
+}
+
 _RUN, _INSPECT, _DATA = "Run", "Inspect and export", "Training data"
 _SETUP, _OFFLINE = "Models, tools and tasks", "Try it offline"
 
 COMMANDS: dict[str, Command | Group] = {
     "run": Command("treadle.cli.run:run", "Run a model with tools on a text or a task.", _RUN),
     "chat": Command("treadle.cli.chat:chat", "Chat with a model that has tools.", _RUN),
+    "memory": Group(
+        MEMORY,
+        "List, search, write and delete what a persona remembers about a user.",
+        ("treadle memory list", "treadle memory search 'what may Kim not eat?'"),
+        _RUN,
+    ),
     "generate": Command(
         "treadle.cli.generate:generate",
         "Generate training data: conversations in which an agent uses real tools, checked one by one.",
@@ -130,8 +199,19 @@ COMMANDS: dict[str, Command | Group] = {
     "approve": Command(
         "treadle.cli.approve:approve", "Decide about a tool call that waits for approval.", _RUN
     ),
+    "answer": Command("treadle.cli.answer:answer", "Answer a question that a run waits for.", _RUN),
     "fork": Command("treadle.cli.fork:fork", "Start a new run from the first events of another run.", _RUN),
     "runs": Command("treadle.cli.runs:runs", "List the runs of a journal, the newest first.", _INSPECT),
+    "stats": Command(
+        "treadle.cli.stats:stats",
+        "Count cost, tokens, cache hits, latency and errors by model, tool and day.",
+        _INSPECT,
+    ),
+    "sessions": Command(
+        "treadle.cli.sessions:sessions",
+        "List the sessions of a journal, the newest first, search their messages, or delete some.",
+        _INSPECT,
+    ),
     "show": Command("treadle.cli.show:show", "Show a run's transcript or its events.", _INSPECT),
     "files": Command(
         "treadle.cli.files:files", "List the files of a run, or write them to a folder.", _INSPECT
@@ -185,6 +265,18 @@ COMMANDS: dict[str, Command | Group] = {
             "treadle tools list --tools python",
             'treadle tools call python \'{"code": "2 ** 64"}\' --tools python',
         ),
+        _SETUP,
+    ),
+    "persona": Group(
+        PERSONA,
+        "Show, check and trust the files of personas.",
+        ("treadle persona check assistant.yaml", "treadle persona schema > persona.schema.json"),
+        _SETUP,
+    ),
+    "skills": Group(
+        SKILLS,
+        "List, show, check and trust skills.",
+        ("treadle skills list --skills ./skills", "treadle skills trust csv-report --skills ./skills"),
         _SETUP,
     ),
     "tasks": Command("treadle.cli.tasks:tasks", "List task sets and tasks, or show one task.", _SETUP),

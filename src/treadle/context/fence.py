@@ -9,6 +9,8 @@ import hashlib
 import re
 import unicodedata
 
+from treadle.core.control import defuse
+
 KINDS = ("memory", "document", "skill", "result", "persona")
 """The kinds whose marks are changed in every fenced text. A fence of another kind has its own changed as well."""
 
@@ -37,14 +39,17 @@ def fence(kind: str, text: str, **attributes: object) -> str:
         if not _KIND.fullmatch(name):
             raise ValueError(f"{name!r} cannot be a kind or an attribute of a fence; use lower-case letters")
     inside = neutralise(text, kind)
-    head = "".join(f' {name}="{_escape(value)}"' for name, value in attributes.items() if value is not None)
+    head = "".join(
+        f' {name}="{_escape(value, kind)}"' for name, value in attributes.items() if value is not None
+    )
     digest = hashlib.sha256("\0".join((kind, head, inside)).encode(errors="replace")).hexdigest()
     name = f"{kind}-{digest[:10]}"
     return f"<{name}{head}>\n{inside}\n</{name}>"
 
 
 def neutralise(text: str, *kinds: str) -> str:
-    """Return `text` with `&lt;` in place of the first character of everything that looks like a mark of a fence.
+    """Return `text` with `&lt;` in place of the first character of everything that looks like a mark of a fence,
+    and with its control tokens changed as `defuse` does it.
 
     Marks are found in any case, with blanks and invisible characters within, and with letters of other scripts that
     look like the Latin ones.
@@ -55,7 +60,7 @@ def neutralise(text: str, *kinds: str) -> str:
         ahead = _fold(text[match.end() : match.end() + _AHEAD_CHARS]).lstrip("/")
         return "&lt;" if ahead.startswith(names) else match[0]
 
-    return _OPENERS.sub(replace, text)
+    return defuse(_OPENERS.sub(replace, text))
 
 
 def _fold(text: str) -> str:
@@ -64,5 +69,5 @@ def _fold(text: str) -> str:
     return "".join(char for char in plain if unicodedata.category(char)[0] in "LNPS")
 
 
-def _escape(value: object) -> str:
-    return _CONTROL.sub(" ", str(value)).translate(_ESCAPES)
+def _escape(value: object, kind: str) -> str:
+    return neutralise(_CONTROL.sub(" ", str(value)).translate(_ESCAPES), kind)

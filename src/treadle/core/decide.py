@@ -17,8 +17,10 @@ from treadle.core.context import (
     find_trigger,
     is_surely_below,
 )
+from treadle.core.markers import answer_marked_question, final_text, marked_question
 from treadle.core.policy import Approval, InDoubt
-from treadle.core.state import CallState, State, Status, guess_next_tokens
+from treadle.core.questions import AskUser, open_questions, withdraw
+from treadle.core.state import CallState, State, Status, doubt_id, guess_next_tokens
 from treadle.core.types import (
     Effect,
     Fault,
@@ -81,7 +83,7 @@ class Append(Struct, frozen=True, gc=False):
     """The events' bodies; the driver sets their times."""
 
 
-Action: TypeAlias = Infer | Compact | RunCalls | RequestApprovals | Ask | CheckAnswer | Append
+Action: TypeAlias = Infer | Compact | RunCalls | RequestApprovals | Ask | AskUser | CheckAnswer | Append
 
 
 def decide(state: State) -> Action | None:
@@ -205,6 +207,7 @@ def _end_turn(
 ) -> Append:
     if output is None:
         output = state.answer.content if state.answer is not None else _last_text(state)
+        output = final_text(state, output)
     done = e.TurnCompleted(turn=state.turn, stop_reason=stop_reason, output=output, error=error, fault=fault)
     if state.started is None or state.started.is_session:
         return Append((done,))
@@ -225,10 +228,13 @@ def _last_text(state: State) -> str:
     return ""
 
 
-def _on_answer(state: State, answer: Message) -> Append | CheckAnswer:
+def _on_answer(state: State, answer: Message) -> Append | AskUser | CheckAnswer:
     is_whole = state.finish_reason not in (FinishReason.CONTENT_FILTER, FinishReason.LENGTH)
+    if is_whole and state.limit is None and (question := marked_question(state, answer.content)) is not None:
+        found = answer_marked_question(state, question)
+        return found if isinstance(found, AskUser) else Append((found,))
     if is_whole and state.output_spec is not None:
-        return CheckAnswer(answer.content)
+        return CheckAnswer(final_text(state, answer.content))
     if state.limit is not None:
         return _end_turn(state, state.limit)
     if state.finish_reason is FinishReason.CONTENT_FILTER:
@@ -240,7 +246,15 @@ def _on_answer(state: State, answer: Message) -> Append | CheckAnswer:
             error="the answer was cut off by the model's output limit",
             fault=Fault.MODEL,
         )
+    if not answer.content.strip() and not answer.parts and state.can_nudge and not state.spent.nudges:
+        return Append((e.MessageInjected(message=Message(Role.USER, _NUDGE), is_nudge=True),))
     return _end_turn(state, StopReason.COMPLETED)
+
+
+_NUDGE = (
+    "Your last message had no text and called no tool, so the user has seen nothing of it. Go on: call a tool, or "
+    "write your answer."
+)
 
 
 def judge_answer(state: State, output: str, fault: str | None) -> Append:
@@ -303,7 +317,17 @@ def _on_calls(state: State) -> Action:
         return _settle(state, over)
     if state.policy.approve and (action := _on_approvals(state, open_calls)) is not None:
         return action
-    return RunCalls(tuple(open_calls))
+    return _run_or_ask(state, open_calls)
+
+
+def _run_or_ask(state: State, open_calls: list[CallState]) -> RunCalls | AskUser:
+    """Return the action to run the calls that do not wait for an answer, or to ask if all of them do."""
+    if not state.asked_questions:
+        return RunCalls(tuple(open_calls))
+    questions = open_questions(state)
+    waiting = {body.call_id for body in questions}
+    ready = [item for item in open_calls if item.call.call_id not in waiting]
+    return RunCalls(tuple(ready)) if ready else AskUser(questions)
 
 
 def _find_over_limit(state: State, open_calls: list[CallState]) -> list[ToolResult]:
@@ -380,7 +404,8 @@ def _on_approvals(state: State, open_calls: list[CallState]) -> Action | None:
 
 def _settle(state: State, results: list[ToolResult]) -> Append:
     step = state.step
-    return Append(tuple([e.ToolCompleted(step=step, result=result) for result in results]))
+    withdrawn = withdraw(state, [result.call_id for result in results])
+    return Append((*withdrawn, *[e.ToolCompleted(step=step, result=result) for result in results]))
 
 
 def _unrun(item: CallState, limit: StopReason | None) -> ToolResult:
@@ -403,22 +428,24 @@ def _error(item: CallState, kind: ToolErrorKind, text: str) -> ToolResult:
     return ToolResult(item.call.call_id, item.call.name, text, is_error=True, error_kind=kind)
 
 
-def _on_doubt(state: State, doubtful: list[CallState]) -> Action:
+def _on_doubt(state: State, doubtful: list[CallState]) -> Append | AskUser:
     if state.policy.in_doubt is InDoubt.TELL:
         return _settle(state, [unknown_outcome(item.call) for item in doubtful])
-    bodies: list[e.DurableBody] = []
+    own = [item.question_id for item in doubtful]
+    bodies = withdraw(state, [item.call.call_id for item in doubtful], but=own)
     for item in doubtful:
         if item.question_id is None:
             text = (
                 f"{item.call.name}({item.call.arguments}) was started and interrupted before its outcome was "
                 "recorded. What came of it? Your answer becomes its result."
             )
-            question = f"{item.call.call_id}/{item.attempt}"
-            bodies.append(e.QuestionAsked(question_id=question, text=text, call_id=item.call.call_id))
+            call_id = item.call.call_id
+            bodies.append(e.QuestionAsked(question_id=doubt_id(item), text=text, call_id=call_id))
         elif (answer := state.questions[item.question_id]) is not None:
-            result = ToolResult(item.call.call_id, item.call.name, answer)
+            told = ToolResult(item.call.call_id, item.call.name, answer)
+            result = told if answer else unknown_outcome(item.call)
             bodies.append(e.ToolCompleted(step=state.step, result=result))
-    return Append(tuple(bodies) or (e.RunPaused(reason="question"),))
+    return Append(tuple(bodies)) if bodies else AskUser(open_questions(state))
 
 
 def _is_past_deadline(state: State) -> bool:

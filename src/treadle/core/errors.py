@@ -14,6 +14,7 @@ TreadleError
 │   ├── UnsupportedPartError            a message has a part that the dialect cannot send
 │   └── RefusedError                    the provider's filter refused the prompt
 ├── ToolError (RuntimeError)            a tool failed; raise it with a text for the model
+│   ├── NotAskedError                   a tool's question is not put to the user
 │   └── RetryWithMessage                the model should call the tool again, in another way
 ├── JournalError (RuntimeError)         the store failed or refused
 │   ├── RunNotFoundError (LookupError)
@@ -131,6 +132,10 @@ class ToolError(TreadleError, RuntimeError):
     """Raised if a tool fails. The model reads its message."""
 
 
+class NotAskedError(ToolError):
+    """Raised by `ToolContext.ask` if the policy allows no more questions, or nobody can be asked."""
+
+
 class RetryWithMessage(ToolError):  # noqa: N818
     """Raised by a tool if the model should call it again, in the way that the message says.
 
@@ -159,12 +164,16 @@ class LeaseLostError(JournalError):
 
 
 class UntrustedError(JournalError):
-    """Raised if a run comes from elsewhere and the user has not said that it is trusted."""
+    """Raised if a run or a persona comes from elsewhere and the user has not said that it is trusted."""
 
-    def __init__(self, run: str, demands: tuple[str, ...]) -> None:
-        super().__init__(run, demands)
+    def __init__(self, run: str, demands: tuple[str, ...], why: str = "") -> None:
+        super().__init__(run, demands, why)
         self.run = run
-        """The name of the run, or of an agent spec of it, for the message."""
+        """The name of the run, of an agent spec of it, or of the file of a persona, for the message."""
+        self.why = (
+            why or "was imported, or its file was written by another user, machine or version of Treadle,"
+        )
+        """The reason why it is not trusted, as the middle of a sentence."""
         self.demands = demands
         """The things that using the run would start, import, open, ask and send: phrases that begin with a
         verb."""
@@ -176,8 +185,7 @@ class UntrustedError(JournalError):
         """Return the message; `remedy` is what to do to trust the run."""
         listed = "; ".join(dict.fromkeys(self.demands)) or "nothing"
         return (
-            f"{self.run} was imported, or its file was written by another user, machine or version of Treadle, and "
-            f"is not trusted. Using it would: {listed}. If you trust it, {remedy}"
+            f"{self.run} {self.why} and is not trusted. Using it would: {listed}. If you trust it, {remedy}"
         )
 
 

@@ -42,7 +42,8 @@ from treadle.core.types import (
 VERSION = "2.2"
 """The version of the event types, `major.minor`. A reader refuses a newer major version.
 
-Before 2.1, inferences that were lost did not count for budgets. Before 2.2, contexts were not compacted.
+Before 2.1, inferences that were lost did not count for budgets. Before 2.2, contexts were not compacted, and a turn
+ended with an answer that had no content.
 """
 
 
@@ -305,7 +306,10 @@ class QuestionAnswered(Body, frozen=True, gc=False, tag="question_answered"):
     question_id: str
     """The id of the question."""
     text: str
-    """The answer."""
+    """The answer: a text, the label of an option, or JSON if the question has a schema. Empty if the user declined
+    to answer."""
+    is_withdrawn: bool = False
+    """True if nobody answers any more, because the call that asked has ended. The question then does not count."""
 
 
 class ApprovalRequested(Body, frozen=True, gc=False, tag="approval_requested"):

@@ -30,10 +30,19 @@ from treadle.core.decide import (
 )
 from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
+from treadle.core.questions import AskUser, open_questions
 from treadle.core.state import CallState, State, advance, count_messages
 from treadle.core.types import Message, StopReason
 
-_OF_A_CALL = (e.ToolStarted, e.ToolCompleted, e.SnapshotTaken, e.ApprovalRequested, e.ApprovalDecided)
+_OF_A_CALL = (
+    e.ToolStarted,
+    e.ToolCompleted,
+    e.SnapshotTaken,
+    e.ApprovalRequested,
+    e.ApprovalDecided,
+    e.QuestionAsked,
+    e.QuestionAnswered,
+)
 _OF_THE_WORLD = ("at", "worked_seconds", "model", "reserved_cost_usd", "route")
 """The fields that replay does not compute: times, the model and its choice, and what an inference may cost."""
 
@@ -125,6 +134,8 @@ class _Replayer:
                     return
         elif isinstance(action, Ask):
             self._observe_decisions(action)
+        elif isinstance(action, AskUser):
+            self._observe_answers(action)
         else:
             self._observe_calls(action)
 
@@ -132,6 +143,9 @@ class _Replayer:
         open_ids = {item.call.call_id for item in action.calls}
         while open_ids:
             body = self._next
+            is_of_call = isinstance(body, _OF_A_CALL) and self._belongs(body, action)
+            if not is_of_call and open_ids <= {asked.call_id for asked in open_questions(self.state)}:
+                return  # the calls that are left wait for answers
             if not self._observe(_OF_A_CALL, action):
                 return
             if isinstance(body, e.ToolCompleted) and body.parent_call_id is None:
@@ -151,6 +165,14 @@ class _Replayer:
                     self._take(self._next)
             if not isinstance(self._next, e.ApprovalDecided | e.RunPaused):
                 return  # what follows is decided anew
+
+    def _observe_answers(self, action: AskUser) -> None:
+        for number, _ in enumerate(action.questions):
+            body = self._next
+            if number and not isinstance(body, e.QuestionAnswered):
+                return  # what follows is decided anew
+            if not self._observe((e.QuestionAnswered, e.RunPaused), action) or isinstance(body, e.RunPaused):
+                return
 
     def _judge(self, action: CheckAnswer) -> Sequence[e.DurableBody]:
         """Return the action that follows an answer. A recorded fault is used again, because another validator may
@@ -197,6 +219,10 @@ class _Replayer:
         if isinstance(body, e.ToolStarted | e.ToolCompleted):
             own = body.call_id if isinstance(body, e.ToolStarted) else body.result.call_id
             return self._open(body.parent_call_id or own) is not None
+        if isinstance(body, e.QuestionAsked):
+            return self._open(body.call_id or "") is not None
+        if isinstance(body, e.QuestionAnswered):
+            return body.question_id in [asked.question_id for asked in open_questions(self.state)]
         if isinstance(body, e.ApprovalRequested | e.ApprovalDecided):
             # The id of a call that a tool made begins with the id of the tool's own call.
             outer = body.call_id.rpartition("/")[0] if isinstance(action, RunCalls) else ""

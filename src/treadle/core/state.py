@@ -157,12 +157,16 @@ class State(Struct, gc=False):
     """The tools that are offered to the model, as the newest start or resume recorded them."""
     turn: int = 0
     """The number of the newest turn; 0 before the first."""
+    opened: e.TurnStarted | None = None
+    """The event that began the newest turn; `None` before the first."""
     is_turn_open: bool = False
     """True if the newest turn has not ended."""
     window: Window | None = None
     """The context window of the model, as the newest start or resume recorded it; `None` if it is not known."""
     compactions: int = 0
     """How often the context was compacted in the run."""
+    said: str = ""
+    """The text of the user's message that began the newest turn, without what was recalled for it."""
     can_compact: bool = False
     """True if contexts are compacted: false for what earlier versions of Treadle recorded."""
     context: Context = field(default_factory=Context)
@@ -199,6 +203,8 @@ class State(Struct, gc=False):
     hold: tuple[float, float, str | None] | None = None
     """The wait that a server asked for in its newest answer, which was an error: the end of the wait, its length
     in seconds, and the name of the model; `None` if there is none."""
+    can_nudge: bool = True
+    """True if a model that gave an answer without content is asked to act. It was not in older versions."""
     counts_lost: bool = True
     """True if inferences whose answers were lost count for the budgets, because they may have been paid for."""
     asked: e.InferenceStarted | None = None
@@ -210,9 +216,10 @@ class State(Struct, gc=False):
     is_wrap_up_lost: bool = False
     """True if an inference of the wrap-up may have been paid for, although its answer was lost."""
     questions: dict[str, str | None] = {}
-    """The answer to each question, by question id; `None` while the question is open."""
-    asked_texts: dict[str, str] = {}
-    """The id of the newest question with each text, by the text that `normalize_question` returns."""
+    """The answer to each question, by question id: `None` while the question is open, and empty if the user
+    declined to answer."""
+    asked_questions: dict[str, e.QuestionAsked] = {}
+    """The questions that were asked in the open turn, by id."""
     spent: Spent = field(default_factory=Spent)
     """The part of its budgets that the current turn has used."""
     call_limits: dict[str, int] = {}
@@ -306,7 +313,7 @@ def clone(state: State) -> State:
     new.spent.calls_by_tool = dict(state.spent.calls_by_tool)
     new.spent.retries_by_tool = dict(state.spent.retries_by_tool)
     new.questions = dict(state.questions)
-    new.asked_texts = dict(state.asked_texts)
+    new.asked_questions = dict(state.asked_questions)
     new.files = dict(state.files)
     new.tool_states = dict(state.tool_states)
     new.rewards = dict(state.rewards)
@@ -334,6 +341,7 @@ def _on_run_started(state: State, body: e.RunStarted, before: float) -> None:
     state.started = body
     state.counts_lost = e.is_since(body.version, 2, 1)
     state.can_compact = e.is_since(body.version, 2, 2)
+    state.can_nudge = e.is_since(body.version, 2, 2)
     state.agent = body.spec
     state.policy = state.agent.policy
     state.output_spec = body.output
@@ -353,8 +361,10 @@ def _offer(state: State, tools: tuple[ToolSpec, ...]) -> None:
 def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.status = Status.RUNNING
     state.turn = body.turn
+    state.opened = body
     state.is_turn_open = True
     message, at = body.message, len(state.messages)
+    state.said = message.content
     state.context.turn_at = at
     if body.recalled is not None:
         message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
@@ -367,6 +377,7 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.answer = state.final = state.failure = state.limit = None
     state.is_wrapped_up = state.is_wrap_up_lost = False
     state.spent = Spent()
+    state.asked_questions = {}
     state.work_began_at = body.at
     state.rewards = {}
 
@@ -543,15 +554,12 @@ def _on_message_injected(state: State, body: e.MessageInjected, before: float) -
         _receive(state, (state.seq, body.message), body.delivery)
         return
     _say(state, body.message)
-    state.untold = None
-    if body.is_nudge:
-        state.answer = None
-        state.spent.nudges += 1
+    state.untold = state.answer = None
+    state.spent.nudges += body.is_nudge
     state.limit = body.limit or state.limit
     state.is_schema_untold = state.is_schema_untold and not body.tells_schema
     state.tells_schema = state.tells_schema or body.tells_schema
     if body.output_fault is not None:
-        state.answer = None
         state.is_wrapped_up = False
         state.spent.rejected_answers += 1
 
@@ -569,17 +577,28 @@ def _receive(state: State, item: tuple[int, Message], delivery: Delivery) -> Non
 
 def _on_question_asked(state: State, body: e.QuestionAsked, before: float) -> None:
     state.questions[body.question_id] = None
+    state.asked_questions[body.question_id] = body
     item = state.calls.get(body.call_id) if body.call_id is not None else None
-    if item is not None:
+    if item is not None and body.question_id == doubt_id(item):
         item.question_id = body.question_id
-    # A question about a call whose outcome was lost is Treadle's, and not the agent's.
-    if item is None or item.effect is not Effect.ONCE:
+    else:
+        # A question about a call whose outcome was lost is Treadle's, and not the agent's.
         state.spent.questions += 1
-        state.asked_texts[normalize_question(body.text)] = body.question_id
 
 
 def _on_question_answered(state: State, body: e.QuestionAnswered, before: float) -> None:
+    if body.is_withdrawn:
+        state.questions.pop(body.question_id, None)
+        asked = state.asked_questions.pop(body.question_id, None)
+        item = None if asked is None else state.calls.get(asked.call_id or "")
+        if item is not None and item.question_id == body.question_id:
+            item.question_id = None
+        elif asked is not None:
+            state.spent.questions -= 1
+        return
     state.questions[body.question_id] = body.text
+    # The time in which somebody answers is not working time.
+    state.work_began_at += max(0.0, body.at - before)
 
 
 def _on_snapshot_taken(state: State, body: e.SnapshotTaken, before: float) -> None:
@@ -596,6 +615,9 @@ def _on_turn_completed(state: State, body: e.TurnCompleted, before: float) -> No
     state.stop_reason = body.stop_reason
     state.output, state.error, state.fault = body.output, body.error, body.fault
     state.answer = None
+    for question_id in [key for key in state.asked_questions if state.questions[key] is None]:
+        # Nobody waits for the answer any more.
+        del state.questions[question_id], state.asked_questions[question_id]
 
 
 def _on_run_paused(state: State, body: e.RunPaused, before: float) -> None:
@@ -620,6 +642,8 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
                 state.answer = last
                 state.spent.rejected_answers = -1  # it counted in the attempts before
     if body.agent is not None:
+        if state.agent is not None and body.agent.model != state.agent.model:
+            state.route, state.tried = None, {}
         state.agent = body.agent
         state.policy = body.agent.policy
         state.window = body.window
@@ -675,9 +699,9 @@ _ADVANCE: dict[type, Callable[[State, Any, float], None]] = {
 """The handler for each type of body. It is given the state, the body, and the time of the previous event."""
 
 
-def normalize_question(text: str) -> str:
-    """Return the text of a question without the differences that do not make it another question."""
-    return " ".join(text.split()).strip(" ?!.,;:").casefold()
+def doubt_id(item: CallState) -> str:
+    """Return the id of the question about the lost outcome of the newest attempt at a call."""
+    return f"{item.call.call_id}/{item.attempt}"
 
 
 def to_message(result: ToolResult) -> Message:

@@ -26,7 +26,12 @@ UNKNOWN = Charge(None, None)
 def charge_of(body: e.DurableBody) -> Charge | None:
     """Return what a body says was used, without the runs that tool calls drove; `None` if it says nothing of it."""
     if isinstance(body, e.InferenceCompleted):
-        return Charge(body.completion.usage, body.completion.cost_usd)
+        usage, cost_usd = body.completion.usage, body.completion.cost_usd
+        if body.verdict is not None:
+            other = body.verdict.cost_usd
+            usage = None if usage is None else usage + body.verdict.usage
+            cost_usd = None if cost_usd is None or other is None else cost_usd + other
+        return Charge(usage, cost_usd)
     if isinstance(body, e.InferenceFailed):
         is_charged = body.usage is not None or body.may_be_billed
         return Charge(body.usage, body.cost_usd) if is_charged else None

@@ -1,7 +1,14 @@
 """Text formats of tool calls: parse the text that a model wrote, and render calls as it would write them."""
 
 from treadle.formats.engine.types import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece
-from treadle.formats.parsing import IncrementalParser, parse, render, render_result, render_tools
+from treadle.formats.parsing import (
+    IncrementalParser,
+    parse,
+    quote_result,
+    render,
+    render_result,
+    render_tools,
+)
 from treadle.formats.registry import AUTO, FORMATS, detect, find_format
 
 __all__ = [
@@ -17,6 +24,7 @@ __all__ = [
     "detect",
     "find_format",
     "parse",
+    "quote_result",
     "render",
     "render_result",
     "render_tools",

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from treadle.core.control import defuse
 from treadle.core.errors import ConfigError, FormatError
 from treadle.core.types import Message, Role, ToolCall
 from treadle.formats.engine.base import Format
@@ -12,6 +13,9 @@ from treadle.formats.engine.reader import Reader
 from treadle.formats.engine.rendering import arguments_of
 from treadle.formats.engine.types import Parsed, Piece, Schemas, ToolLike, schemas_of, to_json
 from treadle.formats.registry import AUTO, detect, find_format
+
+_PLACE = "\x00"
+"""A content that is looked for in its frame."""
 
 
 def parse(
@@ -193,3 +197,15 @@ def render_tools(tools: Sequence[ToolLike], format: str) -> str:
 def render_result(content: str, name: str, format: str, *, call_id: str | None = None) -> str:
     """Return the text that gives a tool's result to a model of the format."""
     return find_format(format).render_result(content, name, call_id)
+
+
+def quote_result(content: str, name: str, format: str, *, call_id: str | None = None) -> str:
+    """Return the text that gives a tool's result to a model of the format in a message of the user.
+
+    Unlike the text of `render_result`, it always has marks around the content, and the content cannot end them:
+    control tokens and marks in it are changed.
+    """
+    before, place, after = render_result(_PLACE, name, format, call_id=call_id).partition(_PLACE)
+    if place and not after.strip():
+        before, after = f"{before}<tool_response>\n", f"\n</tool_response>{after}"
+    return f"{before}{defuse(content)}{after}"

@@ -12,7 +12,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.state import Status, fold
 from treadle.core.types import Delivery, Message, StopReason, Usage
-from treadle.journal.protocol import RunInfo
+from treadle.journal.protocol import CALLER, RunInfo
 
 _SHOWN_CHARS = 200
 """How many characters of an input or an error are kept."""
@@ -81,6 +81,8 @@ class Facts(Struct, kw_only=True, gc=False):
                     self.context_chars += len(body.result.content)
                 if self.waiting:
                     is_changed |= _end_wait(self, f"call:{body.result.call_id}")
+                if body.child is not None:
+                    _charge(self, body.child.usage, body.child.cost_usd)
             elif type(body) is e.InferenceCompleted:
                 completion = body.completion
                 usage = completion.usage or _guess_usage(self, completion.message)
@@ -154,6 +156,8 @@ def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
         facts.parent_run_id = body.parent.run_id
     if body.metadata:
         facts.labels = {name: value for name, value in body.metadata.items() if isinstance(value, str)}
+    if body.caller is not None:
+        facts.labels = {**facts.labels, CALLER: body.caller.run_id}
     facts.context_chars = len(body.system_message or "")
     return True
 
@@ -231,6 +235,7 @@ def _end_wait(facts: Facts, name: str) -> bool:
 
 def _on_turn_completed(facts: Facts, body: e.TurnCompleted) -> bool:
     facts.is_turn_open, facts.steering_chars = False, 0
+    facts.waiting.clear()
     return _end(facts, body)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.patches import load
+from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.facts import Facts, facts_of
 from treadle.journal.follow import Changes, Page, follow
 from treadle.journal.protocol import DONE, Attached, RunFilter, RunInfo, StoreOptions
@@ -125,6 +126,22 @@ class MemoryJournal:
         is_over = run_id not in self._driven and self._facts_of(run_id).status == "finished"
         found = self.read(run_id, position)
         return Page(found, position + len(found), is_over)
+
+    def delete(self, run_id: str) -> None:
+        """See `Journal.delete`."""
+        self._check_known(run_id)
+        if run_id in self._driven:
+            raise LeaseHeldError(f"run {run_id!r} is being driven by this process")
+        mine = digests_in(b"\n".join(self._runs[run_id]))
+        others = (raw for name, raws in self._runs.items() if name != run_id for raw in raws)
+        for digest in find_unused(mine, self.read_stored, others, self._blobs.items()):
+            self._blobs.pop(digest, None)
+        del self._runs[run_id]
+        self._facts.pop(run_id, None)
+        self._untrusted.discard(run_id)
+        # Followers count the items, so that none may be removed.
+        self._appends = [(name, seq, [] if name == run_id else raws) for name, seq, raws in self._appends]
+        self._changes.announce([run_id])
 
     def backup(self, path: str | Path) -> int:
         """See `Journal.backup`. Raises: `JournalError`."""

@@ -5,6 +5,7 @@ with an event loop calls them in a thread (`asyncio.to_thread`). What a running 
 (`append`, `append_events`, `sync`) never waits for the store on the event loop.
 """
 
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,10 @@ class Clock(Protocol):
         ...
 
 
+CALLER = "treadle.caller"
+"""The label of a sub-agent's run: the id of the run whose call drives it."""
+
+
 class RunInfo(Struct, frozen=True, kw_only=True):
     """The facts about one run that a listing shows. The store keeps them, so no event has to be read."""
 
@@ -50,7 +55,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     parent_run_id: str | None = None
     """The run that this one was forked from."""
     labels: dict[str, str] = {}
-    """The entries of `RunStarted.metadata` whose values are strings."""
+    """The entries of `RunStarted.metadata` whose values are strings, and `CALLER` for a sub-agent."""
     input: str | None = None
     """The first message of the user, cut to 200 characters."""
     is_session: bool = False
@@ -76,6 +81,32 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """The time of the first event, in seconds since the epoch."""
     updated_at: float = 0.0
     """The time of the newest event, in seconds since the epoch."""
+
+    @property
+    def title(self) -> str:
+        """The label `title`, or the beginning of the first message; empty if there is neither."""
+        return self.labels.get("title") or make_title(self.input or "")
+
+    @property
+    def caller_run_id(self) -> str | None:
+        """The run whose call drives this run; `None` if no call does."""
+        return self.labels.get(CALLER)
+
+
+_TITLE_CHARS = 60
+
+
+def make_title(text: str) -> str:
+    """Return a title for a conversation that begins with `text`: its first sentence or line, cut after a word."""
+    lines = [line.strip(" \t#*->`") for line in text.splitlines()]
+    line = next((line for line in lines if any(map(str.isalnum, line))), "")
+    sentence = re.match(r".{8,}?[.?!](?=\s)", line)
+    line = " ".join((sentence.group() if sentence else line).split())
+    if len(line) <= _TITLE_CHARS:
+        return line
+    head = line[:_TITLE_CHARS]
+    cut = head.rfind(" ")
+    return f"{head[:cut] if cut > _TITLE_CHARS // 2 else head}…"
 
 
 DAMAGED = "damaged"
@@ -293,6 +324,14 @@ class Journal(Protocol):
         kept already. Events of one run come in order; events of different runs come in the order of commits. The
         iteration ends when the run is finished and no process drives it, or when the journal is closed. Raises:
         `RunNotFoundError`.
+        """
+        ...
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run, with its events, its lease, and the contents that no other run needs. Blocks.
+
+        Runs that were forked from it stay whole, because they have copies of its events.
+        Raises: `RunNotFoundError`; `LeaseHeldError` if the run is being driven; `JournalError`.
         """
         ...
 

@@ -34,10 +34,12 @@ from treadle.core.decide import (
     stop_calls,
 )
 from treadle.core.inner import InnerDecision, decide_inner
+from treadle.core.questions import AskUser, Question, QuestionDecision, decide_question
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
 from treadle.loop.compaction import Compaction, give_up
+from treadle.loop.hooks import Hooks
 from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import Outbox
@@ -46,7 +48,7 @@ from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock, Workbench
 from treadle.models.protocol import Model
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver
+from treadle.tools.protocol import Approver, Asker
 from treadle.tools.toolbox import Toolbox
 
 
@@ -62,9 +64,11 @@ class Driver:
         sandbox: Sandbox | None = None,
         emit: Emit | None = None,
         approver: Approver | None = None,
+        asker: Asker | None = None,
         *,
         read_blob: Callable[[str], bytes] | None = None,
         clock: Clock = time,
+        hooks: Hooks | None = None,
     ) -> None:
         """Make a driver for the run of `writer`.
 
@@ -82,7 +86,9 @@ class Driver:
             run_id=writer.run_id,
             sandbox=sandbox,
             approver=approver,
+            asker=asker,
             decide_inner=_InnerDecider(state),
+            decide_question=_QuestionDecider(state),
             clock=clock,
         )
         self._calls = ToolCalls(self.bench)
@@ -92,6 +98,13 @@ class Driver:
         self.kept_events: list[e.Event] | None = None
         """The events that this driver appended, in memory; `None` if they are not kept."""
         self._unsent: deque[e.Event] = deque()
+        """The events that the listener has not been told."""
+        self._hooks = hooks or None
+        self._held: tuple[e.DurableBody, ...] = ()
+        """The run's first events, until they are appended together with the next ones."""
+        self._held_blobs: Mapping[str, bytes] | None = None
+        self._unhooked: list[e.DurableBody] = []
+        """The bodies of the events that the hooks have not been told."""
         self._is_released = False
         self._listener: Listener | None = None
         self.listen(emit)
@@ -119,8 +132,10 @@ class Driver:
         if not self._is_released:
             await self._writer.release()
             self._is_released = True
-        await self.kept()
+        await self._tell()
         self.listen(None)
+        if self._hooks is not None:
+            self._hooks.leave(self.run_id)
 
     async def drive(self) -> State:
         """Run the loop until the run waits for somebody or is over, and return the state.
@@ -128,18 +143,25 @@ class Driver:
         Afterwards `kept` waits until all events are durable. Cancelling stops the model and the tools at once, and
         leaves a journal that can be resumed. Raises: `JournalError` if the store fails; nothing else.
         """
-        state = self.state
+        state, bench = self.state, self.bench
+        bench.questions.begin()
         while (action := decide(state)) is not None:
             deadline_seconds = state.policy.deadline_seconds
             if isinstance(action, Append):
                 self.put(*action.bodies)
-            elif deadline_seconds is None or isinstance(action, Ask):
+            elif deadline_seconds is None or isinstance(action, Ask | AskUser):
                 # The time that somebody takes to decide does not count against the deadline.
                 await self._performer(action)(state, action, self)
             else:
                 await self._perform_until(action, deadline_seconds)
             if self._listener is not None:
                 await self.kept()
+        if state.status is Status.PAUSED:
+            # A run that waits for somebody holds nothing, and calls that wait for an answer begin again.
+            if bench.sandbox is not None:
+                bench.sandbox.undo_changes()
+            if not bench.scope.is_empty:
+                await see_through(bench.close_scope)
         return state
 
     async def compact(self) -> e.ContextCompacted | None:
@@ -152,7 +174,7 @@ class Driver:
 
     async def pause(self, reason: str) -> None:
         """Record that the run pauses. A running inference is given up; running tool calls are in doubt."""
-        if self.state.status not in (Status.FINISHED, Status.PAUSED):
+        if self.state.status not in (Status.FINISHED, Status.PAUSED) and not self._held:
             self._throw_away(reason, StopReason.CANCELLED)
             self.put(e.RunPaused(reason=reason))
         await self.kept()
@@ -168,6 +190,22 @@ class Driver:
         await self.drive()
         await self.kept()
 
+    def hold(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
+        """Apply a new run's first events to the state, and append them together with the next ones.
+
+        A run that gets no more events never exists in the journal.
+        """
+        now = self._clock.time()
+        for body in bodies:
+            stamp(body, "at", now)
+            advance(self.state, body)
+        self._held, self._held_blobs = bodies, blobs
+
+    @property
+    def is_held(self) -> bool:
+        """True if the run's first events are not appended yet."""
+        return bool(self._held)
+
     def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
         """Append events, all or none, and apply them to the state."""
         if not bodies:
@@ -177,9 +215,16 @@ class Driver:
             stamp(body, "at", now)
         if state.policy.deadline_seconds is not None:
             self._stamp_work(bodies)
-        self._writer.append(bodies, blobs)
+        held, self._held = self._held, ()
+        if held:
+            blobs = {**(self._held_blobs or {}), **(blobs or {})} or None
+        self._writer.append((*held, *bodies) if held else bodies, blobs)
         for body in bodies:
             advance(state, body)
+        if held:
+            bodies = (*held, *bodies)
+        if self._hooks is not None:
+            self._unhooked += bodies
         if self._listener is not None or self.kept_events is not None:
             first_seq = state.seq - len(bodies) + 1
             events = [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
@@ -194,7 +239,7 @@ class Driver:
         for body in bodies:
             if isinstance(body, e.TurnStarted):
                 self._worked_seconds = 0.0
-            elif not isinstance(body, e.ApprovalDecided | e.RunPaused | e.RunResumed):
+            elif not isinstance(body, e.ApprovalDecided | e.QuestionAnswered | e.RunPaused | e.RunResumed):
                 # The time in which somebody decides, or nobody works, does not count.
                 self._worked_seconds += now - self._stamped_at
             self._stamped_at = now
@@ -208,16 +253,26 @@ class Driver:
             advance(self.state, event.body)
             if self._listener is not None:
                 self._unsent.append(replace(event, run_id=self.run_id))
+        if self._hooks is not None:
+            self._unhooked += [event.body for event in events]
         self._worked_seconds = self.state.work_seconds
 
     def kept(self) -> Awaitable[None]:
-        """Wait until all appended events are durable, then pass them to the listener."""
-        return self._writer.sync() if self._listener is None else self._tell()
+        """Wait until all appended events are durable, then pass them to the hooks and the listener."""
+        if self._listener is None and (
+            self._hooks is None or not self._hooks.wants(self._unhooked, self.state)
+        ):
+            return self._writer.sync()
+        return self._tell()
 
     async def _tell(self) -> None:
         kept_seq = self.state.seq
         await self._writer.sync()
         # Meanwhile, another call of the step may have appended events that are not durable yet.
+        if self._hooks is not None and (found := self._unhooked):
+            first_seq = self.state.seq - len(found) + 1
+            self._unhooked = found[kept_seq - first_seq + 1 :]
+            self._hooks.tell(self.run_id, first_seq, found[: kept_seq - first_seq + 1])
         while self._listener is not None and self._unsent and self._unsent[0].seq <= kept_seq:
             self._listener.tell(self._unsent.popleft())
         if self._listener is not None:
@@ -233,12 +288,15 @@ class Driver:
             return self._compaction.perform
         if isinstance(action, CheckAnswer):
             return partial(check_answer, self.find_answer_fault)
+        if isinstance(action, AskUser):
+            return self.bench.questions.perform
         return self._calls.request_approvals if isinstance(action, RequestApprovals) else self._calls.ask
 
     async def _perform_until(self, action: Action, deadline_seconds: float) -> None:
         """Perform an action, and stop it when the deadline passes."""
         try:
             async with asyncio.timeout(max(0.0, deadline_seconds - self.state.work_seconds)) as timer:
+                self.bench.questions.deadline = timer
                 await self._performer(action)(self.state, action, self)
         except TimeoutError:
             if not timer.expired():
@@ -282,6 +340,18 @@ class _InnerDecider:
 
     def __call__(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
         return decide_inner(self._state, parent_id, number, name, arguments)
+
+
+class _QuestionDecider:
+    """A function that decides about questions from the run's state, without a reference to the driver."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __call__(self, question: Question, asker_id: str, call_id: str, number: int) -> QuestionDecision:
+        return decide_question(self._state, question, asker_id, call_id, number)
 
 
 class _Progress:

@@ -25,12 +25,12 @@ from treadle.core import events as e
 from treadle.core.decide import Infer
 from treadle.core.errors import ConfigError
 from treadle.core.state import ESCALATED, State
-from treadle.core.types import Completion, Fault, Route, Usage, Verdict
+from treadle.core.types import Completion, Fault, Route, StopReason, Usage, Verdict
 from treadle.loop.inference import Inference, describe_failure
 from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Clock
 from treadle.models.wrappers.fallback import DEFAULT_ERRORS
-from treadle.models.wrappers.tiered import TieredModel
+from treadle.models.wrappers.tiered import TieredModel, window_of
 
 
 class RoutedInference(Inference):
@@ -71,9 +71,9 @@ class RoutedInference(Inference):
                 self._token_ids = token_ids
                 caught.blobs = None
         elif outcome.error_type in _names_of(DEFAULT_ERRORS):
-            outcome = replace(
-                outcome, next_tier=self._next_tier(state, action, outcome.error, is_failure=True)
-            )
+            following = self._next_tier(state, action, outcome.error, is_failure=True)
+            if outcome.stop_reason is not StopReason.CONTEXT_OVERFLOW or self._may_be_larger(following):
+                outcome = replace(outcome, next_tier=following)
         outbox.put(outcome, blobs=caught.blobs)
 
     def _choose(self, state: State, action: Infer) -> Route | None:
@@ -108,6 +108,13 @@ class RoutedInference(Inference):
             return replace_tier(facts, state.route, why, allows_weaker=allows_weaker).tier
         except ConfigError:
             return None
+
+    def _may_be_larger(self, tier: str | None) -> bool:
+        """Return whether a tier may have a larger context than the one that was asked."""
+        sizes = {id(item.model): window_of(item) for item in self._tiered.tiers.values()}
+        mine = sizes.get(id(self._model))
+        other = None if tier is None else sizes[id(self._tiered.tiers[tier].model)]
+        return tier is not None and (mine is None or other is None or other > mine)
 
     async def _check(
         self, state: State, action: Infer, done: e.InferenceCompleted
@@ -148,13 +155,14 @@ class _Caught:
 
     def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
         """See `Outbox.put`."""
-        (body,) = bodies
-        if isinstance(body, e.InferenceStarted):
-            self._outbox.put(body if self._route is None else replace(body, route=self._route))
-        elif isinstance(body, e.InferenceFailed) and body.retry_in_seconds is not None:
-            self._outbox.put(body)
-        elif isinstance(body, e.InferenceCompleted | e.InferenceFailed):
-            self.outcome, self.blobs = body, blobs
+        for body in bodies:
+            if isinstance(body, e.InferenceStarted):
+                self._outbox.put(body if self._route is None else replace(body, route=self._route))
+            elif isinstance(body, e.InferenceFailed) and body.retry_in_seconds is not None:
+                LATENCIES.add_event(body, None)
+                self._outbox.put(body)
+            elif isinstance(body, e.InferenceCompleted | e.InferenceFailed):
+                self.outcome, self.blobs = body, blobs
 
     def kept(self) -> Awaitable[None]:
         """See `Outbox.kept`."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import nullcontext, suppress
 
 from treadle.core import events as e
 from treadle.core.decide import Ask, RequestApprovals, RunCalls, refuse_unapproved
@@ -10,6 +11,7 @@ from treadle.core.inner import last_once
 from treadle.core.state import CallState, State
 from treadle.core.types import FinishReason, ToolResult
 from treadle.loop.outbox import Outbox
+from treadle.loop.questions import ParkedError
 from treadle.loop.workbench import Order, Workbench, read_call, to_decided
 
 _SOON_SECONDS = 0.01
@@ -28,7 +30,8 @@ class ToolCalls:
         """Run calls in order; consecutive calls of tools that allow it run at the same time."""
         bench, calls = self._bench, action.calls
         if len(calls) == 1:
-            await bench.make(_order(state, calls[0]), outbox)
+            with suppress(ParkedError):
+                await bench.make(_order(state, calls[0]), outbox)
             return
         orders = [_order(state, item) for item in calls]
         start = 0
@@ -38,7 +41,8 @@ class ToolCalls:
                 while end < len(orders) and self._is_concurrent(orders[end]):
                     end += 1
             if end - start == 1:
-                await bench.make(orders[start], outbox)
+                with suppress(ParkedError):
+                    await bench.make(orders[start], outbox)
             else:
                 await _run_beside(orders[start:end], outbox, bench, state.policy.parallel_tool_calls)
             start = end
@@ -99,12 +103,9 @@ async def _run_beside(orders: Sequence[Order], outbox: Outbox, bench: Workbench,
 
     async def run_in_slot(order: Order) -> None:
         narrow = own.get(order.call.name)
-        if narrow is None:
-            async with slots:
-                await bench.make(order, outbox)
-        else:
-            # The tool's own limit comes first, so that a call that waits for it does not occupy a slot.
-            async with narrow, slots:
+        # The tool's own limit comes first, so that a call that waits for it does not occupy a slot.
+        async with narrow or nullcontext(), slots:
+            with suppress(ParkedError):
                 await bench.make(order, outbox)
         if bench.report is not None:
             # A listener need not wait for the other calls of the step.

@@ -19,13 +19,23 @@ from treadle.core import events as e
 from treadle.core.decide import refuse_unapproved, unknown_outcome
 from treadle.core.errors import RetryWithMessage, SandboxError, ToolError
 from treadle.core.inner import Run
-from treadle.core.types import UNREADABLE_CALL, Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from treadle.core.types import (
+    UNREADABLE_CALL,
+    Child,
+    Effect,
+    Json,
+    ToolCall,
+    ToolErrorKind,
+    ToolResult,
+    ToolSpec,
+)
 from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
 from treadle.loop.outbox import Outbox
+from treadle.loop.questions import Asking, DecideQuestion, ParkedError, Questioner
 from treadle.loop.results import LARGE_BYTES, Blobs, failed, is_large, to_result
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.context import NO_CONTEXT, NO_DEPS, FindResult, Scope, ToolContext
-from treadle.tools.protocol import ApprovalRequest, Approver, Decision, Tool
+from treadle.tools.context import NO_CONTEXT, NO_DEPS, FindResult, Host, Scope, ToolContext
+from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision, Tool
 from treadle.tools.threads import THREADS
 from treadle.tools.toolbox import Toolbox
 
@@ -86,16 +96,24 @@ class Workbench:
         run_id: str,
         sandbox: Sandbox | None = None,
         approver: Approver | None = None,
+        asker: Asker | None = None,
         decide_inner: DecideInner | None = None,
+        decide_question: DecideQuestion | None = None,
         clock: Clock = time,
     ) -> None:
-        """Make a workbench. `decide_inner` decides about each inner call; without it, all inner calls run."""
+        """Make a workbench.
+
+        `decide_inner` decides about each inner call; without it, all inner calls run. `decide_question` decides
+        about each question; without it, none is asked.
+        """
         self.toolbox = toolbox
         self.run_id = run_id
         self.sandbox = sandbox
         self.scope = Scope()
         """The resources that tools hold for the run until it is closed."""
         self.approver = approver
+        self.questions = Questioner(run_id, asker, decide_question)
+        """The one who puts questions to the user."""
         self.decide_inner = decide_inner or run_all
         self.report: Callable[[str, str], None] | None = None
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
@@ -103,26 +121,47 @@ class Workbench:
         """The object that tools get as `ToolContext.deps`."""
         self.find_result: FindResult | None = None
         """The function that returns earlier results of the run, for `ToolContext.find_result`."""
+        self.host: Host | None = None
+        """What tools that drive runs of their own can use of this run; `None`: there is no run."""
+        self.children: dict[str, Child] = {}
+        """The runs that calls without a result have driven, by call id."""
         self._clock = clock
+        self._asking: dict[str, Asking] = {}
+        """The questions of the running calls of the model, by call id. Calls without a context have none."""
 
     async def make(self, order: Order, outbox: Outbox) -> ToolResult:
         """Make a call for the model, and return its result. The result also goes to the outbox, with changed
-        files."""
+        files.
+
+        Raises: `ParkedError` if the call waits for the answer to a question, so that it has no result.
+        """
         call = order.call if order.edited is None else replace(order.call, arguments=order.edited)
         ready = read_call(call, self.toolbox.tools, is_cut_off=order.is_cut_off)
         if isinstance(ready, ToolResult):
             return self._complete(order, ready, outbox)
-        inner = (
-            None
-            if call.name in self.toolbox.contextless
-            else InnerCalls(self.decide_inner, self.make_inner, call.call_id, order.step, outbox)
-        )
+        inner: InnerCalls | None = None
+        asking: Asking | None = None
+        if call.name not in self.toolbox.contextless:
+            inner = InnerCalls(self.decide_inner, self.make_inner, call.call_id, order.step, outbox)
+            asking = self._asking[call.call_id] = Asking(self.questions, call.call_id, outbox)
         max_chars = self.toolbox.by_name[call.name].max_result_chars
         try:
             result, blobs, seconds = await self._run(order, call, *ready, outbox, inner, max_chars)
+        except (ParkedError, BaseExceptionGroup):
+            if asking is None or not asking.is_parked:
+                raise
         finally:
             if inner is not None:
                 inner.end()
+            if asking is not None:
+                asking.is_over = True
+                del self._asking[call.call_id]
+        if asking is not None and asking.is_parked:
+            if self.sandbox is not None and not ready[0].spec.is_concurrent:
+                self.sandbox.undo_changes()
+            raise ParkedError from None
+        if asking is not None and asking.open_ids:
+            asking.withdraw()
         if self.sandbox is not None and self.sandbox.unprepared_bytes > LARGE_BYTES:
             await asyncio.to_thread(self.sandbox.prepare_delta)
         if inner is not None and inner.leaves_doubt(order.last_once):
@@ -154,13 +193,16 @@ class Workbench:
         return Decision(said) if isinstance(said, bool) else said
 
     def mark_running(self, bodies: Sequence[e.DurableBody]) -> list[e.DurableBody]:
-        """Return `bodies`, in which the results of stopped calls say if the call goes on in a thread."""
+        """Return `bodies`, in which the results of stopped calls say if the call goes on in a thread, and which run
+        it has driven."""
         left = THREADS.of_run(self.run_id) if THREADS.left else {}
         marked: list[e.DurableBody] = []
         for body in bodies:
             if left and isinstance(body, e.ToolCompleted) and body.result.call_id in left:
                 text = f"{body.result.content} It runs in a thread that could not be stopped, and goes on."
                 body = replace(body, result=replace(body.result, content=text))
+            if self.children and isinstance(body, e.ToolCompleted) and body.child is None:
+                body = replace(body, child=self.children.pop(body.result.call_id, None))
             marked.append(body)
         return marked
 
@@ -200,33 +242,25 @@ class Workbench:
 
         Return its result, the contents of its artifacts, and the time that it took in seconds.
         """
-        spec, parent = tool.spec, order.parent_call_id
+        spec = tool.spec
         if THREADS.left and (refused := await self._wait_for_thread(call, spec)) is not None:
             return refused, None, 0.0
-        outbox.put(
-            e.ToolStarted(
-                step=order.step,
-                call_id=call.call_id,
-                name=call.name,
-                effect=spec.effect,
-                attempt=order.attempt,
-                parent_call_id=parent,
-                arguments=None if parent is None else call.arguments,
-            )
-        )
+        outbox.put(_started(order, call, spec))
         if spec.effect is not Effect.PURE or self.report is not None:
             await outbox.kept()
         context: ToolContext[Any] = NO_CONTEXT
+        asking: Asking | None = None
+        timer = None if spec.timeout_seconds is None else asyncio.timeout(spec.timeout_seconds)
         if call.name not in self.toolbox.contextless:
-            context = self._make_context(order, inner)
+            asking = self._asking[order.parent_call_id or call.call_id]
+            asking.running.append((spec.effect, timer))
+            context = self._make_context(order, inner, asking)
         begin = self._clock.monotonic()
-        timeout_seconds = spec.timeout_seconds
-        timer: asyncio.Timeout | None = None
         try:
-            if timeout_seconds is None:
+            if timer is None:
                 outcome = await tool.call(arguments, context)
             else:
-                async with asyncio.timeout(timeout_seconds) as timer:
+                async with timer:
                     outcome = await tool.call(arguments, context)
             if is_large(outcome):
                 result, blobs = await asyncio.to_thread(to_result, call, outcome, max_chars)
@@ -250,9 +284,12 @@ class Workbench:
             result, blobs = failed(call, ToolErrorKind.RETRY, text), None
         except Exception as error:
             result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
+        finally:
+            if asking is not None:
+                asking.running.pop()
         return result, blobs, self._clock.monotonic() - begin
 
-    def _make_context(self, order: Order, inner: "InnerCalls | None") -> ToolContext[Any]:
+    def _make_context(self, order: Order, inner: "InnerCalls | None", asking: Asking) -> ToolContext[Any]:
         return ToolContext(
             self.run_id,
             order.call.call_id,
@@ -263,7 +300,10 @@ class Workbench:
             tools=self.toolbox.specs,
             make_caller=None if inner is None else inner.caller,
             deps=self.deps,
+            consult=None if self.approver is None else self.consult,
             find_result=self.find_result,
+            ask=asking.asker(order.call.call_id),
+            host=self.host,
         )
 
     async def _wait_for_thread(self, call: ToolCall, spec: ToolSpec) -> ToolResult | None:
@@ -291,7 +331,11 @@ class Workbench:
             told = f"The user changed the arguments to {order.edited}\n{result.content}"
             result = replace(result, content=told)
         done = e.ToolCompleted(
-            step=order.step, result=result, duration_seconds=seconds, parent_call_id=order.parent_call_id
+            step=order.step,
+            result=result,
+            duration_seconds=seconds,
+            parent_call_id=order.parent_call_id,
+            child=self.children.pop(result.call_id, None) if self.children else None,
         )
         snapshot, files = self.take_snapshot() if has_files else ((), None)
         if files:
@@ -312,6 +356,18 @@ class Workbench:
         decided = to_decided(call.call_id, decision)
         outbox.put(decided)
         return None if decision.is_approved else refuse_unapproved(call, decided)
+
+
+def _started(order: Order, call: ToolCall, spec: ToolSpec) -> e.ToolStarted:
+    return e.ToolStarted(
+        step=order.step,
+        call_id=call.call_id,
+        name=call.name,
+        effect=spec.effect,
+        attempt=order.attempt,
+        parent_call_id=order.parent_call_id,
+        arguments=None if order.parent_call_id is None else call.arguments,
+    )
 
 
 def to_decided(call_id: str, decision: Decision) -> e.ApprovalDecided:

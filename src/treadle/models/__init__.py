@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from treadle.models.wrappers.limit import LimitModel
     from treadle.models.wrappers.limiter import Limiter
     from treadle.models.wrappers.retry import RetryModel
+    from treadle.models.wrappers.tiered import Tier, TieredModel
     from treadle.models.wrappers.wrapper import Wrapper
 
 __all__ = [
@@ -59,6 +60,8 @@ __all__ = [
     "RetryModel",
     "ScriptedModel",
     "StreamedAnswer",
+    "Tier",
+    "TieredModel",
     "Transport",
     "Watch",
     "Wrapper",
@@ -94,6 +97,8 @@ _WHERE = {
     "RetryModel": "treadle.models.wrappers.retry",
     "ScriptedModel": "treadle.models.scripted",
     "StreamedAnswer": "treadle.http.transport",
+    "Tier": "treadle.models.wrappers.tiered",
+    "TieredModel": "treadle.models.wrappers.tiered",
     "Transport": "treadle.http.transport",
     "Watch": "treadle.models.protocol",
     "Wrapper": "treadle.models.wrappers.wrapper",

@@ -261,6 +261,23 @@ class MemorySandbox:
                 return None
             return FileDelta(changed, tuple(deleted), states), blobs
 
+    def undo_changes(self) -> None:
+        """See `Sandbox.undo_changes`."""
+        for path, old in list(self._before.items()):
+            if old is not None:
+                self.write(path, old.data)
+            elif path in self._files:
+                self.delete(path)
+        with self._lock:
+            for name, old in self._states_before.items():
+                if old is None:
+                    self._states.pop(name, None)
+                else:
+                    self._states[name] = old
+            if self._is_reported:
+                self._before, self._states_before, self._prepared = {}, {}, {}
+                self.has_changes, self.unprepared_bytes = False, 0
+
     def __repr__(self) -> str:
         return f"<MemorySandbox of {len(self._files)} files>"
 

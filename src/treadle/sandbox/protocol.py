@@ -69,6 +69,10 @@ class Sandbox(Protocol):
         """
         ...
 
+    def undo_changes(self) -> None:
+        """Undo all changes since the last `take_delta`. If there was none, nothing is undone."""
+        ...
+
 
 class Limits(Struct, frozen=True, kw_only=True):
     """The resources that one command may use."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import FormatError, RequestError
 from treadle.core.types import Message, Role, ToolCall, ToolSpec
-from treadle.formats import parse, render, render_result, render_tools
+from treadle.formats import parse, quote_result, render, render_tools
 from treadle.formats.registry import FORMATS
 
 _PLACE = "\x00"
@@ -125,7 +125,7 @@ def _read_results(text: str, calls: Sequence[ToolCall], format: str) -> list[Mes
     """Return the results of `calls` in a message of the user; `None` if it does not have them."""
     patterns = []
     for call in calls:
-        written = render_result(_PLACE, call.name, format, call_id=call.call_id)
+        written = quote_result(_PLACE, call.name, format, call_id=call.call_id)
         if written.count(_PLACE) != 1:
             return None
         patterns.append("(.*?)".join(map(re.escape, written.split(_PLACE))))

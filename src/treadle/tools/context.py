@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias
 
-from treadle.core.errors import ToolError
-from treadle.core.types import Json, ToolResult, ToolSpec
+from treadle.core.budget import Allowance
+from treadle.core.errors import NotAskedError, ToolError
+from treadle.core.questions import Answer, Question
+from treadle.core.types import Child, Json, ToolCall, ToolResult, ToolSpec
+from treadle.journal.protocol import Journal
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import ToolOutput
+from treadle.tools.protocol import Approver, Decision, ToolOutput
 
 if TYPE_CHECKING:
     # With a default, `ToolContext` without a parameter is complete for strict type checkers.
@@ -33,7 +36,33 @@ NO_DEPS: Final = _NoDeps()
 
 FindResult: TypeAlias = Callable[[str], Awaitable[ToolResult | None]]
 """A function that returns the whole result of an earlier call of the run by its id; `None` if there is none."""
+
+
+class Host(Protocol):
+    """What a tool that drives runs of its own can use of the run that called it."""
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of the run."""
+        ...
+
+    @property
+    def approver(self) -> Approver | None:
+        """The function that decides about the run's calls."""
+        ...
+
+    def allowance(self) -> Allowance:
+        """Return what a run may use of the budgets of the calling run."""
+        ...
+
+    def note_child(self, call_id: str, child: Child) -> None:
+        """Say which run a call has driven, and what that run has used. It is recorded with the call's result."""
+        ...
+
+
 CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
+Consult: TypeAlias = Callable[[ToolCall], Awaitable[Decision | None]]
+AskQuestion: TypeAlias = Callable[[Question], Awaitable[Answer]]
 
 
 class Scope:
@@ -90,12 +119,15 @@ class ToolContext(Generic[DepsT]):
     """
 
     __slots__ = (
+        "_ask",
         "_caller",
         "_deps",
         "_find_result",
         "_make_caller",
         "_report",
         "call_id",
+        "consult",
+        "host",
         "run_id",
         "sandbox",
         "scope",
@@ -115,10 +147,13 @@ class ToolContext(Generic[DepsT]):
         tools: Sequence[ToolSpec] = (),
         make_caller: Callable[[str], CallTool] | None = None,
         deps: object = NO_DEPS,
+        consult: Consult | None = None,
         find_result: FindResult | None = None,
+        ask: AskQuestion | None = None,
+        host: Host | None = None,
     ) -> None:
         """Make a context. `make_caller` takes this call's id, and returns the function that makes its inner
-        calls."""
+        calls; `ask` puts a question to the user."""
         self.run_id = run_id
         self.call_id = call_id
         self.step = step
@@ -129,9 +164,15 @@ class ToolContext(Generic[DepsT]):
         """The resources that tools hold for the run as long as it is driven."""
         self.tools = tools
         """All tools of the run, including this one."""
+        self.host = host
+        """The run, for tools that drive runs of their own; `None` outside of a run."""
+        self.consult = consult
+        """The function that asks the agent's approver about a call of this tool, for tools that ask only in some
+        cases. It returns `None` if nobody decides now. `None`: there is nobody to ask."""
         self._deps = deps
         self._find_result = find_result
         self._report = report
+        self._ask = ask
         self._make_caller = make_caller
         self._caller: CallTool | None = None
 
@@ -144,6 +185,10 @@ class ToolContext(Generic[DepsT]):
         if self._deps is NO_DEPS:
             raise ToolError("context.deps was not given: pass deps=... to the agent, the run or the session")
         return self._deps  # type: ignore[return-value]
+
+    def deps_or(self, deps: object) -> object:
+        """Return `deps`, or those of the run if `deps` is `NO_DEPS`."""
+        return self._deps if deps is NO_DEPS else deps
 
     @property
     def idempotency_key(self) -> str:
@@ -177,6 +222,20 @@ class ToolContext(Generic[DepsT]):
                 raise ToolError(f"{name!r} cannot be called from here")
             self._caller = self._make_caller(self.call_id)
         return await self._caller(name, arguments)
+
+    async def ask(self, question: Question | str) -> Answer:
+        """Return the user's answer to a question.
+
+        If nobody answers now, a call of a `pure` or `idempotent` tool ends here without a result, and the run
+        pauses. When the answer has come, the call runs again from its beginning, and the same question returns the
+        answer at once. A `once` tool cannot run again, so it can only ask somebody who answers now.
+
+        Raises: `NotAskedError` if the policy allows no more questions in this turn, if the same question is open,
+        or if nobody can be asked.
+        """
+        if self._ask is None:
+            raise NotAskedError("Nobody can be asked here.")
+        return await self._ask(Question(question) if isinstance(question, str) else question)
 
 
 NO_CONTEXT: ToolContext[Any] = ToolContext("", "", 0)

@@ -11,6 +11,7 @@ from treadle.tools.resolve import FILE, REFERENCE, TOOLSETS
 
 _VARIABLE = re.compile(r"(?<!\$)\$\{(?:env:)?(\w+)")
 _FIXED = {
+    "ask": (),
     "files": (),
     "vfs": (),
     "shell": ("start the commands of its calls in the sandbox",),
@@ -18,7 +19,7 @@ _FIXED = {
     "python": ("run the Python code of its calls in the sandbox",),
 }
 """The demands of toolsets whose names take no text. `files` and `vfs` demand nothing, because they work in
-memory."""
+memory, and `ask` only asks the user."""
 
 
 def demands_of_tools(part: PartSpec) -> list[str]:

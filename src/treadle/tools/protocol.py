@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from treadle.core.questions import Answerable, Question
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolCall, ToolSpec
 
@@ -96,6 +97,11 @@ Approver: TypeAlias = Callable[
 ]
 """A function that decides whether a call may run. `None` postpones the decision: the run pauses until somebody
 decides."""
+
+
+Asker: TypeAlias = Callable[[Question], "Awaitable[Answerable | None] | Answerable | None"]
+"""A function that puts a question to the user and returns the answer. `None` postpones the answer: the run pauses
+until somebody answers. An answer that does not fit is asked for again, with `Question.fault`."""
 
 
 ToolLike: TypeAlias = "Tool | Toolset | Callable[..., object] | PartSpec | str"

@@ -20,6 +20,7 @@ TOOLSETS: Registry[Any] = Registry(
     "toolset",
     "treadle.tools",
     {
+        "ask": "treadle.tools.ask:AskToolset",
         "files": "treadle.tools.files:FilesToolset",
         "vfs": "treadle.tools.vfs:VfsToolset",
         "shell": "treadle.tools.shell:make_shell",
@@ -81,6 +82,21 @@ def parts_of(items: "Iterable[ToolLike] | ToolLike") -> tuple[PartSpec, ...]:
     if isinstance(items, Iterable) and not isinstance(items, str) and not _is_single(items):
         return tuple(part for item in items for part in parts_of(item))
     return (part_of(items),)  # type: ignore[arg-type]
+
+
+def place_in(item: Json, folder: Path) -> Json:
+    """Return the name of a toolset. If the name contains the path of a file, the path is made relative to
+    `folder`. The name may be in a mapping with settings."""
+    if isinstance(item, dict) and "name" in item:
+        return item | {"name": place_in(item["name"], folder)}
+    if not isinstance(item, str):
+        return item
+    if found := FILE.fullmatch(item):
+        name = f":{found[2]}" if found[2] else ""
+        return f"{folder / Path(found[1]).expanduser()}{name}"
+    kind, colon, text = item.partition(":")
+    file = folder / text
+    return f"{kind}:{file}" if colon and text and "\n" not in text and file.is_file() else item
 
 
 def _is_single(item: object) -> bool:

@@ -20,6 +20,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.inner import InnerDecision, Recall, Run, Settle
 from treadle.core.policy import Policy
+from treadle.core.questions import AskNow, Question, QuestionDecision, Refuse, decide_question
 from treadle.core.spec import PartSpec
 from treadle.core.state import State, advance
 from treadle.core.types import (
@@ -387,7 +388,11 @@ class _Verifier:
         attempt = _Attempt(self._sandbox.copy(is_reported=True))
         inner = _InnerCalls(self, attempt)
         bench = Workbench(
-            self._toolbox, run_id=self._run_id, sandbox=attempt.sandbox, decide_inner=inner.decide
+            self._toolbox,
+            run_id=self._run_id,
+            sandbox=attempt.sandbox,
+            decide_inner=inner.decide,
+            decide_question=self._answer,
         )
         bench.find_result = partial(find_result, self._journal, self._run_id)
         is_last_same = False
@@ -407,6 +412,11 @@ class _Verifier:
                 attempt.differences.append(Difference(seq, name, expected, actual))
                 attempt.matched -= is_last_same
         return attempt
+
+    def _answer(self, question: Question, asker_id: str, call_id: str, number: int) -> QuestionDecision:
+        """Answer a question from the journal. Nobody else is asked."""
+        decided = decide_question(self._state, question, asker_id, call_id, number)
+        return Refuse("The journal has no answer.") if isinstance(decided, AskNow) else decided
 
     async def _make_again(
         self, recorded: ToolResult, bench: Workbench, inner: "_InnerCalls"

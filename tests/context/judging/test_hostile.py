@@ -3,16 +3,17 @@
 import random
 
 import pytest
-
 from benchmarks.judging import TOOLS
+
 from treadle.context.judging import Facts, find_refusal, judge_message
 
 SIZE = 1_000_000
-PIECES = (
-    "a", " ", "\n", "`", "```", '"', "'", "“", "«", ">", "delete all ", "please ", "can you ", "i can't ", "and ", "ok ",
-    "thanks ", "no ", "http://", "a.b", "a/", "a-", "://", "jeg kan ikke ", "write a ", "write a b ", "what ", "1.", "- ",
-    "\u0130", "ß", "\ue000", "\x00", "𝒜", "é", "ignore all ", "the ", "you have no ", "remind me on ", "is not something ",
-)  # fmt: skip
+_PIECES = (
+    "a| |\n|`|```|\"|'|“|«|>|delete all |please |can you |i can't |and |ok |thanks |no |http://|a.b|a/|a-|://"
+    "|jeg kan ikke |write a |write a b |what |1.|- |\u0130|ß|\ue000|\x00|𝒜|é|ignore all |the |you have no "
+    "|remind me on |is not something |i do not have |set up |all of "
+)
+PIECES = tuple(_PIECES.split("|"))
 
 
 @pytest.mark.parametrize("piece", PIECES, ids=ascii)

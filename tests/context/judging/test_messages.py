@@ -31,8 +31,10 @@ def test_the_messages_that_keywords_get_wrong_are_judged_right() -> None:
     small talk, "remove all whitespace" as a danger, and a meeting next week without a time."""
     known = [item for item in MESSAGES if item.is_known]
     ours, theirs = judging.count(known), judging.count(known, judging._judge_by_keywords)
-    assert ours["all"].accuracy >= 0.98 and ours["all"].accuracy >= theirs["all"].accuracy + 0.2
-    assert ours["all"].recall >= 0.9 and ours["all"].precision >= 0.95
+    assert ours["all"].accuracy >= 0.98
+    assert ours["all"].accuracy >= theirs["all"].accuracy + 0.2
+    assert ours["all"].recall >= 0.9
+    assert ours["all"].precision >= 0.95
 
 
 def test_difficulty_orders_the_messages() -> None:

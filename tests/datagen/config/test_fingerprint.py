@@ -9,7 +9,7 @@ import pytest
 from treadle.core.errors import ConfigError
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.model import Config
-from treadle.datagen.config.schema import known_keys
+from treadle.datagen.config.schema import KEYS
 
 BASE: dict[str, Any] = {
     "models": {"default": "mock:teacher"},
@@ -119,7 +119,7 @@ def test_the_error_names_the_keys_with_both_values() -> None:
 
 def test_each_section_is_considered() -> None:
     """A new section has to be put on one of the two sides."""
-    sections = set(known_keys(()))
+    sections = set(KEYS.known(()))
     assert sections == {
         *("name", "seed", "models", "topics", "generation", "tools", "quality"),
         *("limits", "output", "publish"),

@@ -9,7 +9,7 @@ import yaml
 
 from treadle.datagen.config.load import check_plan, load_config
 from treadle.datagen.config.model import Config
-from treadle.datagen.config.schema import known_keys, schema
+from treadle.datagen.config.schema import KEYS, schema
 from treadle.datagen.config.starter import dump, starter
 from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.scenarios.types import Kind
@@ -32,7 +32,7 @@ def test_an_editor_completes_kinds_formats_toolsets_and_filters() -> None:
     filters = section("Quality")["filters"]["properties"]
     assert {"grounding", "verified", "duplicates"} <= filters.keys()
     assert all(item["description"] for item in filters.values())
-    assert known_keys(("quality", "filters", "duplicates")) == tuple(DuplicateSettings.model_fields)
+    assert KEYS.known(("quality", "filters", "duplicates")) == tuple(DuplicateSettings.model_fields)
     assert section("Conversation")["type"]["enum"] == ["basic", "cot", "agent"]
 
 
@@ -41,8 +41,8 @@ def test_every_key_has_a_description() -> None:
     for name in {*found} - {"ModelTable", "PriceTable", "Kind", "Difficulty"}:
         for key, value in found[name]["properties"].items():
             assert value.get("description") or "$ref" in value, f"{name}.{key}"
-    assert known_keys(("models", "agent"))
-    assert known_keys(("tools", "use", 0)) == ("name", "settings")
+    assert KEYS.known(("models", "agent"))
+    assert KEYS.known(("tools", "use", 0)) == ("name", "settings")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from treadle.agent.attachments import read_attachments
 from treadle.agent.driving.drive import AgentParts, drive, make_driver, spec_for, system_message, warm_up
+from treadle.agent.driving.turns import open_turn
 from treadle.agent.options import (
     Given,
     Instructions,
@@ -28,6 +29,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.state import State
 from treadle.core.types import (
     Artifact,
+    Caller,
     Json,
     Message,
     Role,
@@ -55,7 +57,7 @@ async def run_task(agent: AgentParts, task: str | Task, given: Given, options: S
         metadata=options.get("metadata"),
         attached=await asyncio.to_thread(read_attachments, attach) if attach else ((), {}),
     )
-    return await drive(driver, agent.journal, None if isinstance(task, str) else task, given.answer)
+    return await drive(agent, driver, None if isinstance(task, str) else task, given.answer)
 
 
 async def begin(
@@ -68,10 +70,13 @@ async def begin(
     metadata: Mapping[str, Json] | None = None,
     attached: Attached = ((), {}),
     is_session: bool = False,
+    is_lazy: bool = False,
+    caller: Caller | None = None,
 ) -> Driver:
     """Create a run, append its first events, and return its driver.
 
     `work` is the user's message or a task. The first turn of a session begins later, so a session may have no work.
+    A run that `is_lazy` is appended together with the events that follow.
     """
     task = None if work is None or isinstance(work, str) else work
     text: str | None = None
@@ -98,21 +103,29 @@ async def begin(
     if said is not None:
         spec = replace(spec, instructions=said)
     driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy, window)
+    told = spec.instructions
+    if agent.known is not None:
+        tools = driver.bench.toolbox.tools
+        told = await asyncio.to_thread(agent.known.make_instructions, told, tools)
     started = e.RunStarted(
         version=e.VERSION,
         agent=spec,
-        instructions=system_message(spec, output),
+        instructions=system_message(spec, told, output),
         tools=driver.bench.toolbox.specs,
         is_session=is_session,
         task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
         output=output,
         window=window,
         metadata=dict(metadata) if metadata else None,
+        caller=caller,
     )
     snapshot, blobs = driver.bench.take_snapshot()
-    turn = () if text is None else (turn_started(driver.state, text, attached[0]),)
+    turn = (
+        () if text is None else (await open_turn(agent, driver, Message(Role.USER, text, parts=attached[0])),)
+    )
     # Appended together, because a run without its turn could never go on.
-    driver.put(started, *snapshot, *turn, blobs={**(blobs or {}), **attached[1]} or None)
+    append = driver.hold if is_lazy else driver.put
+    append(started, *snapshot, *turn, blobs={**(blobs or {}), **attached[1]} or None)
     return driver
 
 
@@ -139,20 +152,6 @@ def _make_sandbox(files: Files | None) -> Sandbox:
     if isinstance(files, SharedFiles):
         return files.open()
     return MemorySandbox(read_mount(files) if isinstance(files, str | Path) else files)
-
-
-def turn_started(state: State, text: str, parts: tuple[Artifact, ...] = ()) -> e.TurnStarted:
-    """Return the event that opens the next turn with the user's message."""
-    return e.TurnStarted(turn=state.turn + 1, message=Message(Role.USER, text, parts=parts))
-
-
-def queued_turn(state: State) -> e.TurnStarted | None:
-    """Return the event that opens the next turn of a session with the first message that waits; `None` if none
-    waits, or if a turn is open."""
-    if state.is_turn_open or not state.queued or state.started is None or not state.started.is_session:
-        return None
-    seq, message = state.queued[0]
-    return replace(turn_started(state, message.content, message.parts), queued_seq=seq)
 
 
 _random = random.Random()

@@ -2,7 +2,6 @@
 
 import asyncio
 from base64 import b64decode
-from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from typing import Protocol, TypeVar
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from treadle.agent.answer import AnswerType
 from treadle.agent.driving.kit import Kit
+from treadle.agent.driving.turns import next_queued, open_turn, write_back
 from treadle.agent.options import (
     Given,
     Instructions,
@@ -18,12 +18,15 @@ from treadle.agent.options import (
 from treadle.agent.run import Run
 from treadle.agent.spec import Files, path_of
 from treadle.agent.task import Task
+from treadle.context.protocol import Surroundings
 from treadle.core import events as e
+from treadle.core.budget import Allowance, allow
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State, Status
 from treadle.core.types import (
+    Child,
     Fault,
     Json,
     OutputSpec,
@@ -32,11 +35,12 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
+from treadle.loop.hooks import Hooks
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver
+from treadle.tools.protocol import Approver, Asker
 
 T = TypeVar("T")
 
@@ -51,8 +55,11 @@ class AgentParts(Protocol):
     kit: Kit
     files: Files | None
     approver: Approver | None
+    asker: Asker | None
     deps: object
     clock: Clock
+    known: Surroundings | None
+    hooks: Hooks
 
     @property
     def spec(self) -> AgentSpec:
@@ -65,22 +72,46 @@ class AgentParts(Protocol):
         ...
 
 
+class RunHost:
+    """A run, for the tools that drive runs of their own. See `Host`."""
+
+    def __init__(self, driver: Driver, journal: Journal, approver: Approver | None) -> None:
+        # Not the driver itself, which refers to its workbench and so to this object.
+        self._state = driver.state
+        self._tools = driver.bench.toolbox.tools
+        self._children = driver.bench.children
+        self.journal = journal
+        self.approver = approver
+
+    def allowance(self) -> Allowance:
+        """See `Host.allowance`. Calls of one step that start runs have equal shares."""
+        calls = [item.call.name for item in self._state.calls.values() if item.result is None]
+        shares = sum([getattr(self._tools.get(name), "drives_runs", False) for name in calls])
+        return allow(self._state, max(1, shares))
+
+    def note_child(self, call_id: str, child: Child) -> None:
+        """See `Host.note_child`."""
+        self._children[call_id] = child
+
+
 async def drive(
+    agent: AgentParts,
     driver: Driver,
-    journal: Journal,
     task: Task | None,
     answer: AnswerType[T],
-    next_turn: Callable[[State], e.TurnStarted | None] | None = None,
+    *,
+    answers_queued: bool = False,
 ) -> Run[T]:
-    """Drive a run until it ends or pauses, grade it, and release its lease.
+    """Drive a run until it ends or pauses, grade it, and release its lease. Completed turns are remembered.
 
-    `next_turn` returns the event that begins a session's next turn, or `None` if no message waits for one. The
-    tools are closed and the lease is released even after an error, and after any number of cancellations.
+    With `answers_queued`, the messages that wait for a session's next turns are answered too. The tools are closed
+    and the lease is released even after an error, and after any number of cancellations.
     """
     try:
         state = await driver.drive()
-        while next_turn is not None and (begun := next_turn(state)) is not None:
-            driver.put(begun)
+        while answers_queued and (waiting := next_queued(state)) is not None:
+            await write_back(agent, driver.run_id, driver.state)
+            driver.put(await open_turn(agent, driver, waiting[1], queued_seq=waiting[0]))
             await driver.drive()
         if task is not None and state.status is Status.FINISHED and not state.rewards:
             grade_run(driver, task)
@@ -89,7 +120,8 @@ async def drive(
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
         await leave(driver, reason)
         raise
-    return Run(driver.run_id, driver.state, journal, answer)
+    await write_back(agent, driver.run_id, driver.state)
+    return Run(driver.run_id, driver.state, agent.journal, answer)
 
 
 async def leave(driver: Driver, reason: str | None) -> None:
@@ -124,7 +156,7 @@ def make_driver(
     policy: Policy,
     window: Window | None = None,
 ) -> Driver:
-    """Return a driver for a run with the agent's model, tools and approver.
+    """Return a driver for a run with the agent's model, tools, approver and asker.
 
     If the context can be compacted, the model gets a tool that reads the results which were cut.
 
@@ -146,12 +178,15 @@ def make_driver(
         sandbox,
         given.emit,
         agent.approver,
+        agent.asker,
         read_blob=agent.journal.read_blob,
         clock=agent.clock,
+        hooks=agent.hooks,
     )
     driver.kept_events = [] if given.keeps_events else None
     driver.bench.deps = given.deps
     driver.bench.find_result = partial(find_result, agent.journal, writer.run_id)
+    driver.bench.host = RunHost(driver, agent.journal, agent.approver)
     driver.find_answer_fault = given.answer.find_fault
     if given.on_driver is not None:
         given.on_driver(driver)
@@ -181,11 +216,15 @@ def _whole(journal: Journal, result: ToolResult) -> ToolResult:
 
 
 async def warm_up(agent: AgentParts) -> None:
-    """Read from the journal how fast models answered, if the agent's model is chosen by a router."""
+    """Prepare what a router needs, if the agent's model has one: how fast models answered in earlier runs, and the
+    tables of prices and windows."""
     if getattr(agent.model, "tiers", None) is not None:
-        from treadle.context.routing import LATENCIES
+        from treadle.context.routing import LATENCIES, facts_of
+        from treadle.models.wrappers.tiered import TieredModel
 
-        await asyncio.to_thread(LATENCIES.warm, agent.journal)
+        if isinstance(agent.model, TieredModel):
+            await asyncio.to_thread(LATENCIES.warm, agent.journal)
+            await asyncio.to_thread(facts_of, agent.model, "")
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:
@@ -219,14 +258,24 @@ def spec_for(
     return replace(spec, schema=schema, files=folder)
 
 
-def system_message(spec: AgentSpec, output: OutputSpec | None) -> str | None:
-    """Return the system message if it differs from the spec's instructions, else `None`."""
-    if output is None:
-        return None
+def system_message(spec: AgentSpec, said: str | None, output: OutputSpec | None) -> str | None:
+    """Return the system message if it differs from the spec's instructions, else `None`. `said` is its text
+    without the schema of `output`."""
+    if output is not None:
+        from treadle.tools.schema.output import instruct
+
+        said = instruct(said, output)
+    return None if said == spec.instructions else said
+
+
+def without_schema(message: str | None, output: OutputSpec) -> str | None:
+    """Return the text of a recorded system message without the schema of `output`."""
     from treadle.tools.schema.output import instruct
 
-    text = instruct(spec.instructions, output)
-    return None if text == spec.instructions else text
+    added = instruct("", output) or ""
+    if message is None or not added:
+        return message
+    return message.removesuffix(added).removesuffix("\n\n") or None
 
 
 def grade_run(driver: Driver, task: Task) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.agent.driving.begin import make_run_id, turn_started
+from treadle.agent.driving.begin import make_run_id
 from treadle.agent.driving.drive import (
     AgentParts,
     drive,
@@ -14,9 +14,11 @@ from treadle.agent.driving.drive import (
     spec_for,
     system_message,
     warm_up,
+    without_schema,
 )
 from treadle.agent.driving.resume import load_task_of, resumed
 from treadle.agent.driving.trust import require_trust
+from treadle.agent.driving.turns import open_turn
 from treadle.agent.options import (
     ForkOptions,
     Given,
@@ -27,7 +29,9 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import State, fold
 from treadle.core.types import (
+    Message,
     Parent,
+    Role,
 )
 
 
@@ -68,8 +72,8 @@ async def fork_run(
     driver.adopt(events[1:at])
     driver.put(resumed(agent, driver, task, policy, head.output, window))
     if text is not None:
-        driver.put(turn_started(driver.state, text))
-    return await drive(driver, agent.journal, task, given.answer)
+        driver.put(await open_turn(agent, driver, Message(Role.USER, text)))
+    return await drive(agent, driver, task, given.answer)
 
 
 def _forked(
@@ -84,7 +88,10 @@ def _forked(
     instructions = started.system_message
     if output is not None and output != recorded:
         # The text of the schema, if another model needs it, is not in the recorded message.
-        instructions = system_message(started.spec, output) or started.spec.instructions
+        told = (
+            started.system_message if recorded is None else without_schema(started.system_message, recorded)
+        )
+        instructions = system_message(started.spec, told, output) or started.spec.instructions
     return replace(
         started,
         version=e.VERSION,

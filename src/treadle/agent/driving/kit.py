@@ -13,18 +13,23 @@ from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.models.protocol import Model, output_mode_of
-from treadle.tools.protocol import ToolLike
+from treadle.tools.protocol import Tool, ToolLike
 from treadle.tools.toolbox import Toolbox
 
 
 class Kit:
     """The toolboxes for the runs of one agent, each made once and kept."""
 
-    def __init__(self, tools: Iterable[ToolLike], model: Model) -> None:
-        """Make the toolbox of `tools`. Raises: `ConfigError` if one cannot be loaded, or two have the same name."""
+    def __init__(self, tools: Iterable[ToolLike], model: Model, extra: Iterable[Tool] = ()) -> None:
+        """Make the toolbox of `tools`. `extra` are tools that the agent has in any case, such as `use_skill`.
+
+        Raises: `ConfigError` if one cannot be loaded, or two have the same name.
+        """
         self.given = tuple(tools)
         self._model = model
-        self.own = make_toolbox(self.given)
+        self._extra = tuple(extra)
+        self.own = make_toolbox((*self.given, *self._extra))
+        self._has_given = len(self.own.tools) > len(self._extra)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
         self._window: tuple[int, str] | None = None
         self._has_looked = False
@@ -57,7 +62,7 @@ class Kit:
 
     def names_for(self, task: Task | None) -> tuple[str, ...]:
         """Return the names of the toolsets that a task adds: none if the agent has tools of its own."""
-        return () if task is None or self.own.tools else tuple(task.tools)
+        return () if task is None or self._has_given else tuple(task.tools)
 
     def toolbox(
         self,
@@ -76,7 +81,7 @@ class Kit:
             return self._keep((inner,), lambda: _with_reader(inner))
         names = self.names_for(task)
         if output is None or output.tool is None:
-            return self._keep(names, lambda: make_toolbox(names)) if names else self.own
+            return self._keep(names, lambda: make_toolbox((*names, *self._extra))) if names else self.own
         key = (*names, msgspec.json.encode(output, order="sorted"), answer)
         return self._keep(key, lambda: self._with_answer(task, output, answer))
 

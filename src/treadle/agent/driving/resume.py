@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.agent.driving.begin import queued_turn
 from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for, warm_up
 from treadle.agent.driving.trust import require_trust
+from treadle.agent.driving.turns import write_back
 from treadle.agent.options import (
     Given,
     ResumeOptions,
@@ -18,6 +18,7 @@ from treadle.agent.task import Task, load_task
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
+from treadle.core.questions import Answerable, open_questions, read_answer
 from treadle.core.state import State, Status
 from treadle.core.types import (
     OutputSpec,
@@ -26,11 +27,13 @@ from treadle.core.types import (
     ToolResult,
     Window,
 )
-from treadle.journal.protocol import RunWriter
+from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import read_call, to_decided
+from treadle.models.scripted import ScriptedModel
 from treadle.tools.protocol import Decision, Tool
+from treadle.tools.toolbox import Toolbox
 
 
 async def resume_run(
@@ -46,14 +49,16 @@ async def resume_run(
         task = load_task_of(state.started)
         is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
         if is_over and (task is None or state.rewards):
+            agent.hooks.leave(run_id)
             await see_through(writer.release)
+            await write_back(agent, run_id, state)
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
         driver.put(*decided)
     except BaseException:
         await see_through(writer.release)
         raise
-    return await drive(driver, agent.journal, task, given.answer, queued_turn)
+    return await drive(agent, driver, task, given.answer, answers_queued=True)
 
 
 async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:
@@ -65,7 +70,9 @@ async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State,
     await asyncio.to_thread(require_trust, journal, run_id, agent.spec, trust=trust)
     writer = await journal.acquire(run_id)
     try:
-        return (await asyncio.to_thread(Run.load, run_id, journal)).state, writer
+        state = (await asyncio.to_thread(Run.load, run_id, journal)).state
+        await agent.hooks.catch_up(run_id, lambda: journal.scan(run_id))
+        return state, writer
     except BaseException:
         await see_through(writer.release)
         raise
@@ -96,7 +103,7 @@ def resume_turn(
     agent: AgentParts,
     driver: Driver,
     task: Task | None,
-    answers: Mapping[str, str] | None,
+    answers: Mapping[str, Answerable] | None,
     approvals: Mapping[str, Decision | bool] | None,
 ) -> None:
     """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
@@ -107,7 +114,7 @@ def resume_turn(
 
 def _read_decisions(
     state: State,
-    answers: Mapping[str, str] | None,
+    answers: Mapping[str, Answerable] | None,
     approvals: Mapping[str, Decision | bool] | None,
     tools: Mapping[str, Tool],
 ) -> list[e.DurableBody]:
@@ -117,11 +124,8 @@ def _read_decisions(
     not fit their tool.
     """
     found: list[e.DurableBody] = []
-    for question_id, text in (answers or {}).items():
-        if state.questions.get(question_id, "") is not None:
-            known = [key for key, answer in state.questions.items() if answer is None]
-            raise ConfigError(f"no question {question_id!r} is open; open are: {known or 'none'}")
-        found.append(e.QuestionAnswered(question_id=question_id, text=text))
+    for question_id, answer in (answers or {}).items():
+        found.append(read_given(state, question_id, answer))
     waiting = {item.call.call_id: item.call for item in state.waiting_calls}
     for call_id, said in (approvals or {}).items():
         if call_id not in waiting:
@@ -135,6 +139,36 @@ def _read_decisions(
                 raise ConfigError(f"call {call_id!r} cannot be run with these arguments: {ready.content}")
         found.append(to_decided(call_id, decision))
     return found
+
+
+def read_given(state: State, question_id: str, said: Answerable) -> e.QuestionAnswered:
+    """Return the event for an answer. Raises: `ConfigError` if the question is not open, or the answer does not
+    fit."""
+    from treadle.tools.schema.output import find_output_fault
+
+    known = {body.question_id: body for body in open_questions(state)}
+    if question_id not in known:
+        raise ConfigError(f"no question {question_id!r} is open; open are: {', '.join(known) or 'none'}")
+    answer = read_answer(known[question_id], said, find_output_fault)
+    return e.QuestionAnswered(question_id=question_id, text=answer.text)
+
+
+async def record_answers(journal: Journal, run_id: str, answers: Mapping[str, Answerable]) -> State:
+    """Record answers to questions of a run that waits, without driving it, and return the run's state.
+
+    Raises: `ConfigError` if a question is not open, or an answer does not fit; `RunNotFoundError`;
+    `LeaseHeldError` if a process drives the run.
+    """
+    writer = await journal.acquire(run_id)
+    try:
+        state = (await asyncio.to_thread(Run.load, run_id, journal)).state
+        # The driver appends, and asks nothing of its model.
+        driver = Driver(state, writer, ScriptedModel(()), Toolbox({}))
+        driver.put(*[read_given(state, question_id, said) for question_id, said in answers.items()])
+        await driver.kept()
+    finally:
+        await see_through(writer.release)
+    return state
 
 
 def load_task_of(started: e.RunStarted | None) -> Task | None:

@@ -2,7 +2,7 @@
 
 from treadle.agent.run import Run
 from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.spec import AgentSpec
+from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State
 from treadle.journal.protocol import Journal
 
@@ -15,6 +15,7 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
 
     Each item is a phrase such as "start the program 'npx some-server'". Finding it out starts and sends nothing.
     """
+    from treadle.agent.subagent import spec_of
     from treadle.models.config.demands import demands_of_model
     from treadle.tools.demands import demands_of_tools
 
@@ -23,7 +24,11 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
     except ConfigError as error:
         found = [f"ask the model {spec.model.name!r} ({error})"]
     for part in spec.tools:
-        found += demands_of_tools(part)
+        found += demands_of(spec_of(part)) if _is_agent(part) else demands_of_tools(part)
+    if spec.context is not None:
+        from treadle.context.surroundings import demands_of_context
+
+        found += demands_of_context(spec.context)
     if spec.files is not None:
         found.append(f"open the folder {spec.files!r} for new runs")
     if state is None:
@@ -35,6 +40,10 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
             call = f"{item.call.name}({item.call.arguments[:_MAX_CHARS]})"
             found.append(f"make the recorded call {call!r}")
     return tuple(found)
+
+
+def _is_agent(part: PartSpec) -> bool:
+    return part.name.startswith("agent:") and part.missing is None
 
 
 def settle_trust(journal: Journal, run_id: str, *, trust: bool) -> bool:

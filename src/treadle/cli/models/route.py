@@ -45,8 +45,16 @@ def route(
     """
     model = load_config().model("auto" if router is None else f"auto:{router}")
     assert isinstance(model, TieredModel)
-    facts = facts_of(model, text, is_first_turn=is_first_turn, is_session=True)
-    facts = replace(facts, images=images, tools=tools, prompt_tokens=facts.prompt_tokens + tokens)
+    facts = facts_of(model, text)
+    facts = replace(
+        facts,
+        images=images,
+        tools=tools,
+        prompt_tokens=facts.prompt_tokens + tokens,
+        is_first_turn=is_first_turn,
+        is_session=True,
+        is_boilerplate=facts.is_boilerplate and not images,
+    )
     chosen = choose(make_router(model), facts)
     if is_json:
         print_json(chosen)

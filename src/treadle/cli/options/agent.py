@@ -185,10 +185,6 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             settings=Settings(**_SETTINGS.read(values)),
         )
 
-    def with_files(self, is_mounted: bool) -> Self:
-        """Return these options with the toolset `files` if a folder is mounted and no tools are given."""
-        return replace(self, tools=("files",)) if is_mounted and not self.tools else self
-
 
 class PolicyOptions(Struct, frozen=True):
     """The options for limits."""

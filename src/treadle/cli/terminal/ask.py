@@ -26,6 +26,8 @@ class TerminalApprover:
         self.view = view
         """The view that is paused while a question is on the screen."""
         self._always: set[str] = set()
+        self.is_asking = False
+        """True while a person is asked, so that nobody else may read what is typed."""
 
     async def __call__(self, request: ApprovalRequest) -> Decision | None:
         """See `Approver`. The end of the input means that the decision is made later."""
@@ -34,11 +36,18 @@ class TerminalApprover:
             return Decision(True)
         if self.view is not None:
             self.view.close()
-        console = stderr()
+        self.is_asking = True
+        try:
+            return await self._ask(request)
+        finally:
+            self.is_asking = False
+
+    async def _ask(self, request: ApprovalRequest) -> Decision | None:
+        call, console = request.call, stderr()
         console.print(f"\n{format_call(call, 2000)}", style="bold", soft_wrap=True)
         console.print(f"  run this call? {_EFFECTS[request.spec.effect]}", style="dim", soft_wrap=True)
         while True:
-            said = await self._read(f"  {_CHOICES}: ")
+            said = await read_line(f"  {_CHOICES}: ")
             if said is None or said in ("l", "later"):
                 return None
             if said in ("y", "yes"):
@@ -47,7 +56,7 @@ class TerminalApprover:
                 self._always.add(call.name)
                 return Decision(True)
             if said in ("n", "no"):
-                reason = await self._read("  reason (Enter for none): ")
+                reason = await read_line("  reason (Enter for none): ")
                 return Decision(False, reason or None)
             if said in ("e", "edit"):
                 edited = await self._edit(call)
@@ -57,7 +66,7 @@ class TerminalApprover:
     async def _edit(self, call: ToolCall) -> str | None:
         """Return the arguments that the person typed; `None` if the line was empty."""
         stderr().print(f"  arguments: {clean(call.arguments)}", style="dim", soft_wrap=True)
-        while text := await self._read("  new arguments as JSON (Enter keeps them): "):
+        while text := await read_line("  new arguments as JSON (Enter keeps them): "):
             try:
                 if isinstance(msgspec.json.decode(text), dict):
                     return text
@@ -67,21 +76,22 @@ class TerminalApprover:
             stderr().print(f"  {clean(problem)}", style="red", soft_wrap=True)
         return None
 
-    async def _read(self, prompt: str) -> str | None:
-        """Return one line; `None` at the end of the input. A cancelled call reads nothing."""
-        stderr().print(prompt, end="")
-        loop = asyncio.get_running_loop()
-        is_ready = asyncio.Event()
-        loop.add_reader(sys.stdin.fileno(), is_ready.set)
-        try:
-            await is_ready.wait()
-        except asyncio.CancelledError:
-            stderr().print()
-            raise
-        finally:
-            loop.remove_reader(sys.stdin.fileno())
-        line = sys.stdin.readline()
-        return line.strip() if line else None
+
+async def read_line(prompt: str) -> str | None:
+    """Return one line of standard input; `None` at its end. A cancelled call reads nothing."""
+    stderr().print(prompt, end="")
+    loop = asyncio.get_running_loop()
+    is_ready = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), is_ready.set)
+    try:
+        await is_ready.wait()
+    except asyncio.CancelledError:
+        stderr().print()
+        raise
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    line = sys.stdin.readline()
+    return line.strip() if line else None
 
 
 def make_approver(view: View | None = None) -> TerminalApprover | None:

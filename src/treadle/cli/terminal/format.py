@@ -44,7 +44,7 @@ def format_replacement(body: e.InferenceFailed) -> str:
     """Return why another tier is asked, in one line."""
     who = clean(body.model or "the model")
     what = f"the answer of {who} is not used" if body.usage is not None else f"{who} failed"
-    why = shorten(body.error.partition(chr(10))[0], 300)
+    why = shorten(body.error.partition("\n")[0], 300)
     return f"{what}: {why}; the tier {clean(str(body.next_tier))} is asked"
 
 

@@ -17,7 +17,7 @@ from treadle.cli.terminal.view import print_outcome
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
-from treadle.core.types import Message, ToolCall
+from treadle.core.types import Delivery, Message, ToolCall
 from treadle.journal.protocol import Journal, RunFilter
 
 RESULT_LINES = 12
@@ -90,6 +90,9 @@ class _Printer:
         if started.parent is not None:
             parts.append(f"forked from {clean(started.parent.run_id)} at {started.parent.seq}")
         self.say(" · ".join(parts), "bold")
+        if started.caller is not None:
+            caller = started.caller
+            self.say(f"called by run {clean(caller.run_id)}, call {clean(caller.call_id)}", "dim")
         if run.spec.is_foreign:
             self.say("from elsewhere, and not trusted", "yellow")
         if started.tools:
@@ -128,14 +131,21 @@ class _Printer:
             )
         elif isinstance(body, e.ToolCompleted):
             self._print_result(body)
+        elif isinstance(body, e.MessageInjected) and body.delivery is not None:
+            # Other messages of the user are shown when their turns begin.
+            if body.delivery is Delivery.STEER:
+                self._print_message("› ", body.message, "cyan")
         elif isinstance(body, e.MessageInjected):
             self._print_message("! ", body.message, "yellow")
         elif isinstance(body, e.ContextCompacted):
             self.say(f"-- {write_compaction(body)}", "magenta")
         elif isinstance(body, e.QuestionAsked):
             self.say(f"? {clean(body.text)}", "yellow")
+            for number, option in enumerate(body.options, 1):
+                self.say(f"  {number}. {clean(option.label)}", "yellow")
         elif isinstance(body, e.QuestionAnswered):
-            self.say(f"› {clean(body.text)}", "cyan")
+            said = "(withdrawn)" if body.is_withdrawn else clean(body.text) or "(declined)"
+            self.say(f"› {said}", "cyan")
         elif isinstance(body, e.ApprovalRequested):
             call = self._calls.get(body.call_id)
             self.say(
@@ -209,6 +219,9 @@ class _Printer:
             self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
         for item in result.artifacts:
             self.say(f"  {format_artifact(item)}", "dim italic")
+        if (child := body.child) is not None:
+            cost = f", {write_cost(child.cost_usd)}" if child.cost_usd else ""
+            self.say(f"  run {clean(child.run_id)} · {child.usage.total_tokens:,} tokens{cost}", "dim italic")
 
 
 def write_compaction(body: e.ContextCompacted) -> str:

@@ -12,6 +12,8 @@ from treadle.agent.driving.trust import demands_of, settle_trust
 from treadle.agent.run import Run
 from treadle.agent.spec import Files
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
+from treadle.cli.options.knowledge import KnowledgeOptions
+from treadle.cli.terminal.output import print_note
 from treadle.cli.work.journals import read_started
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.policy import Policy
@@ -19,32 +21,66 @@ from treadle.core.registry import did_you_mean
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
+from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model
+from treadle.telemetry.configured import configured_hooks
 
 if TYPE_CHECKING:
     from treadle.agent.task import Task
+
+NOTHING = KnowledgeOptions()
 
 
 def make_agent(
     options: AgentOptions,
     journal: Journal,
     *,
+    limits: PolicyOptions,
     task: "Task | None" = None,
-    policy: Policy | None = None,
     instructions: str | None = None,
     files: Files | None = None,
     schema: Json = None,
+    knowledge: KnowledgeOptions = NOTHING,
+    is_trusted: bool = False,
 ) -> Agent:
-    """Return an agent as the options describe it. Raises: `ConfigError`."""
+    """Return an agent as the options describe it. Files bring the toolset `files` if no tools are given.
+
+    Raises: `ConfigError`; `UntrustedError` for a persona that needs --trust.
+    """
+    persona = None
+    if knowledge.persona is not None:
+        from treadle.context.surroundings import read_persona
+
+        persona = read_persona(knowledge.persona, trust=is_trusted)
+    policy = Policy()
+    tools: tuple[str | PartSpec, ...] = options.tools
+    if persona is not None:
+        policy = Policy() if persona.autonomy is None else Policy(autonomy=persona.autonomy)
+        tools = tools or persona.parts
+        options = options if options.model is not None else replace(options, model=persona.model)
+    if files is not None and not options.tools and (persona is None or not persona.tools):
+        tools = ("files", *tools)
     return Agent(
         _tools_first(options.tools, lambda: make_model(options, task)),
         instructions=instructions,
-        tools=options.tools,
-        policy=policy,
+        tools=tools,
+        policy=limits.over(policy),
         journal=journal,
         files=files,
         schema=schema,
+        hooks=configured_hooks(),
+        persona=persona,
+        memory=knowledge.memory,
+        user=knowledge.user,
+        skills=knowledge.skills,
+        documents=knowledge.documents,
     )
+
+
+def print_knowledge(agent: Agent) -> None:
+    """Print what an agent knows did not fit into its system message, or could not be used."""
+    for line in () if agent.known is None else agent.known.report.lines():
+        print_note(line)
 
 
 def _tools_first(tools: Sequence[str], make: Callable[[], Model]) -> Model:
@@ -86,6 +122,7 @@ class RunAgents:
         self._given = given
         self._limits = limits
         self._agents: dict[bytes, Agent] = {}
+        self._hooks = Hooks(configured_hooks())
 
     def agent_for_run(self, run_id: str, until_seq: int | None = None) -> Agent:
         """Return the agent of a run, as of event `until_seq`, with the given parts in place of its own.
@@ -112,6 +149,7 @@ class RunAgents:
                 tools=self._given.tools or None,
                 journal=self.journal,
             )
+            self._agents[key].hooks = self._hooks
             self._agents[key].kit.check_policy(self._limits.over(Policy()), task)
         return self._agents[key]
 

@@ -34,7 +34,9 @@ def find_changes(run: Run) -> Changes:
             before = dict(event.body.delta.changed)
         elif isinstance(event.body, e.TurnStarted):
             break
-    after = run.state.files
+    # The files of skills come with `use_skill`, and are not the run's work.
+    after = {path: digest for path, digest in run.state.files.items() if not path.startswith(".skills/")}
+    before = {path: digest for path, digest in before.items() if not path.startswith(".skills/")}
     return Changes(
         added=tuple(sorted(path for path in after if path not in before)),
         changed=tuple(sorted(path for path in after if path in before and after[path] != before[path])),

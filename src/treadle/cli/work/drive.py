@@ -15,19 +15,19 @@ from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import (
     OptionValue,
-    clean,
     print_interrupted,
     print_note,
     stderr,
     write_command,
 )
+from treadle.cli.terminal.questions import make_asker, print_question
 from treadle.cli.terminal.view import make_view
 from treadle.cli.work.execute import execute
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, StopReason, ToolCall
 from treadle.loop.listener import Emit
 
-_DRIVING = ("resume", "approve", "fork", "chat")
+_DRIVING = ("resume", "approve", "answer", "fork", "chat")
 """The commands that build a run's agent again."""
 
 
@@ -68,6 +68,7 @@ def drive(
     follow_up = replace(follow_up, tools=agent.spec.tools)
     view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet, calls=calls)
     agent.approver = None if shown.is_json else make_approver(view)
+    agent.asker = None if shown.is_json else make_asker(view)
     begin = time.monotonic()
     try:
         run = execute(start(view.on_event))
@@ -85,8 +86,8 @@ def drive(
 
 def print_follow_up(run: Run, follow_up: FollowUp) -> None:
     """Print what a run waits for, and the command that continues it."""
-    for text in run.questions.values():
-        stderr().print(f"question: {clean(text)}", style="yellow", soft_wrap=True)
+    for question in run.open_questions.values():
+        print_question(question)
     for call in run.approvals.values():
         stderr().print(f"waits for approval: {format_call(call, 500)}", style="yellow", soft_wrap=True)
     if run.approvals:
@@ -94,6 +95,16 @@ def print_follow_up(run: Run, follow_up: FollowUp) -> None:
             command = follow_up.write("approve", run.run_id, call_id, "yes")
             print_note(f"decide with: {command}   (or no, or edit JSON)")
     elif run.questions:
-        print_note("answer with: " + follow_up.write("resume", run.run_id, answer="TEXT"))
+        print_note("answer with: " + write_answer(run, follow_up))
     elif run.stop_reason is StopReason.ERROR:
         print_note("try again with: " + follow_up.write("resume", run.run_id))
+
+
+def write_answer(run: Run, follow_up: FollowUp) -> str:
+    """Return the command that answers the first open question of a run and continues it."""
+    question_id, question = next(iter(run.open_questions.items()))
+    which = (question_id,) if len(run.questions) > 1 else ()
+    if question.options and not question.allows_text:
+        return follow_up.write("answer", run.run_id, *which, option="N", resume=True)
+    text = "TEXT" if question.schema is None else "JSON"
+    return follow_up.write("answer", run.run_id, *which, text, resume=True)

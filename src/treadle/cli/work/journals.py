@@ -17,6 +17,8 @@ from treadle.journal.registry import make_folder, open_journal
 
 _MAX_LISTED = 5
 """How many ids an error lists."""
+_PAGE = 50
+"""How many runs are listed at a time."""
 _BEYOND = 2**32
 """A number that no event reaches, used to ask for a run without reading its events."""
 
@@ -60,12 +62,23 @@ def find_run(journal: Journal, text: str) -> str:
         raise RunNotFoundError(
             f"several runs have an id that begins with {text!r} ({ids}{more}); write more of it"
         )
-    newest = journal.runs(limit=1, newest_first=True)
-    if not newest:
+    newest = _find_newest(journal)
+    if newest is None:
         raise RunNotFoundError(f"there is no run {text!r}: the journal is empty")
     if text == "last":
-        return newest[-1].run_id
-    raise RunNotFoundError(f"there is no run {text!r} in this journal; the newest is {newest[-1].run_id!r}")
+        return newest
+    raise RunNotFoundError(f"there is no run {text!r} in this journal; the newest is {newest!r}")
+
+
+def _find_newest(journal: Journal) -> str | None:
+    """Return the id of the newest run that is not the run of an agent that another one called."""
+    after = None
+    while page := journal.runs(after=after, limit=_PAGE, newest_first=True):
+        for info in page:
+            if info.caller_run_id is None:
+                return info.run_id
+        after = page[-1].run_id
+    return None
 
 
 def _has_run(journal: Journal, run_id: str) -> bool:

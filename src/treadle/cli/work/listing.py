@@ -5,12 +5,16 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.types import StopReason
-from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
+from treadle.journal.protocol import CALLER, DAMAGED, Journal, RunFilter, RunInfo
 
 PAGE = 500
 """How many runs are read from the journal at a time."""
 
+FAILED = "failed"
+"""The status of the runs that ended with the stop reason `error`."""
 _IDLE = RunFilter(is_finished=False, is_driven=False)
 FILTERS = {
     "finished": RunFilter(is_finished=True),
@@ -40,6 +44,27 @@ def status_of(info: RunInfo) -> str:
     return "open" if info.is_session and not info.is_turn_open else "unfinished"
 
 
+def read_filter(status: str | None, model: str | None, task: str | None) -> tuple[RunFilter, str | None]:
+    """Return the condition that the options of a command name, and the status if it is one of `FILTERS`.
+
+    Raises: `ConfigError` for an unknown status.
+    """
+    known = [*FILTERS, FAILED, *[reason.value for reason in StopReason]]
+    if status is not None and status not in known:
+        near = did_you_mean(status, known)
+        raise ConfigError(f"there is no status {status!r}{near or ';'} the statuses are {', '.join(known)}")
+    reason = StopReason.ERROR if status == FAILED else status if status in tuple(StopReason) else None
+    task_set, _, task_id = (task or "").partition(":")
+    condition = RunFilter(
+        stop_reason=reason,
+        is_finished=None if reason is None else True,
+        model=model,
+        task_set=task_set or None,
+        task_id=task_id or None,
+    )
+    return condition, status if status in FILTERS else None
+
+
 def list_runs(
     journal: Journal,
     condition: RunFilter | None = None,
@@ -49,6 +74,18 @@ def list_runs(
     limit: int | None = None,
 ) -> list[RunInfo]:
     """Return the newest `limit` runs that have `status`, meet `condition` and are older than `after`."""
+    return list(iterate_runs(journal, condition, status=status, after=after, limit=limit))
+
+
+def iterate_runs(
+    journal: Journal,
+    condition: RunFilter | None = None,
+    *,
+    status: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> Iterator[RunInfo]:
+    """Yield the runs that `list_runs` returns, with few of them in memory at a time."""
     wanted = condition or RunFilter()
     if status is not None:
         base = FILTERS[status]
@@ -59,13 +96,14 @@ def list_runs(
         for info in _read_pages(journal, wanted, after, newest_first=True)
         if status in (None, status_of(info))
     )
-    return list(islice(found, limit))
+    return islice(found, limit)
 
 
 def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
     """Return the ids of the runs that no process drives and that can be resumed, the oldest first.
 
-    With `has_failed`, the runs that ended with an error are included. Damaged runs are always included.
+    The runs of agents that other runs called are left out, because they are resumed together with those. With
+    `has_failed`, the runs that ended with an error are included. Damaged runs are always included.
     """
     conditions = [FILTERS["unfinished"]]
     if has_failed:
@@ -74,7 +112,7 @@ def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
         info
         for condition in conditions
         for info in _read_pages(journal, condition, None, newest_first=False)
-        if status_of(info) in ("unfinished", "finished", DAMAGED)
+        if status_of(info) in ("unfinished", "finished", DAMAGED) and CALLER not in info.labels
     ]
     return [info.run_id for info in sorted(found, key=lambda info: info.created_at)]
 

@@ -12,7 +12,6 @@ from treadle.core.context import compact, find_room
 from treadle.core.state import State
 from treadle.core.tokens import weigh_message, weigh_tools
 from treadle.core.types import Message, Usage
-from treadle.tools.results import is_reader
 
 _SUMMARY_SHARE = 16
 _SUMMARY_TOKENS = (64, 1_000)
@@ -52,6 +51,9 @@ def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
 
     If the server refused the prompt, or the window is not known, the room is a little less than the prompt.
     """
+    # Imported here because it needs pydantic, and few runs are compacted.
+    from treadle.tools.results import is_reader
+
     messages = tuple(state.messages)
     weights = [weigh_message(message) for message in messages]
     tools = state.context.tools_tokens or weigh_tools(state.tools)

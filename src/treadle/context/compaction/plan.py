@@ -17,8 +17,8 @@ from treadle.core.types import Message, Role
 from treadle.tools.results import NAME
 
 _CHEAP_SHARE = 0.5
-"""Cutting results alone suffices if it gets to this share of the goal. Otherwise old turns would soon fill the rest,
-and each compaction costs the provider's cache."""
+"""Cutting results alone suffices if it gets to this share of the goal. Otherwise old turns would soon fill the
+rest, and each compaction costs the provider's cache."""
 _LEAST_CHARS = 400
 """Shorter results stay as they are."""
 

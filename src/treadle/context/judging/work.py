@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from treadle.context.judging.clauses import Clause, find_clauses
-from treadle.context.judging.concepts import Profile, profile_tools
+from treadle.context.judging.concepts import profile_tools
 from treadle.context.judging.judgement import TaskFound, TaskKind
 from treadle.context.judging.reading import ADDRESS, CODE, FILE, read
 from treadle.core.types import ToolSpec
@@ -196,13 +196,13 @@ def judge_task(message: str, *, tools: Iterable[ToolSpec]) -> TaskFound | None:
     Return `None` if an answer suffices, or if no tool suits the work. "Can you research X" asks for work; "can you
     search the web?" asks for an ability.
     """
-    profiles = profile_tools(tools)
-    if not profiles:
+    given = tuple(tools)
+    if not given:
         return None
     reading = read(message)
     for clause in find_clauses(reading):
         kind = _find_kind(clause)
-        if kind is not None and (suited := _find_suited(kind, profiles)):
+        if kind is not None and (suited := find_suited(kind, given)):
             return TaskFound(kind, suited, reading.span(clause.start, clause.end))
     return None
 
@@ -227,6 +227,8 @@ def _find_kind(clause: Clause) -> TaskKind | None:
     return None
 
 
-def _find_suited(kind: TaskKind, profiles: dict[str, Profile]) -> tuple[str, ...]:
+def find_suited(kind: TaskKind, tools: Iterable[ToolSpec]) -> tuple[str, ...]:
+    """Return the names of the tools that suit a kind of work."""
     things, deeds = _SUITS[kind]
-    return tuple(name for name, tool in profiles.items() if tool.things & things and tool.deeds & deeds)
+    profiles = profile_tools(tools).items()
+    return tuple([name for name, tool in profiles if tool.things & things and tool.deeds & deeds])

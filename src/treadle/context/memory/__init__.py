@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.context.memory.embeddings import Embedder, make_embedder
+    from treadle.context.memory.embeddings import BATCH, Embedder, make_embedder
     from treadle.context.memory.namespace import Found, Memory, open_memory
     from treadle.context.memory.protocol import Author, Draft, Entry, Epistemic, Hit, Outcome, Store, Written
     from treadle.context.memory.recaller import Recaller
     from treadle.context.memory.toolset import MemoryToolset
 
 __all__ = [
+    "BATCH",
     "Author",
     "Draft",
     "Embedder",
@@ -36,7 +37,7 @@ def __getattr__(name: str) -> object:
 
 _PACKAGE = "treadle.context.memory"
 _WHERE = {
-    **dict.fromkeys(("Embedder", "make_embedder"), f"{_PACKAGE}.embeddings"),
+    **dict.fromkeys(("BATCH", "Embedder", "make_embedder"), f"{_PACKAGE}.embeddings"),
     **dict.fromkeys(("Found", "Memory", "open_memory"), f"{_PACKAGE}.namespace"),
     **dict.fromkeys(
         ("Author", "Draft", "Entry", "Epistemic", "Hit", "Outcome", "Store", "Written"),

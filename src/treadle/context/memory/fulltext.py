@@ -1,10 +1,12 @@
 """Search by words: SQLite's full-text index finds candidates, which are ranked by BM25.
 
-Common words would make the index read a large part of all entries. A query therefore asks for its rare words alone
-and for its common words in pairs, up to a number of entries, and the candidates are then ranked by all words.
+Common words would make the index read a large part of all entries. A search therefore asks the index for its rare
+words alone and for its common words in pairs, up to a number of entries, and the best candidates are then ranked by
+all words. SQLite's own `bm25` would count all entries of every word again for each search.
 Source of the formula and its constants: Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009.
 """
 
+import heapq
 import math
 import sqlite3
 from collections.abc import Collection, Sequence
@@ -13,10 +15,10 @@ from itertools import combinations
 from treadle.context.memory.words import query_terms, says_the_same
 
 _MAX_TERMS = 48
-_MAX_POSTINGS = 3000
+_MAX_POSTINGS = 2000
 """How many entries the words of a query may have together, as far as they are asked for in one query."""
 _MAX_PAIRS = 10
-_CANDIDATES = 120
+_CANDIDATES = 100
 _K1, _B = 1.2, 0.75
 _LEAST_SHARE = 0.2
 """The part of a query's weight that an entry must match, unless it matches `_ENOUGH`."""
@@ -68,16 +70,22 @@ def search_words(
     counts = frequencies.of(db, query_terms(text)[:_MAX_TERMS], total)
     if not counts:
         return []
-    query = _plan({term: min(count, own) for term, count in counts.items()}, own)
-    condition = f"AND e.store IN ({','.join('?' * len(stores))})" if stores else ""
-    rows = db.execute(
-        "SELECT memory_text.rowid, stems FROM memory_text "
-        f"{'JOIN memory_entries e ON e.id = memory_text.rowid' if stores else ''} "
-        f"WHERE memory_text MATCH ? AND memory_text.rowid BETWEEN ? AND ? {condition} "
-        f"ORDER BY rank LIMIT {_CANDIDATES}",
-        (query, *space, *stores),
-    ).fetchall()
     weights = {term: math.log(1 + (total - count + 0.5) / (count + 0.5)) for term, count in counts.items()}
+    condition = f"AND e.store IN ({','.join('?' * len(stores))})" if stores else ""
+    sql = (
+        "SELECT memory_text.rowid FROM memory_text "
+        f"{'CROSS JOIN memory_entries e ON e.id = memory_text.rowid' if stores else ''} "
+        f"WHERE memory_text MATCH ? AND memory_text.rowid BETWEEN ? AND ? {condition}"
+    )
+    scores: dict[int, float] = {}
+    for group in _plan({term: min(count, own) for term, count in counts.items()}, own):
+        weight = sum(weights[term] for term in group) / len(group)
+        for (row,) in db.execute(sql, (" AND ".join(map(_quote, group)), *space, *stores)):
+            scores[row] = scores.get(row, 0.0) + weight
+    best = heapq.nlargest(_CANDIDATES, scores, key=scores.__getitem__)
+    rows = db.execute(
+        f"SELECT rowid, stems FROM memory_text WHERE rowid IN ({','.join(map(str, best))})"
+    ).fetchall()
     return _rank(rows, weights)[:limit]
 
 
@@ -91,7 +99,7 @@ def find_same(
         return None
     rarest = sorted(terms, key=counts.__getitem__)[:4]
     rows = db.execute(
-        "SELECT e.id, e.text FROM memory_text JOIN memory_entries e ON e.id = memory_text.rowid "
+        "SELECT e.id, e.text FROM memory_text CROSS JOIN memory_entries e ON e.id = memory_text.rowid "
         "WHERE memory_text MATCH ? AND memory_text.rowid BETWEEN ? AND ? AND e.store = ? "
         f"LIMIT {_SAME_CANDIDATES}",
         (" AND ".join(map(_quote, rarest)), *space, store),
@@ -106,22 +114,23 @@ def _count(db: sqlite3.Connection, space: tuple[int, int]) -> tuple[int, int]:
     return max(1, sum(count for _, count in rows)), max(1, own)
 
 
-def _plan(counts: dict[str, int], total: int) -> str:
-    """Return the full-text query for terms that so many entries have."""
+def _plan(counts: dict[str, int], total: int) -> list[tuple[str, ...]]:
+    """Return the groups of terms that the index is asked for: entries that have all terms of one group."""
     terms = sorted(counts, key=counts.__getitem__)
-    parts, postings = [], 0
+    groups: list[tuple[str, ...]] = []
+    postings = 0
     while terms and postings + counts[terms[0]] <= _MAX_POSTINGS:
         postings += counts[terms[0]]
-        parts.append(_quote(terms.pop(0)))
+        groups.append((terms.pop(0),))
     pairs = sorted(
         (counts[one] * counts[other] / total, one, other) for one, other in combinations(terms[:8], 2)
     )
-    for number, (expected, one, other) in enumerate(pairs[:_MAX_PAIRS]):
+    for expected, one, other in pairs[:_MAX_PAIRS]:
         postings += int(expected)
-        if postings > _MAX_POSTINGS and (parts or number):
+        if postings > _MAX_POSTINGS and groups:
             break
-        parts.append(f"({_quote(one)} AND {_quote(other)})")
-    return " OR ".join(parts or map(_quote, terms[:1]))
+        groups.append((one, other))
+    return groups or [(term,) for term in terms[:1]]
 
 
 def _quote(term: str) -> str:

@@ -54,7 +54,9 @@ _TABLES = f"""
     CREATE TABLE memory_versions(
         entry INTEGER NOT NULL, version INTEGER NOT NULL, {_CONTENT_TYPES}, PRIMARY KEY(entry, version)
     );
-    CREATE VIRTUAL TABLE memory_text USING fts5(stems, tokenize='unicode61 remove_diacritics 0');
+    CREATE VIRTUAL TABLE memory_text USING fts5(
+        stems, tokenize='unicode61 remove_diacritics 0', detail=none, columnsize=0
+    );
     CREATE VIRTUAL TABLE memory_words USING fts5vocab(memory_text, 'row');
     CREATE TABLE memory_audit(
         id INTEGER PRIMARY KEY AUTOINCREMENT, space INTEGER NOT NULL, at REAL NOT NULL, action TEXT NOT NULL,

@@ -38,7 +38,7 @@ RULES: dict[Store, dict[Author, str]] = {
     },
     Store.DOCUMENTS: {
         Author.FILE: _ACCEPTED,
-        Author.SYSTEM: _REFUSED,
+        Author.SYSTEM: _ACCEPTED,
         Author.USER: _REFUSED,
         Author.PERSONA_SELF: _REFUSED,
     },

@@ -196,6 +196,13 @@ class MemoryStore(Protocol):
         """
         ...
 
+    def replace_document(self, source: str, digest: str, pieces: Sequence[Draft], at: float) -> bool:
+        """Store the pieces of a document in place of those of its earlier content.
+
+        Return False if the pieces of this content, known by its `digest`, are stored already.
+        """
+        ...
+
     def audit(self, entry_id: str | None = None, limit: int | None = None) -> Sequence[AuditRecord]:
         """Return the audit trail of an entry or of the namespace, the newest record first."""
         ...
@@ -222,4 +229,8 @@ class MemoryStore(Protocol):
 
     def put_vectors(self, model: str, vectors: Mapping[str, Sequence[float]]) -> None:
         """Store the embeddings of entries by id. Raises: `ConfigError` for another length than before."""
+        ...
+
+    def drop_vectors(self, model: str) -> None:
+        """Delete all embeddings of a model, in every namespace of the database."""
         ...

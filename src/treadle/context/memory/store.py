@@ -149,6 +149,28 @@ class SqliteMemory:
         self._database.purge()
         return True
 
+    def replace_document(self, source: str, digest: str, pieces: Sequence[Draft], at: float) -> bool:
+        """See `MemoryStore.replace_document`."""
+        with self._database.writing() as db:
+            space = self._space(db, is_made=True)
+            sql = "SELECT id, metadata FROM memory_entries WHERE store=? AND id BETWEEN ? AND ?"
+            rows = db.execute(sql, (Store.DOCUMENTS, *space)).fetchall()
+            known = [(row, msgspec.json.decode(metadata or "{}")) for row, metadata in rows]
+            own = [(row, metadata) for row, metadata in known if metadata.get("source") == source]
+            if own and own[0][1].get("digest") == digest:
+                return False
+            for row, _ in own:
+                self._delete(db, row)
+                self._record(
+                    db, Draft(store=Store.DOCUMENTS, text="", author=Author.FILE), "forgotten", at, row=row
+                )
+            for piece in pieces:
+                metadata = piece.metadata | {"source": source, "digest": digest}
+                self._add(db, msgspec.structs.replace(piece, metadata=metadata), at)
+        if own:
+            self._database.purge()
+        return True
+
     def audit(self, entry_id: str | None = None, limit: int | None = None) -> Sequence[AuditRecord]:
         """See `MemoryStore.audit`."""
         with self._database.reading() as db:
@@ -252,7 +274,7 @@ class SqliteMemory:
                 )
 
     def drop_vectors(self, model: str) -> None:
-        """Delete all embeddings of a model, in every namespace of the file."""
+        """See `MemoryStore.drop_vectors`."""
         with self._database.writing() as db:
             row = db.execute("SELECT id FROM memory_models WHERE name=?", (model,)).fetchone()
             for table in ("memory_vectors", "memory_codes", "memory_marks"):
@@ -277,7 +299,7 @@ class SqliteMemory:
             f"INSERT INTO memory_entries({ENTRY}) VALUES(?,?,1,?,1.0,?,0,{PLACES})",
             (row, draft.store, at, at, *write_content(draft, at)),
         )
-        db.execute("INSERT INTO memory_text(rowid, stems) VALUES(?,?)", (row, index_form(draft.text)))
+        db.execute("INSERT INTO memory_text(rowid, stems) VALUES(?,?)", (row, _index_form(draft)))
         self._record(db, draft, "added", at, row=row, version=1)
         return Written(Outcome.ADDED, self._read(db, row))
 
@@ -300,7 +322,7 @@ class SqliteMemory:
             f"UPDATE memory_entries SET version=version+1, used_at=?, ({CONTENT}) = ({PLACES}) WHERE id=?",
             (at, *write_content(draft, at), row),
         )
-        db.execute("UPDATE memory_text SET stems=? WHERE rowid=?", (index_form(draft.text), row))
+        db.execute("UPDATE memory_text SET stems=? WHERE rowid=?", (_index_form(draft), row))
         v.drop_vectors(db, row)
         made = self._read(db, row)
         assert made is not None
@@ -410,6 +432,13 @@ class SqliteMemory:
         if same is not None:
             v.put_vector(db, row, entry.store, digest_of(entry.text), key, *same)
         return same is not None
+
+
+def _index_form(draft: Draft) -> str:
+    """Return what the index holds of a memory: its words and those of its title and place, if it has them."""
+    return index_form(
+        " ".join([draft.metadata.get("title", ""), draft.metadata.get("place", ""), draft.text])
+    )
 
 
 def _weighed(entry: Entry, score: float, at: float) -> float:

@@ -10,20 +10,26 @@ import math
 import sqlite3
 import struct
 from collections.abc import Collection, Sequence
+from functools import cache
 from operator import mul
 from typing import Any
 
 from treadle.core.errors import ConfigError
 
-try:
-    import numpy
-except ImportError:  # the extra `memory` has it
-    numpy = None  # type: ignore[assignment]
-
 _CANDIDATES = 200
 LEAST_SIMILARITY = 0.2
 """Entries that are less similar to a query do not fit it."""
 _WORD_BITS = 64
+
+
+@cache
+def load_numpy() -> Any:
+    """Return numpy, or `None` if it is not installed. Importing it starts threads, so that waits for a search."""
+    try:
+        import numpy
+    except ImportError:  # the extra `memory` has it
+        return None
+    return numpy
 
 
 def normalize(values: Sequence[float]) -> list[float]:
@@ -108,6 +114,7 @@ class VectorIndex:
         self._last = new[-1][0]
         self._rows += [row for row, _, _ in new]
         self._stores += [store for _, store, _ in new]
+        numpy = load_numpy()
         if numpy is None:
             self._codes += [int.from_bytes(code, "little") for _, _, code in new]
             return
@@ -120,6 +127,7 @@ class VectorIndex:
 
     def _nearest(self, code: bytes, stores: Collection[str]) -> list[int]:
         """Return the vectors whose signs differ least from `code`."""
+        numpy = load_numpy()
         if numpy is None or self._arrays is None:
             wanted = int.from_bytes(code, "little")
             pairs: Any = zip(self._rows, self._codes, strict=True)
@@ -144,7 +152,7 @@ class VectorIndex:
 
 def _similarities(vectors: Sequence[bytes], values: Sequence[float]) -> list[float]:
     """Return the cosines of stored vectors with a vector of length 1."""
-    if numpy is not None and vectors:
+    if (numpy := load_numpy()) is not None and vectors:
         kept = (
             numpy.frombuffer(b"".join(vectors), dtype="<f2").reshape(len(vectors), -1).astype(numpy.float32)
         )

@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from treadle.context.fence import fence
+from treadle.context.judging import find_refusal
 from treadle.context.routing.protocol import Checked, RoutingFacts
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.log import Log
@@ -40,8 +41,9 @@ Otherwise reply with BAD and one sentence that says what is wrong."""
 class CascadeRouter:
     """A router that asks the weakest tier first, and a better one if its answer does not pass the check.
 
-    The check looks for answers that are empty, cut off, evasive or repetitive, for text that should be JSON and is
-    not, and for calls that could not be run. With `judge`, a model also reads each answer that is not a call.
+    The check looks for answers that are empty, cut off, evasive or repetitive, for those that claim to lack a tool
+    that is there, for text that should be JSON and is not, and for calls that could not be run. With `judge`, a
+    model also reads each answer that is not a call.
     """
 
     def __init__(self, *, judge: Model | str | None = None, hard_from: float | None = None) -> None:
@@ -97,6 +99,8 @@ def find_fault(request: Request, completion: Completion) -> str | None:
         return "it was empty"
     if _GIVES_UP.match(text):
         return "it gave up"
+    if (refusal := find_refusal(text, tools=request.tools)) is not None:
+        return f"it said that it cannot use the tool {refusal.tool!r}, which it has"
     words = text.split()
     if len(words) >= _MIN_REPEATED_WORDS and len(set(words)) / len(words) < _MIN_DISTINCT:
         return "it repeated itself"

@@ -76,7 +76,7 @@ def _find_obstacle(item: Candidate, facts: RoutingFacts, *, is_known_to_see: boo
     if facts.images and item.sees_images is None and is_known_to_see:
         return f"it is not known whether {item.model} sees images"
     if item.context_tokens is not None:
-        needed = facts.prompt_tokens + facts.output_tokens
+        needed = facts.prompt_tokens + min(facts.output_tokens, item.context_tokens // 4)
         if needed > item.context_tokens:
             return (
                 f"the context of {item.model} has {item.context_tokens:,} tokens, and {needed:,} are needed"

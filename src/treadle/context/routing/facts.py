@@ -1,18 +1,25 @@
 """The facts for a router: from the state of a run, and from what is known about the tiers."""
 
-import msgspec
+from collections.abc import Sequence
+from math import ceil
+
+from msgspec.structs import replace
 
 from treadle.context.judging import is_boilerplate, is_identity_sensitive, rate_difficulty
-from treadle.context.routing.latency import LATENCIES, Latencies
+from treadle.context.routing.latency import LATENCIES
 from treadle.context.routing.protocol import Candidate, RoutingFacts
+from treadle.core.context import count_prompt
 from treadle.core.errors import UnsupportedPartError
-from treadle.core.state import State, guess_input_tokens
-from treadle.core.types import Artifact, Message, Role, ToolSpec, Usage
+from treadle.core.state import State
+from treadle.core.tokens import weigh_tools
+from treadle.core.types import Artifact, Role, ToolSpec, Usage
 from treadle.models.protocol import check_parts, estimate_cost_usd
 from treadle.models.wrappers.tiered import QUALITY, Tier, TieredModel, window_of
 
 _OUTPUT_TOKENS = 500
 """The length of an answer for which costs are estimated, if there was none before."""
+_OUTPUT_ROOM = 1000
+"""The room for an answer, if the run does not say it."""
 _IMAGE_TOKENS = 1000
 
 
@@ -20,21 +27,32 @@ def facts_of_state(
     state: State, model: TieredModel, *, has_tools: bool, is_judged: bool = True
 ) -> RoutingFacts:
     """Return the facts for the next inference of a run. Without `is_judged`, they have only what filters need."""
-    message, before = _last_message(state) if is_judged else (None, None)
-    parts = [part for item in state.messages for part in item.parts] if state.has_parts else []
-    sent = [part for item in state.messages if item.role is Role.USER for part in item.parts] if parts else []
-    return facts_of(
+    parts: list[Artifact] = []
+    required: list[Artifact] = []
+    if state.has_parts:
+        parts = [part for item in state.messages for part in item.parts]
+        # A model is told in words of other parts that it cannot be sent.
+        required = [part for item in state.messages if item.role is Role.USER for part in item.parts]
+    tokens = count_prompt(state)
+    if not state.context.known_messages and state.window is None:
+        tokens += _count_schemas(state.tools)
+    facts = facts_of(
         model,
-        "" if message is None else message.content,
+        state.said if is_judged else "",
         parts=parts,
-        user_parts=sent,
+        required_parts=required,
         tools=state.tools if has_tools else (),
-        prompt_tokens=guess_input_tokens(state),
-        is_measured=bool(state.last_usage.input_tokens),
-        output_tokens=state.window.output_tokens if state.window is not None else 0,
+        prompt_tokens=tokens,
+        output_tokens=0 if state.window is None else state.window.output_tokens,
+        is_judged=is_judged,
+    )
+    return replace(
+        facts,
         is_first_turn=state.turn <= 1,
         is_session=state.started is not None and state.started.is_session,
-        follows_question=before is not None and before.content.rstrip().endswith("?"),
+        is_boilerplate=is_judged
+        and not parts
+        and is_boilerplate(state.said, follows_question=_is_asked(state)),
         tried=state.tried,
     )
 
@@ -43,60 +61,50 @@ def facts_of(
     model: TieredModel,
     text: str,
     *,
-    parts: list[Artifact] | None = None,
-    user_parts: list[Artifact] | None = None,
+    parts: Sequence[Artifact] = (),
+    required_parts: Sequence[Artifact] | None = None,
     tools: tuple[ToolSpec, ...] = (),
     prompt_tokens: int | None = None,
-    is_measured: bool = False,
     output_tokens: int = 0,
-    is_first_turn: bool = True,
-    is_session: bool = False,
-    follows_question: bool = False,
-    tried: dict[str, str] | None = None,
-    latencies: Latencies = LATENCIES,
+    is_judged: bool = True,
 ) -> RoutingFacts:
-    """Return the facts for a message.
+    """Return the facts for a message that begins a conversation.
 
-    `prompt_tokens` are those of the transcript; `is_measured` is true if they include the tools. `user_parts` are
-    the `parts` that must be sent: a model is told in words of others that it cannot be sent.
+    `required_parts` are the `parts` that the model must accept; `None`: all. `prompt_tokens` are those of the whole
+    request; `None`: they are estimated. Without `is_judged`, the facts have only what filters need.
     """
-    images = sum(part.kind == "image" for part in parts or ())
-    tokens = -(-len(text) // 4) if prompt_tokens is None else prompt_tokens
-    if not is_measured:
-        tokens += -(-len(msgspec.json.encode(tools)) // 4) if tools else 0
-        tokens += images * _IMAGE_TOKENS
-    must = [part for part in user_parts or () if part.kind != "text"]
-    usage = Usage(tokens, output_tokens or _OUTPUT_TOKENS)
+    images = sum(part.kind == "image" for part in parts)
+    if prompt_tokens is None:
+        prompt_tokens = -(-len(text) // 4) + _count_schemas(tools) + images * _IMAGE_TOKENS
+    required = [part for part in (parts if required_parts is None else required_parts) if part.kind != "text"]
+    usage = Usage(prompt_tokens, output_tokens or _OUTPUT_TOKENS) if is_judged else None
     return RoutingFacts(
         text=text,
-        candidates=tuple([_candidate(tier, usage, must, latencies) for tier in model.tiers.values()]),
-        is_first_turn=is_first_turn,
-        is_session=is_session,
+        candidates=tuple([_candidate(tier, usage, required) for tier in model.tiers.values()]),
         images=images,
-        prompt_tokens=tokens,
-        output_tokens=output_tokens or 1000,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens or _OUTPUT_ROOM,
         tools=len(tools),
-        is_boilerplate=is_boilerplate(text, follows_question=follows_question) and not images,
-        is_identity_sensitive=is_identity_sensitive(text),
-        difficulty=rate_difficulty(text),
-        tried=tried or {},
+        is_boilerplate=is_judged and not parts and is_boilerplate(text),
+        is_identity_sensitive=is_judged and is_identity_sensitive(text),
+        difficulty=rate_difficulty(text) if is_judged else 0.0,
     )
 
 
-def _candidate(tier: Tier, usage: Usage, parts: list[Artifact], latencies: Latencies) -> Candidate:
+def _candidate(tier: Tier, usage: Usage | None, required: list[Artifact]) -> Candidate:
     # The first model of a fallback is the one that is asked, and so measured.
     name = tier.model.name
-    measured = latencies.get(name)
+    measured = LATENCIES.get(name)
     refusal: str | None = None
     try:
-        check_parts(tier.model, parts)
+        check_parts(tier.model, required)
     except UnsupportedPartError as error:
         refusal = str(error)
     return Candidate(
         tier=tier.name,
         model=name,
         quality=QUALITY[tier.name] if tier.quality is None else tier.quality,
-        cost_usd=estimate_cost_usd(tier.model, usage),
+        cost_usd=None if usage is None else estimate_cost_usd(tier.model, usage),
         context_tokens=window_of(tier),
         sees_images=tier.sees_images,
         tool_strength=tier.tool_strength,
@@ -109,13 +117,15 @@ def _candidate(tier: Tier, usage: Usage, parts: list[Artifact], latencies: Laten
     )
 
 
-def _last_message(state: State) -> tuple[Message | None, Message | None]:
-    """Return the newest message of the user, and the assistant's message before it."""
-    found: Message | None = None
+def _count_schemas(tools: tuple[ToolSpec, ...]) -> int:
+    """Estimate the tokens of the tools' definitions."""
+    return ceil(weigh_tools(tools)) if tools else 0
+
+
+def _is_asked(state: State) -> bool:
+    """Return whether the newest message of the user follows a question of the assistant."""
     for index in range(len(state.messages) - 1, -1, -1):
         message = state.messages[index]
-        if found is None and message.role is Role.USER:
-            found = message
-        elif found is not None and message.role is Role.ASSISTANT:
-            return found, message
-    return found, None
+        if message.role is Role.ASSISTANT:
+            return message.content.rstrip().endswith("?")
+    return False

@@ -74,6 +74,7 @@ class Latencies:
             if name is not None and not body.completion.is_cached:
                 self.add(name, body.duration_seconds, body.first_token_seconds)
         elif isinstance(body, e.InferenceFailed) and body.error_type != ESCALATED:
+            # An attempt that names its model is followed by one of another model.
             is_final = body.retry_in_seconds is None or body.model is not None
             name = body.model or (asked.model if asked is not None else None)
             if is_final and body.fault is Fault.INFRASTRUCTURE and name is not None:

@@ -1,7 +1,7 @@
 """The routers by name."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from treadle.context.routing.protocol import Router
 from treadle.core.errors import ConfigError
@@ -25,14 +25,20 @@ ROUTERS: Registry[Maker] = Registry(
 
 
 def make_router(model: TieredModel) -> Router:
-    """Return the router of a model. Raises: `ConfigError` for an unknown router, or an option that it refuses."""
-    if not isinstance(model.router, str):
-        router: Router = model.router  # type: ignore[assignment]
-        return router
-    options = dict(model.options)
-    if model.router == "fixed":
+    """Return the router of a model, which is made once.
+
+    Raises: `ConfigError` for an unknown router, or an option that it refuses.
+    """
+    if model.made_router is None:
+        model.made_router = _make(model) if isinstance(model.router, str) else model.router
+    return cast("Router", model.made_router)
+
+
+def _make(model: TieredModel) -> Router:
+    name, options = str(model.router), dict(model.options)
+    if name == "fixed":
         options.setdefault("allows_weaker", model.allows_weaker)
     try:
-        return ROUTERS.load(model.router)(**options)
+        return ROUTERS.load(name)(**options)
     except TypeError as error:
-        raise ConfigError(f"the router {model.router!r} refuses its options {options!r}: {error}") from None
+        raise ConfigError(f"the router {name!r} refuses its options {options!r}: {error}") from None

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
+from treadle.core.places import Problem
 from treadle.core.registry import did_you_mean
-from treadle.datagen.config.document import Problem
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.shares import SPLIT_NAME
 from treadle.datagen.quality.registry import find_faults

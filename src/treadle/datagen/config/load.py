@@ -11,15 +11,15 @@ from pydantic import ValidationError
 
 from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, MistakesError
+from treadle.core.places import Document, KeyPath, Problem, list_mistakes, parse_document
 from treadle.core.types import Json
 from treadle.datagen.config.check import find_conflicts, find_unknown_names
 from treadle.datagen.config.deepfabric.keys import is_deepfabric
 from treadle.datagen.config.deepfabric.read import dedent_sections, map_deepfabric
-from treadle.datagen.config.document import Document, KeyPath, Problem, read_document
-from treadle.datagen.config.faults import explain_faults
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.ready import find_obstacles
-from treadle.tools.resolve import FILE
+from treadle.datagen.config.schema import KEYS
+from treadle.tools.resolve import place_in
 
 
 class Loaded(Struct, frozen=True):
@@ -66,7 +66,7 @@ def load_config(
     try:
         config = Config.model_validate(value)
     except ValidationError as error:
-        faults = explain_faults(error, value)
+        faults = KEYS.explain(error.errors(include_url=False), value)
         problems += [*faults, *_find_more(value, faults)]
         raise _error(document, origins, changes, flags, problems) from None
     loaded = Loaded(config, notes, file, document, origins, changes, flags)
@@ -113,14 +113,18 @@ def check_plan(config: Config | Loaded, leaves: int | None = None) -> None:
 def _read(file: Path) -> tuple[Document, tuple[str, ...]]:
     """Return the document in a file, and a note if the last sections of a DeepFabric file had to be dedented."""
     try:
-        return read_document(file), ()
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror}") from error
+    try:
+        return parse_document(data, str(file)), ()
     except ConfigError as error:
         mark = getattr(error.__cause__, "problem_mark", None)
-        text = None if mark is None else dedent_sections(file.read_text(errors="replace"), mark.line + 1)
+        text = None if mark is None else dedent_sections(data.decode(errors="replace"), mark.line + 1)
         if mark is None or text is None:
             raise
         try:
-            document = read_document(file, text.encode())
+            document = parse_document(text.encode(), str(file))
         except ConfigError:
             raise error from None
         if not is_deepfabric(document.value):
@@ -146,27 +150,12 @@ def _resolve_paths(value: dict[str, Json], folder: Path) -> dict[str, Json]:
     if isinstance(files := tools.get("files"), str) and not files.startswith("tasks:"):
         tools["files"] = resolve(files)
     if isinstance(use := tools.get("use"), list):
-        tools["use"] = [_resolve_tool(item, folder) for item in use]
+        tools["use"] = [place_in(item, folder) for item in use]
     for role, table in models.items():
         if isinstance(table, dict) and "cache" in table:
             models[role] = table | {"cache": resolve(table["cache"])}
     changed = {"topics": topics, "quality": quality, "tools": tools, "models": models}
     return value | {name: part for name, part in changed.items() if isinstance(value.get(name), dict)}
-
-
-def _resolve_tool(item: Json, folder: Path) -> Json:
-    """Return the name of a toolset. If the name contains the path of a file, the path is made relative to
-    `folder`."""
-    if isinstance(item, dict) and "name" in item:
-        return item | {"name": _resolve_tool(item["name"], folder)}
-    if not isinstance(item, str):
-        return item
-    if found := FILE.fullmatch(item):
-        name = f":{found[2]}" if found[2] else ""
-        return f"{folder / Path(found[1]).expanduser()}{name}"
-    kind, colon, text = item.partition(":")
-    file = folder / text
-    return f"{kind}:{file}" if colon and text and "\n" not in text and file.is_file() else item
 
 
 def _find_more(value: dict[str, Json], faults: Sequence[Problem]) -> list[Problem]:
@@ -207,10 +196,7 @@ def _error(
         key = ".".join(map(str, path))
         place = document.place_of(path) or (0, 0)
         lines.append((place, f"{document.where(path)}: {f'{key}: ' if key else ''}{problem.text}"))
-    texts = list(dict.fromkeys(text for _, text in sorted(lines)))
-    if len(texts) == 1:
-        return ConfigError(texts[0])
-    return MistakesError("\n".join([f"{str(document.path)!r} has {len(texts)} mistakes:", *texts]))
+    return list_mistakes(document.path, [text for _, text in sorted(lines)])
 
 
 def find_origin(path: KeyPath, origins: Mapping[KeyPath, KeyPath]) -> KeyPath:

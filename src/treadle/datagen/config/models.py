@@ -5,7 +5,7 @@ from typing import Any, get_args
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, MistakesError
-from treadle.datagen.config.document import Problem
+from treadle.core.places import Problem
 from treadle.datagen.config.model import Config, Role
 from treadle.models.config.build import split_name
 from treadle.models.config.file import Config as ModelFile

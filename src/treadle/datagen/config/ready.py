@@ -6,7 +6,7 @@ from pathlib import Path
 
 from treadle.agent.task import task_set
 from treadle.core.errors import ConfigError, TreadleError
-from treadle.datagen.config.document import Problem
+from treadle.core.places import Problem
 from treadle.datagen.config.estimate import Estimate, estimate, is_free
 from treadle.datagen.config.model import Config, Role
 from treadle.datagen.config.models import ROLES, try_models

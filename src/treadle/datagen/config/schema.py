@@ -1,16 +1,16 @@
-"""The JSON Schema of the configuration, for editors, and the keys that each section has."""
+"""The JSON Schema of the configuration, for editors, and its keys."""
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from treadle.core.mistakes import Keys
 from treadle.core.registry import Registry
 from treadle.core.types import Json
-from treadle.datagen.config.document import KeyPath
 from treadle.datagen.config.model import Config
 from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS
@@ -42,57 +42,17 @@ def schema() -> dict[str, Json]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "treadle generate"}
 
 
-def known_keys(path: KeyPath) -> tuple[str, ...]:
-    """Return the keys that the section at `path` can have; empty if it can have any key."""
-    return tuple(dict.fromkeys(key for node in _nodes_at(path) for key in node.get("properties", ())))
-
-
-def sections_with(key: str) -> list[str]:
-    """Return the sections that have `key`, with dots between their keys."""
-    return [".".join(map(str, path)) for path in _sections() if path and key in known_keys(path)]
-
-
-def is_section(path: KeyPath) -> bool:
-    """Return whether the value at `path` is a section."""
-    return bool(known_keys(path))
-
-
-@cache
-def _schema() -> dict[str, Any]:
-    return schema()
-
-
-@cache
-def _sections() -> tuple[KeyPath, ...]:
-    found: list[KeyPath] = [()]
-    for path in found:
-        found += [(*path, key) for key in known_keys(path) if known_keys((*path, key))]
-    return tuple(found)
-
-
-def _nodes_at(path: KeyPath) -> list[dict[str, Any]]:
-    """Return the schemas of objects that the value at `path` may have."""
-    nodes = list(_objects(_schema()))
-    for part in path:
-        below: list[dict[str, Any]] = []
-        for node in nodes:
-            own = node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part)
-            more = node.get("additionalProperties") if isinstance(part, str) else None
-            below += _objects(own if own is not None else more)
-        nodes = below
-    return nodes
-
-
-def _objects(node: Any) -> Iterator[dict[str, Any]]:
-    """Yield the schemas that `node` stands for, after following references and alternatives."""
-    if not isinstance(node, dict):
-        return
-    if "$ref" in node:
-        yield from _objects(_schema()["$defs"][node["$ref"].rpartition("/")[2]])
-    for item in node.get("anyOf", ()):
-        yield from _objects(item)
-    if "$ref" not in node and "anyOf" not in node:
-        yield node
+KEYS = Keys(
+    schema,
+    {
+        ("models", "*"): "'provider:name', a name of treadle.toml, or a mapping with 'model' and settings",
+        ("generation", "num_samples"): "a number from 1, 'auto', or a percentage such as '50%'",
+        ("tools", "use", "*"): "the name of a toolset, or a mapping with 'name' and 'settings'",
+        ("tools", "files"): "a folder, a mapping of path to content, or 'tasks:SET'",
+        ("quality", "filters", "*"): "true, false, or a mapping with settings",
+    },
+)
+"""The keys of the configuration."""
 
 
 def _as_properties(node: dict[str, Any], enum: Mapping[str, Any]) -> dict[str, Any]:

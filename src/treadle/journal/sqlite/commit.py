@@ -52,7 +52,9 @@ class FileState:
         version = db.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
             self.takeovers, self.level = read_meta(db)
-            self.frame_id = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
+            newest = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
+            # The numbers of deleted frames are not used again: followers have passed them.
+            self.frame_id = max(self.frame_id, newest)
             self._version = version
 
     def forget(self) -> None:

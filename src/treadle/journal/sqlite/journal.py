@@ -31,6 +31,7 @@ from treadle.journal.protocol import Attached, Clock, RunFilter, RunInfo, StoreO
 from treadle.journal.sqlite.backup import back_up
 from treadle.journal.sqlite.checks import Head, damaged
 from treadle.journal.sqlite.committer import Committer
+from treadle.journal.sqlite.delete import delete_run, find_contents
 from treadle.journal.sqlite.failures import explain_closed
 from treadle.journal.sqlite.layout import LEVELS, connect, read_meta, sync_folders
 from treadle.journal.sqlite.lease import Lease, Silence, Watch, take_lease
@@ -167,6 +168,18 @@ class SqliteJournal:
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""
         return follow(self._reader, self._changes, run_id, after_seq, POLL_SECONDS)
+
+    def delete(self, run_id: str) -> None:
+        """See `Journal.delete`."""
+        self._check_open()
+        unused = find_contents(self._reader, run_id)
+        try:
+            self._committer.submit(
+                lambda db: delete_run(db, run_id, self._committer.owner_id, self._watch, unused)
+            ).result()
+        except RunNotFoundError:
+            raise RunNotFoundError(f"run {run_id!r} not found in the journal {str(self.path)!r}") from None
+        self._changes.announce([run_id])
 
     def backup(self, path: str | Path) -> int:
         """See `Journal.backup`."""

@@ -229,6 +229,10 @@ def is_tiered(name: str) -> bool:
 
 def split_name(name: str) -> tuple[str, str]:
     """Return the provider, and the model's name on its server. Raises: `ConfigError` for a name without a model."""
+    if is_tiered(name):
+        raise ConfigError(
+            f"the model {name!r} consists of the tiers of treadle.toml, and one single model is needed here"
+        )
     provider, _, rest = name.partition(":") if ":" in name else ("openai", "", name)
     if not rest:
         raise ConfigError(f"the model name {name!r} names no model; give one such as 'openai:gpt-5-mini'")

@@ -23,6 +23,9 @@ def demands_of_model(part: PartSpec) -> list[str]:
     file = load_config().file
     if is_tiered(part.name):
         names = dict.fromkeys([name for tier in file.tiers.values() for name in (tier.model, *tier.fallback)])
+        judge = file.router.options.get("judge")
+        if isinstance(judge, str) and not is_tiered(judge):
+            names[judge] = None
         return [item for name in names for item in demands_of_model(PartSpec(name=name))]
     models = file.models
     table = models.get(part.name)

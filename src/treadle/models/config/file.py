@@ -38,6 +38,7 @@ from treadle.models.config.tables import (
     PriceTable,
     RouterTable,
     Table,
+    TelemetryTable,
     TierTable,
 )
 from treadle.models.config.tiers import make_tiered, read_tiers
@@ -112,7 +113,7 @@ class Config:
         if table.cache is not None:
             from treadle.models.wrappers.cache import CacheModel
 
-            made = CacheModel(made, self._resolve(table.cache))
+            made = CacheModel(made, self.resolve(table.cache))
         return made
 
     def full_name(self, name: str) -> str:
@@ -165,10 +166,10 @@ class Config:
         table = self.file.limits[name]
         given = table.model_dump(exclude_none=True)
         if table.store is not None:
-            given["store"] = str(self._resolve(table.store))
+            given["store"] = str(self.resolve(table.store))
         return Limiter.shared(f"{self.path}#{name}", **given)
 
-    def _resolve(self, path: str) -> Path:
+    def resolve(self, path: str) -> Path:
         """Return `path` relative to the file's folder."""
         given = Path(path).expanduser()
         return given if self.path is None else self.path.parent / given
@@ -370,7 +371,12 @@ def _explain(error: ValidationError) -> str:
     return f"{where}: unknown key {key!r}, {_hint(key, fields, 'keys')}"
 
 
-_INNER: dict[str, type[Table]] = {"limits": LimitTable, "tiers": TierTable, "router": RouterTable}
+_INNER: dict[str, type[Table]] = {
+    "limits": LimitTable,
+    "tiers": TierTable,
+    "router": RouterTable,
+    "telemetry": TelemetryTable,
+}
 """The tables within the file, except those of models."""
 
 

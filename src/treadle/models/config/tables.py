@@ -122,6 +122,21 @@ class RouterTable(Table):
     """The settings of this router, such as `judge` of `cascade`."""
 
 
+class TelemetryTable(Table):
+    """What the commands that drive runs record about them."""
+
+    turn_log: str | None = None
+    """A file that gets a line of JSON for each turn, relative to the folder of this file."""
+    turn_log_max_bytes: Count = 50_000_000
+    """The size from which on the file is renamed and a new one begun."""
+    turn_log_keep: Count = 5
+    """How many renamed files are kept."""
+    open_telemetry: bool = False
+    """True to report spans and metrics to OpenTelemetry, with the providers that the process has."""
+    records_content: bool = False
+    """True if the spans have the contents of messages, arguments and results."""
+
+
 def _as_tier(value: object) -> object:
     return {"model": value} if isinstance(value, str) else value
 
@@ -151,5 +166,7 @@ class ConfigFile(Table):
     do."""
     router: RouterValue = RouterTable()
     """What chooses the tier for the model `auto`: the name of a router, or a table with its settings."""
+    telemetry: TelemetryTable = TelemetryTable()
+    """What the commands that drive runs record about them."""
     tiers_prefix: str = "TREADLE"
     """The prefix of the environment variables that define tiers, such as TREADLE_SMALL_MODELS."""

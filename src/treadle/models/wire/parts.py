@@ -28,6 +28,15 @@ AUDIO_FORMATS = {
 }
 """The names of audio formats in OpenAI's APIs, by MIME type."""
 
+NO_TEXT = "(no text)"
+"""What stands for an answer without content: some servers refuse empty messages, and others refuse two messages of
+a user in a row."""
+
+
+def text_of_answer(content: str) -> str:
+    """Return the content of an answer without calls, as servers accept it."""
+    return NO_TEXT if not content or content.isspace() else content
+
 
 def check_part(part: Artifact, dialect: str, accepted: AcceptedParts) -> None:
     """Check that a dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""

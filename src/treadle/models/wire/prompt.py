@@ -3,6 +3,7 @@
 Source: ChatML as Qwen 2.5 and Hermes 3 use it; Llama 3's prompt format, 2024.
 """
 
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -21,11 +22,18 @@ class PromptTemplate(Struct, frozen=True):
     begin: str = ""
     stop: tuple[str, ...] = ()
     """Texts that end an answer, for engines that do not stop there by themselves."""
+    marks: str = "(?!)"
+    """A regular expression for what would begin or end a message. In messages that the model did not write, it is
+    replaced by `instead`, so that a text cannot pass for a message."""
+    instead: str = "&lt;"
 
     def write(self, message: Message) -> str:
         """Return the text of a message in the prompt."""
         before, after = self.around[message.role]
-        return f"{before}{message.content}{after}"
+        content = message.content
+        if message.role is not Role.ASSISTANT:
+            content = re.sub(self.marks, self.instead, content)
+        return f"{before}{content}{after}"
 
 
 def _headed(begin: str, middle: str, end: str, tool: str = "tool") -> dict[Role, tuple[str, str]]:
@@ -35,13 +43,17 @@ def _headed(begin: str, middle: str, end: str, tool: str = "tool") -> dict[Role,
 
 TEMPLATES: dict[str, PromptTemplate] = {
     "chatml": PromptTemplate(
-        _headed("<|im_start|>", "\n", "<|im_end|>\n"), "<|im_start|>assistant\n", stop=("<|im_end|>",)
+        _headed("<|im_start|>", "\n", "<|im_end|>\n"),
+        "<|im_start|>assistant\n",
+        stop=("<|im_end|>",),
+        marks=r"<(?=\|(?:im_start|im_end|endoftext)\|>)",
     ),
     "llama3": PromptTemplate(
         _headed("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", "ipython"),
         "<|start_header_id|>assistant<|end_header_id|>\n\n",
         "<|begin_of_text|>",
         ("<|eot_id|>",),
+        r"<(?=\|(?:start_header_id|end_header_id|eot_id|eom_id|begin_of_text|end_of_text|python_tag)\|>)",
     ),
     "plain": PromptTemplate(
         {
@@ -52,6 +64,8 @@ TEMPLATES: dict[str, PromptTemplate] = {
         },
         "Assistant:",
         stop=("\nUser:",),
+        marks=r"(?m)^(?=(?:System|User|Assistant|Tool):)",
+        instead=" ",
     ),
     "none": PromptTemplate(dict.fromkeys(Role, ("", "")), ""),
 }

@@ -34,8 +34,8 @@ from treadle.formats import (
     detect,
     find_format,
     parse,
+    quote_result,
     render,
-    render_result,
     render_tools,
 )
 from treadle.models.protocol import Model, Watch, identity_of
@@ -155,7 +155,7 @@ class _Writer:
             yield Message(Role.SYSTEM, self._told)
         for message in messages:
             if message.role is Role.TOOL:
-                written = render_result(
+                written = quote_result(
                     message.content, message.name or "", self._format, call_id=message.call_id
                 )
                 result = Message(Role.USER, written, parts=message.parts)

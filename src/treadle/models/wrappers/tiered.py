@@ -13,7 +13,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
-from treadle.models.protocol import Model
+from treadle.models.protocol import Model, context_tokens_of
 from treadle.models.wrappers.fallback import FallbackModel
 
 
@@ -81,6 +81,8 @@ class TieredModel(FallbackModel):
         self.tiers = {item.name: item for item in sorted(items, key=lambda item: rank_of(item.name))}
         """The tiers by name, the strongest first."""
         self.router = router
+        self.made_router: object | None = None
+        """The router that was made from its name and the options; `None` until it is first needed."""
         self.options = dict(options or {})
         self.allows_weaker = allows_weaker
         self.notices = notices
@@ -108,15 +110,7 @@ class TieredModel(FallbackModel):
 
 def window_of(tier: Tier) -> int | None:
     """Return the context window of a tier's model: as configured, or as the model knows it; `None` if unknown."""
-    if tier.context_tokens is not None:
-        return tier.context_tokens
-    found: object = tier.model
-    while found is not None:
-        size = getattr(found, "context_tokens", None)
-        if isinstance(size, int):
-            return size
-        found = getattr(found, "inner", None) or next(iter(getattr(found, "models", ())), None)
-    return None
+    return context_tokens_of(tier.model) if tier.context_tokens is None else tier.context_tokens
 
 
 def rank_of(name: str) -> int:

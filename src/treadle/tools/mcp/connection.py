@@ -13,6 +13,7 @@ from treadle.core.errors import ToolError
 from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.tools.mcp import worker
+from treadle.tools.mcp.elicitation import Elicit, open_first
 from treadle.tools.mcp.failure import EndedError, UnreachableError, Verdict, describe, first_leaf, judge
 from treadle.tools.mcp.http_client import Trip, make_client
 from treadle.tools.mcp.results import mend_listing
@@ -25,6 +26,8 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 STDERR_LINES = 20
 MAX_LINE_CHARS = 500
 _HEADER_MISMATCH = -32020
+_URLS_FIRST = -32042
+"""The error of a server that wants the user to open addresses before it takes the call."""
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
@@ -55,6 +58,8 @@ class Connection:
         self.is_leaving = False
         """True if the session is to be closed when no call uses it any more."""
         self._calls: set[asyncio.Task[Any] | None] = set()
+        self._asking: list[Elicit] = []
+        """The functions that put the questions of the running calls to the user."""
 
     @property
     def is_usable(self) -> bool:
@@ -113,18 +118,41 @@ class Connection:
         raise UnreachableError(self.tell(f"lists its tools endlessly (it repeated the cursor {cursor!r})"))
 
     async def call(
-        self, name: str, arguments: dict[str, Json], meta: dict[str, Json], progress: Progress | None
+        self,
+        name: str,
+        arguments: dict[str, Json],
+        meta: dict[str, Json],
+        progress: Progress | None,
+        elicit: Elicit,
     ) -> Any:
         """Return the SDK's result of a call. It may break the tool's output schema.
 
         Raises: what the SDK raises, for `judge_failure`; `ToolError` if the server asks for something that
         Treadle cannot give.
         """
-        types, state = require("mcp_types", "mcp"), None
+        self._asking.append(elicit)
+        try:
+            return await self._call(name, arguments, meta, progress, elicit)
+        finally:
+            self._asking.remove(elicit)
+
+    async def _call(
+        self,
+        name: str,
+        arguments: dict[str, Json],
+        meta: dict[str, Json],
+        progress: Progress | None,
+        elicit: Elicit,
+    ) -> Any:
+        types, state, responses = require("mcp_types", "mcp"), None, None
         is_listed_again = False
         for _ in range(MAX_ROUNDS):
             params = types.CallToolRequestParams(
-                name=name, arguments=arguments, _meta=dict(meta), request_state=state
+                name=name,
+                arguments=arguments,
+                _meta=dict(meta),
+                request_state=state,
+                input_responses=responses,
             )
             request = types.CallToolRequest(params=params)
             try:
@@ -132,6 +160,9 @@ class Connection:
                     request, _result_adapter(), progress_callback=progress
                 )
             except Exception as error:
+                if getattr(error, "code", None) == _URLS_FIRST:
+                    await open_first(name, error, elicit)
+                    continue
                 if getattr(error, "code", None) != _HEADER_MISMATCH or is_listed_again:
                     raise
                 is_listed_again = True
@@ -139,13 +170,17 @@ class Connection:
                 continue
             if isinstance(result, types.CallToolResult):
                 return result
-            if result.input_requests:
-                wanted = ", ".join(sorted({item.method for item in result.input_requests.values()}))
+            wanted = result.input_requests or {}
+            unknown = {item.method for item in wanted.values()} - {"elicitation/create"}
+            if unknown:
+                methods = ", ".join(sorted(unknown))
                 raise ToolError(
-                    f"{name} asks its caller for something ({wanted}), which nobody can give here"
+                    f"{name} asks its caller for something ({methods}), which nobody can give here"
                 )
+            responses = {key: await elicit(item.params) for key, item in wanted.items()} or None
             state = result.request_state
-            await asyncio.sleep(0.1)
+            if responses is None:
+                await asyncio.sleep(0.1)
         raise ToolError(f"{name} asked to be called again {MAX_ROUNDS} times, which is the limit")
 
     @contextlib.contextmanager
@@ -261,7 +296,13 @@ class Connection:
                     )
                 )
             yield await stack.enter_async_context(
-                sdk.Client(where, mode=self._mode, message_handler=self._on_message, cache=None)
+                sdk.Client(
+                    where,
+                    mode=self._mode,
+                    message_handler=self._on_message,
+                    elicitation_callback=self._on_elicit,
+                    cache=None,
+                )
             )
 
     def _make_client(self, *_: Any, **__: Any) -> Any:
@@ -285,6 +326,14 @@ class Connection:
     async def _on_message(self, message: Any) -> None:
         if type(message).__name__ == "ToolListChangedNotification":
             self._on_tools_changed()
+
+    async def _on_elicit(self, context: Any, params: Any) -> Any:
+        """Answer a question that an older server asks during a call. It does not say during which one."""
+        if len(self._asking) == 1:
+            return await self._asking[0](params)
+        types = require("mcp_types", "mcp")
+        told = f"{len(self._asking)} calls are running, so it is not known which of them asks"
+        return types.ErrorData(code=types.INVALID_REQUEST, message=told)
 
     @contextlib.asynccontextmanager
     async def _collect_stderr(self) -> AsyncIterator[Any]:

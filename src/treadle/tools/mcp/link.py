@@ -8,6 +8,7 @@ from typing import Any
 from treadle.core.errors import ToolError, TreadleError
 from treadle.core.types import Json
 from treadle.tools.mcp.connection import Connection, Progress
+from treadle.tools.mcp.elicitation import Elicit
 from treadle.tools.mcp.failure import EndedError, UnreachableError, Verdict
 from treadle.tools.mcp.http_client import KEY
 from treadle.tools.mcp.target import Target
@@ -58,6 +59,7 @@ class Link:
         arguments: dict[str, Json],
         key: str,
         progress: Progress | None,
+        elicit: Elicit,
         *,
         can_repeat: bool,
     ) -> Any:
@@ -74,7 +76,7 @@ class Link:
             self._check_name(name)
             try:
                 with connection.counted(key):
-                    result = await self._try(connection, name, arguments, key, progress)
+                    result = await self._try(connection, name, arguments, key, progress, elicit)
             except _LostError as lost:
                 is_closed = connection.is_closed
                 await self._leave(connection)
@@ -100,9 +102,10 @@ class Link:
         arguments: dict[str, Json],
         key: str,
         progress: Progress | None,
+        elicit: Elicit,
     ) -> Any:
         try:
-            return await connection.call(name, arguments, {KEY: key}, progress)
+            return await connection.call(name, arguments, {KEY: key}, progress, elicit)
         except ToolError:
             raise
         except Exception as error:

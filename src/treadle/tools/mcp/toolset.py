@@ -9,11 +9,12 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, ToolError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.mcp import worker
+from treadle.tools.mcp.elicitation import Elicitations
 from treadle.tools.mcp.failure import UnreachableError
 from treadle.tools.mcp.link import Link
 from treadle.tools.mcp.names import name_of_command, name_of_url, safe_name
@@ -168,17 +169,22 @@ class MCPServer:
             amount = f"{done:g}" if total is None else f"{done:g}/{total:g}"
             context.progress(f"{amount} {message}" if message else amount)
 
+        elicitations = Elicitations(self.name, context, self._mask)
         calling = link.call(
             tool.remote_name,
             arguments,
             context.idempotency_key,
             # Without a listener, the server need not report progress.
             report if context.is_heard else None,
+            elicitations.ask,
             can_repeat=tool.spec.effect is not Effect.ONCE,
         )
         try:
-            result = await worker.hop(calling)
-        except asyncio.CancelledError:
+            result = await elicitations.run(calling)
+        except ToolError:
+            raise
+        except BaseException:
+            # The call was cancelled, or its question is answered later.
             worker.soon(link.suspect)
             raise
         return hide_in_output(to_output(result, tool.is_output_valid), self._mask)

@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, MistakesError
+from treadle.core.places import Document, KeyPath, Problem
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.datagen.config.deepfabric import keys
-from treadle.datagen.config.document import Document, KeyPath, Problem
 from treadle.tools.schema.definitions import parse_definitions
 from treadle.tools.vfs import NAMES
 

@@ -292,6 +292,8 @@ def _blocks_of(message: Message) -> list[Json]:
     calls = [_encode_call(call) for call in message.tool_calls]
     kept = opaque.get("content")
     if isinstance(kept, list) and _fits(kept, message):
+        if not any([_says_something(block) for block in kept]):
+            return []
         remaining = iter(calls)
         return [next(remaining) if block["type"] == "tool_use" else block for block in kept]
     blocks: list[Json] = []
@@ -300,7 +302,16 @@ def _blocks_of(message: Message) -> list[Json]:
         blocks.append({"type": "thinking", "thinking": message.reasoning or "", "signature": signature})
     if message.content.strip():
         blocks.append(_Text(message.content))
+    elif not calls:
+        return []
     return blocks + calls
+
+
+def _says_something(block: Json) -> bool:
+    """Return whether a block is more than thoughts and white space, after which the API expects something."""
+    if block["type"] == "text":
+        return bool(block["text"].strip())
+    return block["type"] not in ("thinking", "redacted_thinking")
 
 
 def _fits(kept: list[Json], message: Message) -> bool:

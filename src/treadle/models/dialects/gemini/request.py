@@ -171,8 +171,11 @@ def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> b
         calls[0]["thoughtSignature"] = _NO_SIGNATURE
     kept = ((message.opaque or {}).get(KEY) or {}).get("parts")
     if isinstance(kept, list) and _fits(kept, message):
+        if all([part.get("thought") or not part.get("text", "-").strip() for part in kept]):
+            return b""
         return _encode(_restore(kept, calls, message, contents))[1:-1]
-    told: list[Json] = [_Text(message.content)] if message.content else []
+    has_text = bool(message.content if calls else message.content.strip())
+    told: list[Json] = [_Text(message.content)] if has_text else []
     # Unlike other APIs, this one accepts images in an assistant's message.
     told += [_encode_part(part, contents) for part in message.parts]
     return _encode([*told, *calls])[1:-1]

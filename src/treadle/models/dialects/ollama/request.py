@@ -27,6 +27,7 @@ from treadle.models.wire.parts import (
     Contents,
     check_part,
     join_body,
+    text_of_answer,
     text_of_part,
     with_attached,
 )
@@ -238,7 +239,7 @@ def encode_message(message: Message, contents: Contents) -> bytes:
     elif role is not Role.ASSISTANT:
         encoded = _encode_asked(message, contents) if message.parts else _Asked(role, message.content)
     elif not message.tool_calls:
-        encoded = _Asked(role, message.content)
+        encoded = _Asked(role, text_of_answer(message.content))
     else:
         calls = [_encode_call(call) for call in message.tool_calls]
         encoded = _Said(message.content, message.reasoning or "", calls)

@@ -39,6 +39,7 @@ from treadle.models.wire.parts import (
     file_name,
     join_body,
     parts_apart,
+    text_of_answer,
     text_of_part,
     with_attached,
 )
@@ -140,7 +141,8 @@ def encode_message(message: Message, contents: Contents) -> bytes:
             _Result(call_id if len(call_id) <= _MAX_ID_CHARS else _fit_id(call_id), message.content)
         )
     if not message.tool_calls:
-        return _encode(_Asked(role, message.content))
+        content = message.content
+        return _encode(_Asked(role, text_of_answer(content) if role is Role.ASSISTANT else content))
     calls: list[_Call] = []
     for call in message.tool_calls:
         if call.opaque is not None:
@@ -167,6 +169,8 @@ def _encode_odd(message: Message, contents: Contents) -> bytes:
     elif message.parts and role is not Role.ASSISTANT:
         parts: list[Json] = [_encode_part(part, contents) for part in message.parts]
         raw["content"] = [{"type": "text", "text": message.content}, *parts] if message.content else parts
+    elif role is Role.ASSISTANT:
+        raw["content"] = text_of_answer(message.content)
     if message.opaque:
         raw.update(_of_this_dialect(message.opaque))
     return _encode(raw)

@@ -41,6 +41,7 @@ from treadle.models.wire.parts import (
     data_url,
     file_name,
     join_body,
+    text_of_answer,
     text_of_part,
     with_attached,
 )
@@ -321,7 +322,7 @@ def _plain_items(message: Message) -> list[Json]:
         for call in message.tool_calls
     ]
     if message.content or not items:
-        items.insert(0, _Asked(Role.ASSISTANT, message.content))
+        items.insert(0, _Asked(Role.ASSISTANT, text_of_answer(message.content)))
     return items
 
 
@@ -350,6 +351,8 @@ def _restore(message: Message, contents: Contents) -> list[Json] | None:
             if item["type"] == "message":
                 texts += [part.get("text") or part.get("refusal") or "" for part in item["content"]]
             items.append(item)
+    if not message.content.strip() and all([item["type"] in ("reasoning", "message") for item in items]):
+        return None  # the API refuses reasoning that nothing follows
     return items if next(calls, None) is None and "".join(texts) == message.content else None
 
 

@@ -1,13 +1,12 @@
-"""A configuration file as a value in which each key has a line and a column."""
+"""Documents in YAML and JSON whose keys have a line and a column, and the lists of their mistakes."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from treadle.core.documents import decode_document, is_yaml_name
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.types import Json
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -15,7 +14,7 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 
 
 class Problem(Struct, frozen=True):
-    """Something that is wrong with a configuration."""
+    """Something that is wrong with a document."""
 
     path: KeyPath
     text: str
@@ -25,7 +24,7 @@ class Problem(Struct, frozen=True):
 class Document:
     """The value of a file, and the places of its keys."""
 
-    def __init__(self, path: Path, value: dict[str, Json], root: Any) -> None:
+    def __init__(self, path: str, value: dict[str, Json], root: Any) -> None:
         self.path = path
         self.value = value
         self._root = root
@@ -45,7 +44,7 @@ class Document:
     def where(self, path: KeyPath) -> str:
         """Return `file:line` of the key at `path`."""
         place = self.place_of(path)
-        return str(self.path) if place is None else f"{self.path}:{place[0]}"
+        return self.path if place is None else f"{self.path}:{place[0]}"
 
     def duplicates(self) -> Iterator[Problem]:
         """Yield a problem for each key that a mapping has twice."""
@@ -67,20 +66,33 @@ class Document:
                 elif isinstance(key, str):
                     lines[key] = item[0].start_mark.line + 1
 
+    def error(self, problems: Iterable[Problem]) -> ConfigError:
+        """Return the error that lists `problems` in the order of the file, each with its line."""
+        lines = []
+        for problem in problems:
+            key = ".".join(map(str, problem.path))
+            text = f"{self.where(problem.path)}: {f'{key}: ' if key else ''}{problem.text}"
+            lines.append((self.place_of(problem.path) or (0, 0), text))
+        return list_mistakes(self.path, [text for _, text in sorted(lines)])
 
-def read_document(path: Path, data: bytes | None = None) -> Document:
-    """Read a YAML file, or a JSON file if the name ends in `.json`. `data` is its content, if it has been read.
 
-    Raises: `ConfigError` with the line of a mistake in the syntax.
+def list_mistakes(path: str, lines: Iterable[str]) -> ConfigError:
+    """Return the error with these lines, each of which describes a mistake in the file at `path`."""
+    texts = list(dict.fromkeys(lines))
+    if len(texts) == 1:
+        return ConfigError(texts[0])
+    return MistakesError("\n".join([f"{path!r} has {len(texts)} mistakes:", *texts]))
+
+
+def parse_document(data: bytes, path: str, *, is_yaml: bool | None = None) -> Document:
+    """Return the document in `data`. If `is_yaml` is `None`, it is YAML unless the name ends in `.json`.
+
+    `path` is the name for messages. Raises: `ConfigError` with the line of a mistake in the syntax.
     """
-    if data is None:
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"cannot read the configuration {str(path)!r}: {error.strerror}") from error
-    is_yaml = is_yaml_name(path.name) or path.suffix.lower() != ".json"
+    if is_yaml is None:
+        is_yaml = is_yaml_name(path) or not path.lower().endswith(".json")
     try:
-        value = decode_document(data, repr(str(path)), is_yaml=is_yaml)
+        value = decode_document(data, repr(path), is_yaml=is_yaml)
     except ConfigError as error:
         mark = getattr(error.__cause__, "problem_mark", None)
         if mark is None:
@@ -91,7 +103,7 @@ def read_document(path: Path, data: bytes | None = None) -> Document:
             f"{path}:{mark.line + 1}: this is not valid YAML: {fault}{hint}"
         ) from error.__cause__
     if not isinstance(value, dict):
-        raise ConfigError(f"{str(path)!r} must hold a mapping of keys to values, not {value!r:.40}")
+        raise ConfigError(f"{path!r} must hold a mapping of keys to values, not {value!r:.40}")
     return Document(path, value, _compose(data, is_yaml))
 
 

@@ -1,0 +1,130 @@
+"""Overviews of sessions: the summary of one, and the search in all. Both are readings of events."""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from treadle.core import events as e
+from treadle.core.state import State, advance
+from treadle.core.types import Delivery, Usage
+from treadle.journal.protocol import Journal, RunFilter, make_title
+
+_PAGE = 200
+"""How many sessions are listed at a time."""
+
+
+class SessionSummary(Struct, frozen=True, kw_only=True):
+    """What happened in a session so far."""
+
+    run_id: str
+    title: str
+    """The label `title` of the session, or the beginning of its first message."""
+    turns: int
+    steps: int
+    """Inferences that were completed."""
+    messages: int
+    """Messages of the user and of the model."""
+    tool_calls: int
+    """Calls of the model that have a result."""
+    failed_tool_calls: int
+    """Those whose result is an error."""
+    errors: tuple[str, ...]
+    """What went wrong in turns that failed, in order."""
+    usage: Usage
+    """Tokens of all inferences, those of agents that it called included."""
+    cost_usd: float | None
+    """What these cost; `None` if unknown."""
+    began_at: float
+    """The time of the first event, in seconds since the epoch."""
+    updated_at: float
+    """The time of the newest event."""
+    questions: dict[str, str]
+    """The questions that wait for an answer, by id."""
+    approvals: tuple[str, ...]
+    """The names of the tools whose calls wait for approval."""
+    queued: tuple[str, ...]
+    """The texts of the messages that wait for their turns."""
+
+
+def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSummary:
+    """Return the summary of a session from the bodies of its events, which are read once."""
+    state = State()
+    messages = calls = failed = 0
+    began_at, title = 0.0, ""
+    errors: list[str] = []
+    asked: dict[str, str] = {}
+    steered: set[int] = set()
+    for body in bodies:
+        advance(state, body)
+        began_at = began_at or body.at
+        if isinstance(body, e.TurnStarted):
+            messages += body.queued_seq not in steered
+            title = title or make_title(body.message.content)
+        elif isinstance(body, e.InferenceCompleted):
+            messages += 1
+        elif isinstance(body, e.MessageInjected) and body.delivery is not None:
+            # Messages that wait for a turn count when it begins.
+            if body.delivery is Delivery.STEER:
+                messages += 1
+                steered.add(state.seq)
+        elif isinstance(body, e.ToolCompleted) and body.parent_call_id is None:
+            calls += 1
+            failed += body.result.is_error
+        elif isinstance(body, e.QuestionAsked):
+            asked[body.question_id] = body.text
+        elif isinstance(body, e.TurnCompleted) and body.error is not None:
+            errors.append(body.error)
+    metadata = (state.started.metadata if state.started is not None else None) or {}
+    return SessionSummary(
+        run_id=run_id,
+        title=str(metadata.get("title") or title),
+        turns=state.turn,
+        steps=state.step,
+        messages=messages,
+        tool_calls=calls,
+        failed_tool_calls=failed,
+        errors=tuple(errors),
+        usage=state.usage,
+        cost_usd=state.cost_usd,
+        began_at=began_at,
+        updated_at=state.at,
+        questions={key: text for key, text in asked.items() if state.questions.get(key, "") is None},
+        approvals=tuple([item.call.name for item in state.waiting_calls]),
+        queued=tuple([message.content for _, message in state.queued]),
+    )
+
+
+class Match(Struct, frozen=True):
+    """A line of a message in which a text was found."""
+
+    run_id: str
+    title: str
+    turn: int
+    role: str
+    """`user` or `assistant`."""
+    line: str
+
+
+def search_sessions(journal: Journal, text: str) -> Iterator[Match]:
+    """Yield the lines of messages in sessions that contain `text`, in any case; the newest session comes first.
+
+    Blocks. Few events are in memory at a time.
+    """
+    wanted, after = text.casefold(), None
+    while page := journal.runs(RunFilter(is_session=True), after=after, limit=_PAGE, newest_first=True):
+        for info in page:
+            turn = 0
+            for event in journal.scan(info.run_id):
+                body = event.body
+                if isinstance(body, e.TurnStarted):
+                    turn, message = body.turn, body.message
+                elif isinstance(body, e.InferenceCompleted):
+                    message = body.completion.message
+                elif isinstance(body, e.MessageInjected) and body.delivery == "steer":
+                    message = body.message
+                else:
+                    continue
+                for line in message.content.splitlines() if wanted in message.content.casefold() else ():
+                    if wanted in line.casefold():
+                        yield Match(info.run_id, info.title, turn, message.role, line)
+        after = page[-1].run_id

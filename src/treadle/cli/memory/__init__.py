@@ -1,0 +1,1 @@
+"""The group `treadle memory`: one file for each command."""

@@ -1,0 +1,38 @@
+"""`treadle memory list`: the memories of a persona about a user."""
+
+from typing import Annotated
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.memory import shared as m
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.output import print_json, print_note
+
+EXAMPLES = (
+    "treadle memory list",
+    "treadle memory list --persona ada --user kim --store self_facts --json",
+)
+
+
+def list_memories(
+    store: m.Stores = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
+    ] = 50,
+    persona: m.Persona = "default",
+    user: m.User = "default",
+    journal: o.Journal = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """List memories, the newest first."""
+    with m.opened(journal, persona, user) as memory:
+        found = memory.store.entries(store or (), limit or None, newest_first=True)
+    if is_json:
+        print_json(*found)
+        return ExitCode.DONE
+    for entry in found:
+        m.print_entry(entry)
+    if not found:
+        print_note(f"{persona} has no such memories about {user}")
+    return ExitCode.DONE

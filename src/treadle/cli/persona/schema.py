@@ -1,0 +1,19 @@
+"""`treadle persona schema`: the JSON Schema of a persona's file."""
+
+import msgspec
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.terminal.output import print_lines
+
+EXAMPLES = (
+    "treadle persona schema",
+    "treadle persona schema > persona.schema.json",
+)
+
+
+def schema() -> int:
+    """Print the JSON Schema of a persona's file, which editors use to complete and check it."""
+    from treadle.context.personas.model import persona_schema
+
+    print_lines([msgspec.json.format(msgspec.json.encode(persona_schema()), indent=2)])
+    return ExitCode.DONE

@@ -1,0 +1,150 @@
+"""`treadle stats`: what the runs of a journal cost, how long they took, and what failed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.bar import spinner
+from treadle.cli.terminal.output import (
+    clean,
+    print_error,
+    print_json,
+    print_note,
+    shorten,
+    stdout,
+    write_cost,
+    write_count,
+)
+from treadle.cli.work.journals import open_existing
+from treadle.cli.work.listing import iterate_runs, read_filter
+from treadle.core.errors import JournalError
+from treadle.core.tally import Tally
+from treadle.journal.protocol import DAMAGED
+from treadle.telemetry.stats import Durations, Stats
+
+EXAMPLES = (
+    "treadle stats",
+    "treadle stats --model openai:gpt-5-mini --json | jq .days",
+)
+
+
+def stats(
+    journal: o.Journal = None,
+    status: Annotated[
+        str | None,
+        typer.Option("--status", metavar="STATUS", help="Only runs with this status; see treadle runs."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", metavar="NAME", help="Only runs that were started with this model."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="SET[:ID]", help="Only runs of a task set or of a task.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=0, help="Only the newest N runs; 0 counts all.")
+    ] = 0,
+    is_json: o.IsJson = False,
+) -> int:
+    """Count cost, tokens, cache hits, latency and errors by model, tool and day.
+
+    The latency of an inference includes its retries. A cost that is not known is never counted as 0.
+    """
+    condition, known = read_filter(status, model, task)
+    found, damaged = Stats(), []
+    with closing(open_existing(journal)) as opened, spinner("counting"):
+        for info in iterate_runs(opened, condition, status=known, limit=limit or None):
+            try:
+                if info.status == DAMAGED:
+                    raise JournalError(info.error or info.run_id)
+                found.add_run(opened.scan(info.run_id))
+            except JournalError as error:
+                damaged.append(str(error))
+    if is_json:
+        print_json(found.describe())
+    else:
+        _print(found)
+    for text in damaged:
+        print_error(text)
+    return ExitCode.FAILED if damaged else ExitCode.DONE
+
+
+def _print(found: Stats) -> None:
+    if not found.runs:
+        print_note("no such runs")
+        return
+    usage, turns = found.all.tally.usage, sum(found.turns.values())
+    stdout().print(
+        f"{write_count(found.runs, 'run')} · {write_count(turns, 'turn')}, {found.failed_turns:,} failed · "
+        f"{write_count(found.all.inferences, 'inference')} · {usage.total_tokens:,} tokens · "
+        f"{_share(found.all.tally)} cached · {_cost(found.all.tally)}",
+        style="bold",
+        soft_wrap=True,
+    )
+    columns = ("inferences", "input", "cached", "output", "cost", "median", "p95", "errors")
+    for title, uses in (("model", found.models), ("day", found.days)):
+        rows = [
+            (
+                name or "unknown",
+                f"{use.inferences:,}",
+                f"{use.tally.usage.input_tokens:,}",
+                _share(use.tally),
+                f"{use.tally.usage.output_tokens:,}",
+                _cost(use.tally),
+                *_latency(use.durations),
+                _errors(use.errors),
+            )
+            for name, use in sorted(uses.items())
+        ]
+        _print_table((title, *columns), rows)
+    tools = [
+        (name, f"{use.calls:,}", *_latency(use.durations), _errors(use.errors))
+        for name, use in sorted(found.tools.items(), key=lambda item: (-item[1].calls, item[0]))
+    ]
+    _print_table(("tool", "calls", "median", "p95", "errors"), tools)
+
+
+def _share(tally: Tally) -> str:
+    usage = tally.usage
+    return f"{usage.cached_input_tokens / usage.input_tokens:.0%}" if usage.input_tokens else "-"
+
+
+def _cost(tally: Tally) -> str:
+    """Return the cost. If a part of it is not known, say so."""
+    if not tally.unknown_costs:
+        return write_cost(tally.known_cost_usd)
+    if not tally.known_cost_usd:
+        return "unknown"
+    return f"{write_cost(tally.known_cost_usd)} + {tally.unknown_costs:,} unknown"
+
+
+def _latency(durations: Durations) -> tuple[str, str]:
+    found = [durations.quantile(share) for share in (0.5, 0.95)]
+    first, second = ["-" if value is None else f"{value:.3g} s" for value in found]
+    return first, second
+
+
+def _errors(errors: Mapping[str, int]) -> str:
+    return ", ".join([f"{count:,} {name}" for name, count in sorted(errors.items())]) or "-"
+
+
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    found = list(rows)
+    if not found:
+        return
+    console = stdout()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name in columns:
+        is_text = name in (columns[0], "errors")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text)
+    for row in found:
+        table.add_row(shorten(row[0], 40), *[clean(cell) for cell in row[1:]])
+    console.print()
+    console.print(table, width=None if console.is_terminal else 200)

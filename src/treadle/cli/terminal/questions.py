@@ -1,0 +1,189 @@
+"""The asker that puts questions to the person at the terminal, and texts about questions."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from treadle.cli.terminal.ask import read_line
+from treadle.cli.terminal.output import clean, stderr
+from treadle.cli.terminal.view import View
+from treadle.core.errors import ConfigError
+from treadle.core.questions import Answer, Answerable, Question
+from treadle.core.types import Json
+from treadle.tools.schema.output import find_output_fault
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_LATER = "Enter or Esc answers later"
+
+
+class TerminalAsker:
+    """An asker that shows each question with its options, and reads the answer from the terminal."""
+
+    def __init__(self, view: View | None = None) -> None:
+        self.view = view
+        """The view that is paused while a question is on the screen."""
+
+    async def __call__(self, question: Question) -> Answerable | None:
+        """See `Asker`. An empty line, Esc and the end of the input mean that the answer comes later."""
+        if self.view is not None:
+            self.view.close()
+        console = stderr()
+        if question.fault is None:
+            console.print()
+            print_question(question)
+        else:
+            console.print(f"  {clean(question.fault)}", style="red", soft_wrap=True)
+        if question.schema is not None:
+            return await _fill(question.schema)
+        kinds = [
+            f"a number from 1 to {len(question.options)}" if question.options else "",
+            "a text" if question.allows_text else "",
+        ]
+        return await _read(f"  {' or '.join([kind for kind in kinds if kind])}; {_LATER}: ") or None
+
+
+def make_asker(view: View | None = None) -> TerminalAsker | None:
+    """Return the asker for the terminal, or `None` if standard input is not a terminal."""
+    return TerminalAsker(view) if sys.stdin.isatty() else None
+
+
+def print_question(question: Question, console: "Console | None" = None) -> None:
+    """Print a question with its options, or the fields of its form."""
+    console = console or stderr()
+    console.print(f"? {clean(question.text)}", style="bold yellow", soft_wrap=True)
+    for number, option in enumerate(question.options, 1):
+        about = f"  {clean(option.description)}" if option.description else ""
+        console.print(f"  {number}. {clean(option.label)}{about}", soft_wrap=True)
+    for name, field in _fields(question.schema or {}).items():
+        need = "" if name in _required(question.schema) else " (optional)"
+        about = f"  {clean(_describe(field))}" if _describe(field) else ""
+        console.print(f"  {clean(name)}: {_kind(field)}{need}{about}", soft_wrap=True)
+
+
+async def _fill(schema: Mapping[str, Json]) -> Answerable | None:
+    """Return the form as the person fills it in; `None` if it is left for later."""
+    said = await _read(f"  [f]ill in, [d]ecline; {_LATER}: ")
+    if said and said.lower() in ("d", "decline"):
+        return Answer(is_declined=True)
+    if not said or said.lower() not in ("f", "fill in", "y", "yes"):
+        return None
+    form: dict[str, Json] = {}
+    for name, field in _fields(schema).items():
+        if not await _fill_field(form, name, field, is_required=name in _required(schema)):
+            return None
+    return form
+
+
+async def _fill_field(
+    form: dict[str, Json], name: str, field: Mapping[str, Json], *, is_required: bool
+) -> bool:
+    """Read one field until it fits; return False if the person stops."""
+    default = field.get("default")
+    hint = f" (Enter for {default!r})" if "default" in field else "" if is_required else " (Enter for none)"
+    while (said := await _read(f"  {clean(name)}: {_kind(field)}{clean(hint)}: ")) is not None:
+        if not said and "default" in field:
+            form[name] = default
+            return True
+        if not said and not is_required:
+            return True
+        value = _convert(said, field)
+        fault = find_output_fault({"type": "object", "properties": {name: dict(field)}}, {name: value})
+        if fault is None and said:
+            form[name] = value
+            return True
+        problem = fault or f"{name} is needed"
+        stderr().print(f"  {clean(problem)}", style="red", soft_wrap=True)
+    return False
+
+
+def _convert(said: str, field: Mapping[str, Json]) -> Json:
+    """Return what a person typed as a value of the field's type, or as a text if it is not one."""
+    kind = field.get("type")
+    if kind == "boolean":
+        return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(
+            said.lower(), said
+        )
+    if kind == "array":
+        return [part.strip() for part in said.split(",")]
+    if kind == "string":
+        return said
+    try:
+        return msgspec.json.decode(said)
+    except msgspec.DecodeError:
+        return said
+
+
+def _fields(schema: Mapping[str, Json]) -> Mapping[str, dict[str, Json]]:
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else {}
+
+
+def _required(schema: Mapping[str, Json] | None) -> tuple[str, ...]:
+    found = (schema or {}).get("required")
+    return tuple(found) if isinstance(found, list) else ()
+
+
+def _describe(field: Mapping[str, Json]) -> str:
+    return str(field.get("description") or field.get("title") or "")
+
+
+def _kind(field: Mapping[str, Json]) -> str:
+    """Return what a field takes, in words."""
+    items = field.get("items")
+    inner = items if isinstance(items, dict) else field
+    choices = inner.get("enum")
+    if not isinstance(choices, list):
+        offered = inner.get("oneOf") or inner.get("anyOf")
+        choices = [item.get("const") for item in offered] if isinstance(offered, list) else None
+    if choices:
+        several = "some of " if field.get("type") == "array" else ""
+        return clean(several + ", ".join(map(str, choices)))
+    if field.get("type") == "boolean":
+        return "yes or no"
+    return clean(" ".join(map(str, filter(None, (field.get("format"), field.get("type"))))))
+
+
+async def _read(prompt: str) -> str | None:
+    """Return a line that the person typed; `None` after Esc and at the end of the input."""
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        line = await read_line(prompt)
+        return None if line is None or line.startswith("\x1b") else line
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("escape", eager=True)
+    def leave(event: Any) -> None:
+        event.app.exit(result=None)
+
+    session: PromptSession[str | None] = PromptSession(key_bindings=keys)
+    try:
+        said = await session.prompt_async(prompt)
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        # The terminal passed the key on as text. Whoever waits for the signal stops the run.
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+        raise
+    return None if said is None else said.strip()
+
+
+def find_question(questions: Mapping[str, Question], text: str) -> str:
+    """Return the id of the open question that `text` names: an id or the beginning of one.
+
+    Raises: `ConfigError` that lists the open questions.
+    """
+    found = [text] if text in questions else [key for key in questions if key.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    how_many = "several questions begin" if found else "no open question begins"
+    raise ConfigError(f"{how_many} with {text!r}; open are: {', '.join(questions)}")

@@ -1,0 +1,58 @@
+"""What the user has said about files from elsewhere: which skills and personas may be used, by their content.
+
+An answer is a file in the user's state folder, named after the kind and the hash of the content. A changed content
+has another hash, so it is asked for again.
+"""
+
+import os
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+
+from treadle.core.errors import ConfigError
+from treadle.journal.identity import state_folder
+
+
+class Trust(StrEnum):
+    """How far the user trusts a content."""
+
+    UNTRUSTED = "untrusted"
+    """The user has said nothing about it, so he is asked before it is used."""
+    ALLOWED = "allowed"
+    """The user allowed its use, and does not vouch for it: the model gets it as data."""
+    TRUSTED = "trusted"
+    """The user vouches for it: the model gets it as instructions."""
+    BUILTIN = "builtin"
+    """It is part of Treadle."""
+
+
+def read_trust(kind: str, digest: str) -> Trust:
+    """Return what the user has said about the content with this hash. `kind` is `skill` or `persona`."""
+    try:
+        said = _place_of(kind, digest).read_text("utf-8").partition(" ")[0]
+    except (OSError, RuntimeError, UnicodeError):
+        return Trust.UNTRUSTED
+    return Trust(said) if said in (Trust.ALLOWED, Trust.TRUSTED) else Trust.UNTRUSTED
+
+
+def record_trust(kind: str, digest: str, trust: Trust, name: str) -> None:
+    """Record what the user says about the content with this hash. `name` is kept for readers of the file.
+
+    Raises: `ConfigError` if it cannot be recorded.
+    """
+    try:
+        place = _place_of(kind, digest)
+        if trust is Trust.UNTRUSTED:
+            place.unlink(missing_ok=True)
+            return
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, path = tempfile.mkstemp(dir=place.parent)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+            file.write(f"{trust} {name}\n")
+        os.replace(path, place)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"the trust in the {kind} {name!r} cannot be recorded: {error}") from error
+
+
+def _place_of(kind: str, digest: str) -> Path:
+    return state_folder() / "trust" / f"{kind}-{digest}"

@@ -1,0 +1,101 @@
+"""The hooks of an agent: functions that are called with every durable event of its runs."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.core.narrowing import Event
+from treadle.core.state import State, Status
+
+Hook: TypeAlias = Callable[[Event], object]
+"""A function that is called with each durable event. It runs on the event loop, so it must not block.
+
+A hook may also have these methods: `catch_up(run_id, events)` is called with the events so far, in a thread,
+before a run that exists goes on; `leave(run_id)` when this process no longer drives a run; and `close()` by
+`Agent.close`. If it has a method `take(run_id, first_seq, bodies)`, that is called with the bodies of several
+events at once instead, which costs less. If it has an attribute `is_patient` that is true, it is called only when a
+turn has ended or the run is paused, and within long turns from time to time.
+"""
+_MANY = 256
+"""The number of events that even a patient hook is told."""
+
+
+class Hooks:
+    """The hooks of an agent. An exception of a hook is logged once, and never reaches the run."""
+
+    __slots__ = ("_all", "_broken", "_is_patient", "_takers")
+
+    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
+        """Check and keep the hooks. Raises: `ConfigError` for one that cannot be called, or must be awaited."""
+        self._all = tuple(hooks)
+        self._is_patient = all([getattr(hook, "is_patient", False) for hook in self._all])
+        self._takers = [getattr(hook, "take", None) for hook in self._all]
+        self._broken: set[int] = set()
+        """The positions of the hooks whose exception was logged."""
+        for hook in self._all:
+            if not callable(hook) or inspect.iscoroutinefunction(hook):
+                raise ConfigError(
+                    f"hooks has {hook!r:.200}; give functions that take an event and do not wait"
+                )
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def wants(self, bodies: Sequence[e.DurableBody], state: State) -> bool:
+        """Return whether the hooks are to be told of these events now, once they are durable."""
+        if not bodies:
+            return False
+        is_working = state.is_turn_open and state.status is Status.RUNNING
+        return not (self._is_patient and is_working and len(bodies) < _MANY)
+
+    def tell(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
+        """Call each hook with the events that have these bodies."""
+        for index, hook in enumerate(self._all):
+            take = self._takers[index]
+            if take is not None:
+                try:
+                    take(run_id, first_seq, bodies)
+                except Exception as error:
+                    self._report(index, error)
+                continue
+            for seq, body in enumerate(bodies, first_seq):
+                try:
+                    hook(e.Event(run_id, seq, body))  # type: ignore[arg-type]
+                except Exception as error:
+                    self._report(index, error)
+
+    async def catch_up(self, run_id: str, read: Callable[[], Iterable[e.Event]]) -> None:
+        """Tell the hooks about the events of a run that goes on. `read` returns them; it may block."""
+        for index, hook in enumerate(self._all):
+            if hasattr(hook, "catch_up"):
+                try:
+                    await asyncio.to_thread(lambda take: take(run_id, read()), hook.catch_up)
+                except Exception as error:
+                    self._report(index, error)
+
+    def leave(self, run_id: str) -> None:
+        """Tell the hooks that this process no longer drives a run."""
+        self._call("leave", run_id)
+
+    def close(self) -> None:
+        """Close the hooks that can be closed."""
+        self._call("close")
+
+    def _call(self, name: str, *arguments: object) -> None:
+        for index, hook in enumerate(self._all):
+            method = getattr(hook, name, None)
+            if method is not None:
+                try:
+                    method(*arguments)
+                except Exception as error:
+                    self._report(index, error)
+
+    def _report(self, index: int, error: Exception) -> None:
+        if index not in self._broken:
+            self._broken.add(index)
+            told = "the hook %r raised an exception, which its run does not see; further ones are not logged"
+            logging.getLogger("treadle").error(told, self._all[index], exc_info=error)

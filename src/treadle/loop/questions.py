@@ -1,0 +1,225 @@
+"""Questions to the user: who is asked, and what happens to the call that asks while nobody answers."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.errors import ConfigError, NotAskedError
+from treadle.core.questions import (
+    Answer,
+    AskUser,
+    Question,
+    QuestionDecision,
+    Recall,
+    Refuse,
+    key_of,
+    read_answer,
+    to_question,
+)
+from treadle.core.state import State
+from treadle.core.types import Effect, Json
+from treadle.loop.outbox import Outbox
+from treadle.tools.context import AskQuestion
+from treadle.tools.protocol import Asker
+
+DecideQuestion: TypeAlias = Callable[[Question, str, str, int], QuestionDecision]
+"""A function that decides whether a question is asked. It takes the question, the id of the call that asks, the id
+of the call of the model that it is part of, and how often the call has asked it."""
+
+MAX_UNFIT = 3
+"""How often an asker may answer one question with something that does not fit it."""
+_NOBODY = "Nobody can be asked now."
+
+
+class ParkedError(BaseException):
+    """Raised in a tool whose question nobody answers now. The call ends without a result and runs again later.
+
+    It is no `Exception`, so that tools do not take it for a failure of their own.
+    """
+
+
+class Questioner:
+    """The one who puts a run's questions to the user, one at a time."""
+
+    def __init__(self, run_id: str, asker: Asker | None, decide: DecideQuestion | None) -> None:
+        """Make a questioner. Without `decide` no question is asked."""
+        self.run_id = run_id
+        self.asker = asker
+        self.decide = decide
+        self.deadline: asyncio.Timeout | None = None
+        """The timer of the run's deadline. It stands still while the user is asked."""
+        self._lock: asyncio.Lock | None = None
+        self._postponed: set[str] = set()
+        """The ids of the questions that the user did not answer since the run was driven."""
+
+    def begin(self) -> None:
+        """Allow every question to be put again, because the run is driven anew."""
+        self._postponed.clear()
+
+    async def consult(self, body: e.QuestionAsked) -> Answer | None:
+        """Return the user's answer; `None` if nobody answers now.
+
+        Raises: `NotAskedError` if the asker passes the question on, and is told that it is not asked.
+        """
+        if self.asker is None:
+            return None
+        self._lock = self._lock or asyncio.Lock()
+        async with self._lock:
+            if body.question_id in self._postponed:
+                return None
+            with held(self.deadline):
+                answer = await self._ask(to_question(body, self.run_id))
+        if answer is None:
+            self._postponed.add(body.question_id)
+        return answer
+
+    async def perform(self, state: State, action: AskUser, outbox: Outbox) -> None:
+        """Put open questions to the user. Record the answers, or a pause if there are none."""
+        await outbox.kept()
+        has_answers = False
+        for body in action.questions:
+            answer = None
+            with suppress(NotAskedError):
+                answer = await self.consult(body)
+            if answer is not None:
+                outbox.put(e.QuestionAnswered(question_id=body.question_id, text=answer.text))
+                has_answers = True
+        if not has_answers:
+            outbox.put(e.RunPaused(reason="question"))
+
+    async def _ask(self, question: Question) -> Answer | None:
+        """Ask until the answer fits. An asker that fails has no answer, and its exception is reported."""
+        assert self.asker is not None
+        for _ in range(MAX_UNFIT):
+            try:
+                said = self.asker(question)
+                if not isinstance(said, Answer | str | int | dict | None):
+                    said = await said  # type: ignore[misc]
+                return None if said is None else read_answer(question, said, _find_fault)
+            except ConfigError as error:
+                question = replace(question, fault=str(error))
+            except NotAskedError:
+                raise
+            except Exception as error:
+                _report(f"the asker failed at the question {question.text!r:.200}", error)
+                return None
+        _report(f"the asker gave {MAX_UNFIT} unfit answers: {question.fault}", None)
+        return None
+
+
+class Asking:
+    """The questions of one running call of the model, and of the calls that it makes."""
+
+    __slots__ = (
+        "_call_id",
+        "_counts",
+        "_outbox",
+        "_questioner",
+        "is_over",
+        "is_parked",
+        "open_ids",
+        "running",
+    )
+
+    def __init__(self, questioner: Questioner, call_id: str, outbox: Outbox) -> None:
+        self._questioner = questioner
+        self._call_id = call_id
+        self._outbox = outbox
+        self._counts: dict[tuple[str, str], int] = {}
+        self.running: list[tuple[Effect, asyncio.Timeout | None]] = []
+        """The effect and the timer of the call, and those of a call that it makes. The timers stand still while the
+        user is asked."""
+        self.open_ids: list[str] = []
+        """The ids of the questions that were asked and not answered."""
+        self.is_parked = False
+        """True if the call waits for an answer, so that it has no result."""
+        self.is_over = False
+        """True if the call has ended, so that it can ask nothing more."""
+
+    def asker(self, call_id: str) -> AskQuestion:
+        """Return the function by which the running call `call_id` asks."""
+        return partial(self.ask, call_id)
+
+    async def ask(self, call_id: str, question: Question) -> Answer:
+        """See `ToolContext.ask`."""
+        questioner, outbox = self._questioner, self._outbox
+        key = call_id, key_of(question)
+        number = self._counts[key] = self._counts.get(key, 0) + 1
+        can_park = all([effect is not Effect.ONCE for effect, _ in self.running])
+        if questioner.decide is None or self.is_over:
+            raise NotAskedError(_NOBODY)
+        if question.schema is not None:
+            from treadle.tools.schema.output import check_schema
+
+            check_schema(question.schema)
+        decided = questioner.decide(question, call_id, self._call_id, number)
+        if isinstance(decided, Refuse):
+            raise NotAskedError(decided.reason)
+        if isinstance(decided, Recall):
+            return decided.answer
+        if not can_park and questioner.asker is None:
+            raise NotAskedError(_NOBODY)
+        body = decided.body
+        self.open_ids.append(body.question_id)
+        if not decided.is_recorded:
+            outbox.put(body)
+        await outbox.kept()
+        with held(*[timer for _, timer in self.running]):
+            answer = await questioner.consult(body)
+        if self.is_over:
+            raise NotAskedError(_NOBODY)
+        if answer is not None:
+            outbox.put(e.QuestionAnswered(question_id=body.question_id, text=answer.text))
+            self.open_ids.remove(body.question_id)
+            await outbox.kept()
+            return answer
+        if can_park:
+            self.is_parked = True
+            raise ParkedError
+        self.withdraw()
+        raise NotAskedError(_NOBODY)
+
+    def withdraw(self) -> None:
+        """Record that nobody waits for the answers to the open questions any more."""
+        bodies = [e.QuestionAnswered(question_id=key, text="", is_withdrawn=True) for key in self.open_ids]
+        self.open_ids.clear()
+        self._outbox.put(*bodies)
+
+
+@contextmanager
+def held(*timers: asyncio.Timeout | None) -> Iterator[None]:
+    """Stop timers while the `with` block runs."""
+    loop = asyncio.get_running_loop()
+    left: list[tuple[asyncio.Timeout, float]] = []
+    for timer in timers:
+        when = None if timer is None or timer.expired() else timer.when()
+        if timer is not None and when is not None:
+            left.append((timer, when - loop.time()))
+            timer.reschedule(None)
+    try:
+        yield
+    finally:
+        for timer, seconds in left:
+            # The call may have ended without waiting for the answer.
+            with suppress(RuntimeError):
+                timer.reschedule(loop.time() + seconds)
+
+
+def _find_fault(schema: dict[str, Json], value: Json) -> str | None:
+    # Imported here because only forms need the validator.
+    from treadle.tools.schema.output import find_output_fault
+
+    return find_output_fault(schema, value)
+
+
+def _report(message: str, error: Exception | None) -> None:
+    """Tell the event loop about an asker that failed."""
+    context: dict[str, object] = {"message": message}
+    if error is not None:
+        context["exception"] = error
+    asyncio.get_running_loop().call_exception_handler(context)

@@ -1,0 +1,25 @@
+"""Telemetry: records of turns, OpenTelemetry, and statistics. The names are loaded when they are first used."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.telemetry.fold import read_turn_records
+    from treadle.telemetry.open_telemetry import OpenTelemetry
+    from treadle.telemetry.record import TurnRecord
+    from treadle.telemetry.turn_log import JsonlTurnLog, TurnLog
+
+__all__ = ["JsonlTurnLog", "OpenTelemetry", "TurnLog", "TurnRecord", "read_turn_records"]
+
+_WHERE = {
+    "JsonlTurnLog": "treadle.telemetry.turn_log",
+    "OpenTelemetry": "treadle.telemetry.open_telemetry",
+    "TurnLog": "treadle.telemetry.turn_log",
+    "TurnRecord": "treadle.telemetry.record",
+    "read_turn_records": "treadle.telemetry.fold",
+}
+
+
+def __getattr__(name: str) -> object:
+    from treadle.core.registry import load_name
+
+    return load_name(__name__, name, _WHERE)

@@ -1,0 +1,102 @@
+"""The names and forms of OpenTelemetry's semantic conventions for generative AI.
+
+Source: OpenTelemetry semantic conventions 1.41.
+"""
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from treadle.core import events as e
+from treadle.core.types import Completion, Json, Message, Role, Usage
+
+_PROVIDERS = {
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "openai_responses": "openai",
+    "completions": "openai",
+    "xai": "x_ai",
+}
+"""The names that the conventions have for providers, where they differ from Treadle's."""
+OTHER = "OTHER"
+"""The name of a provider, or an error, that has none."""
+
+Attributes: TypeAlias = dict[str, Any]
+"""The attributes of a span or a measurement. The API has no name for their values."""
+
+
+def provider_of(model: str) -> str:
+    """Return the name of a model's provider as the conventions have it."""
+    provider, colon, _ = model.partition(":")
+    return _PROVIDERS.get(provider, provider) if colon else OTHER
+
+
+def bare_name(model: str) -> str:
+    """Return the name of a model without its provider."""
+    return model.partition(":")[2] or model
+
+
+def agent_name(started: e.RunStarted) -> str | None:
+    """Return the name of the agent's persona; `None` if it has none."""
+    context = started.spec.context
+    name = None if context is None or context.persona is None else context.persona.get("name")
+    return None if name is None else str(name)
+
+
+def usage_attributes(usage: Usage) -> Attributes:
+    """Return the attributes of token counts."""
+    found: Attributes = {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_input_tokens,
+    }
+    if usage.cache_write_tokens:
+        found["gen_ai.usage.cache_creation.input_tokens"] = usage.cache_write_tokens
+    if usage.reasoning_tokens:
+        found["gen_ai.usage.reasoning.output_tokens"] = usage.reasoning_tokens
+    return found
+
+
+def completion_attributes(completion: Completion) -> Attributes:
+    """Return the attributes of an answer, without its content."""
+    settings = completion.settings
+    found: Attributes = {
+        "gen_ai.response.finish_reasons": [completion.finish_reason.value],
+        "gen_ai.response.model": completion.model,
+        "gen_ai.response.id": completion.response_id,
+        "treadle.cost_usd": completion.cost_usd,
+        "treadle.is_cached": True if completion.is_cached else None,
+    }
+    if settings is not None:
+        found |= {
+            "gen_ai.request.temperature": settings.temperature,
+            "gen_ai.request.top_p": settings.top_p,
+            "gen_ai.request.max_tokens": settings.max_output_tokens,
+            "gen_ai.request.seed": settings.seed,
+            "gen_ai.request.stop_sequences": settings.stop,
+        }
+    if completion.usage is not None:
+        found |= usage_attributes(completion.usage)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def write_messages(messages: Iterable[Message], finish_reason: str | None = None) -> str:
+    """Return messages as JSON, in the form that the conventions have for them."""
+    found: list[Json] = []
+    for message in messages:
+        parts: list[Json] = []
+        if message.reasoning:
+            parts.append({"type": "reasoning", "content": message.reasoning})
+        if message.role is Role.TOOL:
+            parts.append({"type": "tool_call_response", "id": message.call_id, "response": message.content})
+        elif message.content:
+            parts.append({"type": "text", "content": message.content})
+        for call in message.tool_calls:
+            given = {"id": call.call_id, "name": call.name, "arguments": call.arguments}
+            parts.append({"type": "tool_call", **given})
+        item: dict[str, Json] = {"role": message.role.value, "parts": parts}
+        if finish_reason is not None:
+            item["finish_reason"] = finish_reason
+        found.append(item)
+    return msgspec.json.encode(found).decode()

@@ -1,0 +1,436 @@
+"""The hook that makes spans and metrics of OpenTelemetry from events.
+
+A turn is a span `invoke_agent`; in it each attempt at an inference is a span `chat`, and each call a span
+`execute_tool`. All times are those of the events, and all spans have the ids by which the journal finds the events.
+Source: OpenTelemetry semantic conventions for generative AI, 1.41.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.core.state import State, advance
+from treadle.core.types import Message, Role, StopReason, Usage
+from treadle.telemetry.conventions import (
+    OTHER,
+    Attributes,
+    agent_name,
+    bare_name,
+    completion_attributes,
+    provider_of,
+    usage_attributes,
+    write_messages,
+)
+
+_KEPT = 1000
+"""How many runs a link may lead to."""
+_FAILED = frozenset((StopReason.ERROR, StopReason.REFUSED, StopReason.CONTEXT_OVERFLOW, StopReason.CANCELLED))
+
+
+class OpenTelemetry:
+    """A hook that reports runs to OpenTelemetry.
+
+    Without providers it uses those that the program has set for the process. Contents of messages, arguments and
+    results are left out unless `records_content` is true.
+    """
+
+    def __init__(
+        self, tracer_provider: Any = None, meter_provider: Any = None, *, records_content: bool = False
+    ) -> None:
+        """Make the hook. Raises: `ConfigError` if the package `opentelemetry-api` is missing."""
+        try:
+            from opentelemetry import metrics, trace
+        except ImportError as error:
+            raise ConfigError("OpenTelemetry needs a package: pip install 'treadle[otel]'") from error
+        from treadle import __version__
+
+        self.records_content = records_content
+        self.tracer = trace.get_tracer("treadle", __version__, tracer_provider)
+        meter = metrics.get_meter("treadle", __version__, meter_provider)
+        self.duration = meter.create_histogram(
+            "gen_ai.client.operation.duration", "s", "GenAI operation duration."
+        )
+        self.tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", "{token}", "Number of input and output tokens used."
+        )
+        self.tool_duration = meter.create_histogram(
+            "gen_ai.execute_tool.duration", "s", "Duration of tool calls."
+        )
+        self.cost = meter.create_counter("treadle.cost", "USD", "Cost of inferences, where it is known.")
+        self._runs: dict[str, _RunSpans] = {}
+        self._newest: OrderedDict[str, Any] = OrderedDict()
+        """The span context of the newest turn of each run."""
+
+    def __call__(self, event: e.Event) -> None:
+        """Take the next event of a run."""
+        self.take(event.run_id, event.seq, (event.body,))
+
+    def take(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
+        """Take the next events of a run."""
+        run = self._runs.get(run_id)
+        if run is None:
+            run = self._runs[run_id] = _RunSpans(self, run_id)
+        for seq, body in enumerate(bodies, first_seq):
+            run.take(seq, body)
+
+    def catch_up(self, run_id: str, events: Iterable[e.Event]) -> None:
+        """Read the events so far of a run that goes on. They get no spans."""
+        run = self._runs[run_id] = _RunSpans(self, run_id)
+        for event in events:
+            run.note(event.body)
+
+    def leave(self, run_id: str) -> None:
+        """End the spans of a run that this process no longer drives."""
+        run = self._runs.pop(run_id, None)
+        if run is not None:
+            run.end_turn(run.at, "left")
+
+    def remember(self, run_id: str, span: Any) -> None:
+        """Remember the span of a turn, so that later spans can be linked to it."""
+        self._newest[run_id] = span.get_span_context()
+        self._newest.move_to_end(run_id)
+        if len(self._newest) > _KEPT:
+            self._newest.popitem(last=False)
+
+    def links_to(self, run_id: str) -> list[Any]:
+        """Return the links to the newest turn of a run; none if this process does not know it."""
+        from opentelemetry.trace import Link
+
+        found = self._newest.get(run_id)
+        return [] if found is None else [Link(found, {"treadle.run.id": run_id})]
+
+    def context_of(self, run_id: str, call_id: str) -> Any:
+        """Return the context for the children of a call; `None` if this process does not know its run."""
+        from opentelemetry.trace import set_span_in_context
+
+        run = self._runs.get(run_id)
+        span = None if run is None else run.calls.get(call_id) or run.turn_span
+        return None if span is None else set_span_in_context(span)
+
+
+class _RunSpans:
+    """The open spans of one run."""
+
+    def __init__(self, hook: OpenTelemetry, run_id: str) -> None:
+        self.turn_span: Any = None
+        self.calls: dict[str, Any] = {}
+        """The spans of the running calls, by id."""
+        self.at = 0.0
+        """The time of the newest event."""
+        self._hook = hook
+        self._run_id = run_id
+        self._started: e.RunStarted | None = None
+        self._copied_until = 0
+        self._state = State() if hook.records_content else None
+        """The state of the run, for the messages of requests; `None` if contents are left out."""
+        self._turn = 0
+        self._is_open = False
+        self._has_failed = False
+        self._model = ""
+        self._chat: Any = None
+        self._chat_at = 0.0
+        self._step = 0
+        self._call_at: dict[str, float] = {}
+        self._usage = Usage()
+
+    def note(self, body: e.DurableBody) -> None:
+        """Take an event that gets no span."""
+        self.at = body.at
+        if self._state is not None:
+            advance(self._state, body)
+        if isinstance(body, e.RunStarted):
+            self._started = body
+            self._copied_until = 0 if body.parent is None else body.parent.seq
+            self._model = body.spec.model.name
+        elif isinstance(body, e.TurnStarted):
+            self._turn, self._is_open, self._has_failed = body.turn, True, False
+        elif isinstance(body, e.TurnCompleted):
+            self._is_open, self._has_failed = False, body.stop_reason is StopReason.ERROR
+        elif isinstance(body, e.RunResumed):
+            self._is_open, self._has_failed = self._is_open or self._has_failed, False
+            if body.agent is not None:
+                self._model = body.agent.model.name
+
+    def take(self, seq: int, body: e.DurableBody) -> None:
+        """Take the next event."""
+        messages = self._messages_for(body)
+        self.note(body)
+        if seq > self._copied_until:
+            make = _MAKE.get(type(body))
+            if make is not None:
+                make(self, seq, body, messages)
+
+    def _messages_for(self, body: e.DurableBody) -> Sequence[Message]:
+        """Return the messages of a request, if contents are recorded."""
+        if self._state is None or not isinstance(body, e.InferenceStarted):
+            return ()
+        return list(self._state.messages)[: body.messages]
+
+    # Turns
+
+    def begin_turn(self, seq: int, body: e.DurableBody, messages: Sequence[Message]) -> None:
+        if not self._is_open:
+            return
+        is_resumed = isinstance(body, e.RunResumed)
+        if is_resumed and self.turn_span is not None:
+            return
+        hook, started = self._hook, self._started
+        links, context = (hook.links_to(self._run_id) if is_resumed else []), None
+        attributes = self._attributes(seq, "invoke_agent")
+        attributes["treadle.turn.is_resumed"] = is_resumed
+        name = None
+        if started is not None:
+            name = agent_name(started)
+            if started.parent is not None:
+                links += hook.links_to(started.parent.run_id)
+                attributes["treadle.parent.run.id"] = started.parent.run_id
+                attributes["treadle.parent.seq"] = started.parent.seq
+            if started.caller is not None:
+                context = hook.context_of(started.caller.run_id, started.caller.call_id)
+                attributes["treadle.caller.run.id"] = started.caller.run_id
+                attributes["treadle.caller.call.id"] = started.caller.call_id
+        if name is not None:
+            attributes["gen_ai.agent.name"] = name
+        if hook.records_content and isinstance(body, e.TurnStarted):
+            attributes["gen_ai.input.messages"] = write_messages([body.message])
+            if started is not None and started.system_message:
+                system = [{"type": "text", "content": started.system_message}]
+                attributes["gen_ai.system_instructions"] = msgspec.json.encode(system).decode()
+        span_name = "invoke_agent" if name is None else f"invoke_agent {name}"
+        self._usage = Usage()
+        self.turn_span = hook.tracer.start_span(
+            span_name, context, attributes=attributes, links=links, start_time=_ns(body.at)
+        )
+        hook.remember(self._run_id, self.turn_span)
+
+    def end_turn(self, at: float, why: str, *, error: str | None = None, code: str | None = None) -> None:
+        """End the open spans of the run."""
+        self._end_chat(at, {}, error="the outcome is not known", code=why)
+        for call_id in list(self.calls):
+            self._end_call(call_id, at, {}, code=why)
+        span, self.turn_span = self.turn_span, None
+        if span is not None:
+            span.set_attributes({"treadle.stop_reason": why, **usage_attributes(self._usage)})
+            _end(span, at, error, code)
+
+    def complete_turn(self, seq: int, body: e.TurnCompleted, messages: Sequence[Message]) -> None:
+        is_failed = body.error is not None or body.stop_reason in _FAILED
+        if self._hook.records_content and self.turn_span is not None:
+            said = write_messages([Message(Role.ASSISTANT, body.output)])
+            self.turn_span.set_attribute("gen_ai.output.messages", said)
+        reason = body.stop_reason.value
+        self.end_turn(
+            body.at,
+            reason,
+            error=body.error or reason if is_failed else None,
+            code=reason if is_failed else None,
+        )
+
+    def pause(self, seq: int, body: e.RunPaused, messages: Sequence[Message]) -> None:
+        self.end_turn(body.at, body.reason)
+
+    # Inferences
+
+    def begin_chat(self, seq: int, body: e.InferenceStarted, messages: Sequence[Message]) -> None:
+        self._end_chat(body.at, {}, error="the outcome is not known", code="lost")
+        self._model, self._step = body.model or self._model, body.step
+        self._open_chat(seq, body.at, messages, body)
+
+    def _open_chat(
+        self, seq: int, at: float, messages: Sequence[Message], body: e.InferenceStarted | None = None
+    ) -> None:
+        attributes = self._attributes(seq, "chat")
+        attributes["treadle.step"] = self._step
+        if messages:
+            attributes["gen_ai.input.messages"] = write_messages(messages)
+        if body is not None and body.route is not None:
+            attributes["treadle.route.tier"] = body.route.tier
+            attributes["treadle.route.reasons"] = list(body.route.reasons)
+        self._chat_at = at
+        self._chat = self._start(f"chat {bare_name(self._model)}", at, attributes, is_client=True)
+
+    def fail_chat(self, seq: int, body: e.InferenceFailed, messages: Sequence[Message]) -> None:
+        attributes = usage_attributes(body.usage) if body.usage is not None else {}
+        self._step = body.step
+        self._add_cost(body.cost_usd)
+        self._end_chat(body.at, attributes, error=body.error, code=body.error_type, usage=body.usage)
+        if body.retry_in_seconds is not None:
+            self._open_chat(seq, body.at + body.retry_in_seconds, ())
+
+    def complete_chat(self, seq: int, body: e.InferenceCompleted, messages: Sequence[Message]) -> None:
+        completion = body.completion
+        attributes = completion_attributes(completion)
+        if body.answered_by is not None:
+            attributes["treadle.answered_by"] = body.answered_by
+        if self._hook.records_content:
+            attributes["gen_ai.output.messages"] = write_messages(
+                [completion.message], completion.finish_reason.value
+            )
+        self._add_cost(completion.cost_usd)
+        self._end_chat(body.at, attributes, model=completion.model, usage=completion.usage)
+
+    def _add_cost(self, cost_usd: float | None) -> None:
+        if cost_usd:
+            self._hook.cost.add(cost_usd, self._metric("chat"))
+
+    def _end_chat(
+        self,
+        at: float,
+        attributes: Attributes,
+        *,
+        error: str | None = None,
+        code: str | None = None,
+        model: str | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        span, self._chat = self._chat, None
+        if span is None:
+            return
+        measured = self._metric("chat")
+        if model is not None:
+            measured["gen_ai.response.model"] = model
+        if usage is not None:
+            self._usage += usage
+            counts = {"input": usage.input_tokens, "output": usage.output_tokens}
+            for kind, count in counts.items():
+                self._hook.tokens.record(count, {**measured, "gen_ai.token.type": kind})
+        if code is not None:
+            measured["error.type"] = code
+        self._hook.duration.record(max(0.0, at - self._chat_at), measured)
+        span.set_attributes(attributes)
+        _end(span, max(at, self._chat_at), error, code)
+
+    # Calls
+
+    def begin_call(self, seq: int, body: e.ToolStarted, messages: Sequence[Message]) -> None:
+        if body.call_id in self.calls:
+            self._end_call(body.call_id, body.at, {}, code="lost")
+        attributes = self._attributes(seq, "execute_tool")
+        attributes |= {
+            "gen_ai.tool.name": body.name,
+            "gen_ai.tool.call.id": body.call_id,
+            "gen_ai.tool.type": "function",
+            "treadle.step": body.step,
+            "treadle.call.id": body.call_id,
+            "treadle.call.attempt": body.attempt,
+            "treadle.call.effect": body.effect.value,
+        }
+        if self._hook.records_content and (arguments := self._arguments_of(body)) is not None:
+            attributes["gen_ai.tool.call.arguments"] = arguments
+        parent = self.calls.get(body.parent_call_id) if body.parent_call_id is not None else None
+        self.calls[body.call_id] = self._start(f"execute_tool {body.name}", body.at, attributes, parent)
+        self._call_at[body.call_id] = body.at
+
+    def _arguments_of(self, body: e.ToolStarted) -> str | None:
+        if body.arguments is not None or self._state is None:
+            return body.arguments
+        item = self._state.calls.get(body.call_id)
+        return None if item is None else item.call.arguments
+
+    def complete_call(self, seq: int, body: e.ToolCompleted, messages: Sequence[Message]) -> None:
+        result = body.result
+        if result.call_id not in self.calls:
+            # The call was not run.
+            return
+        attributes: Attributes = {}
+        if body.child is not None:
+            attributes["treadle.child.run.id"] = body.child.run_id
+        if self._hook.records_content:
+            attributes["gen_ai.tool.call.result"] = result.content
+        code = (result.error_kind.value if result.error_kind else OTHER) if result.is_error else None
+        measured = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": result.name}
+        if code is not None:
+            measured["error.type"] = code
+        self._hook.tool_duration.record(body.duration_seconds, measured)
+        self._end_call(result.call_id, body.at, attributes, code=code)
+
+    def _end_call(self, call_id: str, at: float, attributes: Attributes, *, code: str | None) -> None:
+        span, began = self.calls.pop(call_id), self._call_at.pop(call_id)
+        span.set_attributes(attributes)
+        _end(span, max(at, began), code, code)
+
+    def compact(self, seq: int, body: e.ContextCompacted, messages: Sequence[Message]) -> None:
+        if self.turn_span is not None:
+            counts = {"treadle.tokens_before": body.tokens_before, "treadle.tokens_after": body.tokens_after}
+            said = {"treadle.reason": body.reason, "treadle.seq": seq}
+            self.turn_span.add_event("treadle.context_compacted", {**counts, **said}, _ns(body.at))
+        if body.usage is not None:
+            self._usage += body.usage
+        self._add_cost(body.cost_usd)
+
+    def ask(self, seq: int, body: e.QuestionAsked | e.ApprovalRequested, messages: Sequence[Message]) -> None:
+        if self.turn_span is not None:
+            name = f"treadle.{body.__struct_config__.tag}"
+            self.turn_span.add_event(name, {"treadle.seq": seq}, _ns(body.at))
+
+    # Shared
+
+    def _start(
+        self, name: str, at: float, attributes: Attributes, parent: Any = None, *, is_client: bool = False
+    ) -> Any:
+        from opentelemetry.trace import SpanKind, set_span_in_context
+
+        if self.turn_span is None and self._is_open:
+            self.begin_turn(attributes["treadle.seq"], e.RunResumed(at=at), ())
+        span = parent or self.turn_span
+        return self._hook.tracer.start_span(
+            name,
+            None if span is None else set_span_in_context(span),
+            SpanKind.CLIENT if is_client else SpanKind.INTERNAL,
+            attributes,
+            start_time=_ns(at),
+        )
+
+    def _attributes(self, seq: int, operation: str) -> Attributes:
+        found: Attributes = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.conversation.id": self._run_id,
+            "treadle.run.id": self._run_id,
+            "treadle.turn": self._turn,
+            "treadle.seq": seq,
+        }
+        if operation != "execute_tool":
+            found["gen_ai.provider.name"] = provider_of(self._model)
+            found["gen_ai.request.model"] = bare_name(self._model)
+        return found
+
+    def _metric(self, operation: str) -> Attributes:
+        return {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": provider_of(self._model),
+            "gen_ai.request.model": bare_name(self._model),
+        }
+
+
+_MAKE: dict[type, Callable[[_RunSpans, int, Any, Sequence[Message]], None]] = {
+    e.TurnStarted: _RunSpans.begin_turn,
+    e.RunResumed: _RunSpans.begin_turn,
+    e.TurnCompleted: _RunSpans.complete_turn,
+    e.RunPaused: _RunSpans.pause,
+    e.InferenceStarted: _RunSpans.begin_chat,
+    e.InferenceFailed: _RunSpans.fail_chat,
+    e.InferenceCompleted: _RunSpans.complete_chat,
+    e.ToolStarted: _RunSpans.begin_call,
+    e.ToolCompleted: _RunSpans.complete_call,
+    e.ContextCompacted: _RunSpans.compact,
+    e.QuestionAsked: _RunSpans.ask,
+    e.ApprovalRequested: _RunSpans.ask,
+}
+
+
+def _ns(at: float) -> int:
+    return int(at * 1e9)
+
+
+def _end(span: Any, at: float, error: str | None, code: str | None) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    if code is not None:
+        span.set_attribute("error.type", code)
+    if error is not None:
+        span.set_status(Status(StatusCode.ERROR, error))
+    span.end(_ns(at))
