@@ -42,7 +42,7 @@ from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.hooks import Hooks
 from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
-from treadle.loop.outbox import Outbox
+from treadle.loop.outbox import DONE, Outbox
 from treadle.loop.toolcalls import ToolCalls
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock, Workbench
@@ -132,7 +132,7 @@ class Driver:
         if not self._is_released:
             await self._writer.release()
             self._is_released = True
-        await self._tell()
+        await (DONE if self._held else self._tell())
         self.listen(None)
         if self._hooks is not None:
             self._hooks.leave(self.run_id)
@@ -259,6 +259,8 @@ class Driver:
 
     def kept(self) -> Awaitable[None]:
         """Wait until all appended events are durable, then pass them to the hooks and the listener."""
+        if self._held:
+            return DONE
         if self._listener is None and (
             self._hooks is None or not self._hooks.wants(self._unhooked, self.state)
         ):
