@@ -1547,7 +1547,7 @@ async def test_turns_that_are_sent_at_once_follow_each_other(lab: Lab) -> None:
 
 
 async def test_a_session_is_open_in_one_place(lab: Lab) -> None:
-    async with lab.agent("one").session("s"):
+    async with lab.agent("one").session("s", begins_at_once=True):
         with pytest.raises(LeaseHeldError):
             await lab.agent().session("s").open()
     closed = lab.agent("one").session("s")

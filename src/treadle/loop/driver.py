@@ -42,7 +42,7 @@ from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.hooks import Hooks
 from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
-from treadle.loop.outbox import Outbox
+from treadle.loop.outbox import DONE, Outbox
 from treadle.loop.toolcalls import ToolCalls
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock, Workbench
@@ -132,7 +132,8 @@ class Driver:
         if not self._is_released:
             await self._writer.release()
             self._is_released = True
-        await self._tell()
+        if not self._held:
+            await self._tell()
         self.listen(None)
         if self._hooks is not None:
             self._hooks.leave(self.run_id)
@@ -229,7 +230,8 @@ class Driver:
             first_seq = state.seq - len(bodies) + 1
             events = [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
             if self._listener is not None:
-                self._unsent += events
+                # A turn's listener is not told of the beginning of its session.
+                self._unsent += events[len(held) :]
             if self.kept_events is not None:
                 self.kept_events += events
 
@@ -259,6 +261,8 @@ class Driver:
 
     def kept(self) -> Awaitable[None]:
         """Wait until all appended events are durable, then pass them to the hooks and the listener."""
+        if self._held:
+            return DONE
         if self._listener is None and (
             self._hooks is None or not self._hooks.wants(self._unhooked, self.state)
         ):
