@@ -23,7 +23,7 @@ class Memory(Struct, frozen=True):
 
 
 class _Kind(Struct, frozen=True):
-    """One kind of memories. `{p}` is the person, `{a}` and `{b}` are what identifies the memory, `{c}` is the detail."""
+    """One kind of memories. `{p}` is the person, `{a}` and `{b}` identify the memory, `{c}` is the detail."""
 
     memories: tuple[str, ...]
     questions: tuple[str, ...]
@@ -32,98 +32,14 @@ class _Kind(Struct, frozen=True):
     c: tuple[str, ...]
 
 
-_FIRST = [
-    "Anna",
-    "Berit",
-    "Carlos",
-    "Dagny",
-    "Elif",
-    "Farid",
-    "Greta",
-    "Hiro",
-    "Ingrid",
-    "Jonas",
-    "Kari",
-    "Lucas",
-    "Maria",
-    "Nadia",
-    "Olav",
-    "Priya",
-    "Quentin",
-    "Rosa",
-    "Sven",
-    "Tomas",
-    "Ursula",
-    "Viktor",
-    "Wanda",
-    "Xenia",
-    "Yusuf",
-    "Zofia",
-    "Astrid",
-    "Bjarne",
-    "Chloe",
-    "Dmitri",
-    "Emma",
-    "Fatima",
-    "Georg",
-    "Hanna",
-    "Ivan",
-    "Julia",
-]
-_LAST = [
-    "Aasen",
-    "Becker",
-    "Castillo",
-    "Dahl",
-    "Eriksen",
-    "Ferrari",
-    "Grimstad",
-    "Hansen",
-    "Ibsen",
-    "Jensen",
-    "Kowalski",
-    "Lindqvist",
-    "Moreau",
-    "Nygaard",
-    "Okafor",
-    "Petrov",
-    "Quist",
-    "Rossi",
-    "Schmidt",
-    "Tanaka",
-    "Ueland",
-    "Vogel",
-    "Wagner",
-    "Yamada",
-    "Zimmer",
-    "Andersen",
-    "Brandt",
-    "Costa",
-    "Drager",
-    "Engel",
-]
-_PLACES = [
-    "Leipzig",
-    "Hamar",
-    "Porto",
-    "Gdansk",
-    "Lyon",
-    "Bergen",
-    "Utrecht",
-    "Zagreb",
-    "Malaga",
-    "Turku",
-    "Aarhus",
-    "Krakow",
-    "Bologna",
-    "Ghent",
-    "Tromso",
-    "Dublin",
-    "Kyoto",
-    "Boston",
-    "Lima",
-    "Cairo",
-]
+_FIRST = """Anna Berit Carlos Dagny Elif Farid Greta Hiro Ingrid Jonas Kari Lucas Maria Nadia Olav Priya
+Quentin Rosa Sven Tomas Ursula Viktor Wanda Xenia Yusuf Zofia Astrid Bjarne Chloe Dmitri Emma Fatima Georg
+Hanna Ivan Julia"""
+_LAST = """Aasen Becker Castillo Dahl Eriksen Ferrari Grimstad Hansen Ibsen Jensen Kowalski Lindqvist Moreau
+Nygaard Okafor Petrov Quist Rossi Schmidt Tanaka Ueland Vogel Wagner Yamada Zimmer Andersen Brandt Costa
+Drager Engel"""
+_PLACES = """Leipzig Hamar Porto Gdansk Lyon Bergen Utrecht Zagreb Malaga Turku Aarhus Krakow Bologna Ghent
+Tromso Dublin Kyoto Boston Lima Cairo"""
 _MONEY = tuple(f"{amount} euros" for amount in range(21, 980, 7))
 _DATES = tuple(
     f"the {day} of {month}" for month in ("March", "June", "August", "November") for day in range(1, 29)
@@ -430,15 +346,16 @@ _KINDS: tuple[_Kind, ...] = (
 def make_memories(count: int, seed: int = 7) -> list[Memory]:
     """Return different memories, no two of which have the same person, kind, thing and occasion."""
     random_ = random.Random(seed)
-    people = [f"{first} {last}" for first in _FIRST for last in _LAST]
+    people = [f"{first} {last}" for first in _FIRST.split() for last in _LAST.split()]
     random_.shuffle(people)
+    places = _PLACES.split()
     people = people[:500]
     made: list[Memory] = []
     seen: set[tuple[object, ...]] = set()
     while len(made) < count:
         person, number = random_.choice(people), random_.randrange(len(_KINDS))
         kind = _KINDS[number]
-        a, b, place = random_.choice(kind.a), random_.choice(kind.b), random_.choice(_PLACES)
+        a, b, place = random_.choice(kind.a), random_.choice(kind.b), random_.choice(places)
         if (person, number, a, b) in seen:
             continue
         seen.add((person, number, a, b))

@@ -8,7 +8,7 @@ import pytest
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.agent.task import Grade
-from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError
+from treadle.core.errors import ConfigError, LeaseHeldError
 from treadle.core.events import Rewarded
 from treadle.core.state import fold
 from treadle.journal.memory import MemoryJournal
@@ -186,49 +186,38 @@ async def test_a_session_without_a_message_leaves_nothing_behind(store: str, tmp
         agent = Agent(
             ScriptedModel(["one", "two"]), journal=journal, instructions="Be brief.", files={"a": "1"}
         )
-        for run_id in (None, "s"):
-            async with agent.session(run_id) as session:
-                assert not session.is_turn_open
-                assert [message.role for message in session.messages] == ["system"]
-                assert await session.read_events() == ()
-                assert await session.grade() is None
-                assert journal.runs() == []
+        async with agent.session() as session:
+            assert not session.is_turn_open
+            assert [message.role for message in session.messages] == ["system"]
+            assert await session.read_events() == ()
+            assert await session.grade() is None
+            assert journal.runs() == []
         assert journal.runs() == []
-        async with agent.session("s") as session:
+        async with agent.session() as session:
             run = await session.send("hello")
-            assert [event.type for event in journal.read("s")][:3] == [
+            assert [event.type for event in journal.read(run.run_id)][:3] == [
                 "run_started",
                 "snapshot_taken",
                 "turn_started",
             ]
             assert run.files == {"a": b"1"}
-        async with agent.session("s") as session:
+        async with agent.session(run.run_id) as session:
             assert len(session.messages) == 3
 
 
-async def test_a_session_may_begin_at_once() -> None:
+async def test_a_session_with_a_given_id_begins_at_once() -> None:
     journal = open_journal("memory:")
     agent = Agent(ScriptedModel(["one"]), journal=journal)
-    async with agent.session("s", begins_at_once=True):
+    async with agent.session("s"):
         assert [info.run_id for info in journal.runs()] == ["s"]
         with pytest.raises(LeaseHeldError):
             await agent.session("s").open()
     assert journal.read("s")[-1].type == "run_paused"
 
 
-async def test_two_sessions_with_one_id_cannot_both_begin() -> None:
-    journal = open_journal("memory:")
-    agent = Agent(ScriptedModel(["one", "two"]), journal=journal)
-    async with agent.session("s") as first, agent.session("s") as second:
-        await first.send("hello")
-        with pytest.raises(RunExistsError):
-            await second.send("hello")
-    assert len(journal.read("s")) == 6
-
-
 async def test_sessions_are_listed_with_their_titles() -> None:
     agent = Agent(ScriptedModel(["hi"]), journal=MemoryJournal(), files={"a.txt": "a"})
-    async with agent.session("mine", begins_at_once=True):
+    async with agent.session("mine"):
         pass
     async with agent.session() as session:
         await session.send("hello there. More text.")

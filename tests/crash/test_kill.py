@@ -31,8 +31,8 @@ from treadle.core.state import fold
 from treadle.core.types import Message, ToolErrorKind
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
-SLOW = ("python", "shell", "mcp")
-"""Scenarios whose tools start processes. These are not tested with a listener."""
+SLOW = ("python", "shell", "mcp", "parked", "marked")
+"""Scenarios that are not tested with a listener: their tools start processes, or others show the same."""
 CASES = [
     (name, listens)
     for name in SCENARIOS
@@ -258,7 +258,7 @@ def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["parallel", "asking", "parked", "marked"])
 def test_replay_of_a_run_that_was_killed_is_exact(name: str, tmp_path: Path) -> None:
     total, _ = dry_run(tmp_path, (name, False), "process")
-    for point in range(1, total, 2 if IS_FULL else 9):
+    for point in range(1, total, 2 if IS_FULL else max(7, total // 4)):
         path = tmp_path / f"{point}.db"
         run_once(path, name, "process", point, False)
         run_once(path, name, "process", None, False)

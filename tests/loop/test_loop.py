@@ -74,7 +74,7 @@ class SlowJournal(MemoryJournal):
 class SlowWriter(MemoryWriter):
     async def sync(self) -> None:
         assert isinstance(self._journal, SlowJournal)
-        size = len(self._journal._runs[self.run_id])
+        size = len(self._journal._runs.get(self.run_id, ()))
         for _ in range(3):
             await asyncio.sleep(0)
         self._journal.kept[self.run_id] = max(size, self._journal.kept.get(self.run_id, 0))
@@ -1547,7 +1547,7 @@ async def test_turns_that_are_sent_at_once_follow_each_other(lab: Lab) -> None:
 
 
 async def test_a_session_is_open_in_one_place(lab: Lab) -> None:
-    async with lab.agent("one").session("s", begins_at_once=True):
+    async with lab.agent("one").session("s"):
         with pytest.raises(LeaseHeldError):
             await lab.agent().session("s").open()
     closed = lab.agent("one").session("s")
@@ -1559,7 +1559,7 @@ async def test_a_session_is_open_in_one_place(lab: Lab) -> None:
 
 
 async def test_a_session_streams_a_turn_and_no_other(lab: Lab) -> None:
-    async with lab.agent("one", "two", "three").session() as session:
+    async with lab.agent("one", "two", "three").session("s") as session:
         for text in ("one", "two"):
             items = [item async for item in session.stream("a")]
             assert "".join(item.body.text for item in items if isinstance(item.body, e.TextDelta)) == text

@@ -366,10 +366,10 @@ async def test_a_sub_agent_asks_through_its_caller(lab: Lab) -> None:
     )
     agent = lab.agent([call("helper", {"task": "x"})], "ok", tools=[child.as_tool("helper", "Helps.")])
     run = await agent.run("go", run_id="r")
-    assert (run.status, list(run.questions.values())) == (Status.PAUSED, ["Which?"])
+    assert (run.status, list(run.questions.values())) == (Status.PAUSED, ["helper: Which?"])
     assert not any(info.is_driven for info in lab.journal.runs())
     run = await agent.resume("r", answers=dict.fromkeys(run.questions, 2))
-    assert list(run.questions.values()) == ["Why?"]
+    assert list(run.questions.values()) == ["helper: Why?"]
     run = await agent.resume("r", answers=dict.fromkeys(run.questions, "because"))
     assert (run.output, results(run)) == ("ok", [("helper", "done by the child")])
     assert count(run, "question_asked") == 2

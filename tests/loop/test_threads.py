@@ -55,7 +55,7 @@ def make(tools: list[Any], *answers: Any, **options: Any) -> Agent:
 
 @pytest.mark.parametrize("effect", ["pure", "idempotent", "once"])
 async def test_a_thread_that_ran_out_of_time_may_still_be_running(stage: Stage, effect: Any) -> None:
-    act = tool(stage.act, effect=effect, timeout_seconds=0.01)
+    act = tool(stage.act, effect=effect, timeout_seconds=0.3)
     run = await make([act], journal=MemoryJournal()).run("go")
     result = run.results[0]
     assert result.error_kind is ToolErrorKind.TIMEOUT

@@ -158,9 +158,6 @@ class SessionOptions(TypedDict, total=False):
     task: Task | None
     """The task that the session works on: it has the files, the tools of an agent without tools, and the check for
     `Session.grade`. The caller sends the messages."""
-    begins_at_once: bool
-    """True if a new session is in the journal as soon as it is opened, and other processes cannot open it from then
-    on. By default, this is so from its first message on, and a session without a message leaves nothing behind."""
     expects_new: bool
     """True if the journal probably has no such session. It is then begun at once, without looking for it, which
     is faster, and continued if it exists."""

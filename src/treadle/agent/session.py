@@ -69,7 +69,8 @@ class Session(Generic[T_co]):
     async def open(self) -> "Session[T_co]":
         """Begin the session, or continue it from its journal.
 
-        A new session is in the journal from its first message on, unless it `begins_at_once`.
+        A new session with a given id is in the journal at once; one without from its first message on, so that a
+        session without messages leaves nothing behind.
 
         Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session, or if a tool
         needs `deps` that were not given; `UntrustedError` if it comes from elsewhere and nobody trusts it.
@@ -276,7 +277,7 @@ class Session(Generic[T_co]):
             files=self._options.get("files"),
             metadata=self._options.get("metadata"),
             is_session=True,
-            is_lazy=not (self._options.get("begins_at_once") or self._options.get("expects_new")),
+            is_lazy=self.run_id is None,
         )
         return await _keep(driver)
 

@@ -179,7 +179,7 @@ class Chat:
     def run(self) -> int:
         """Run the conversation until the input ends, and return the exit code; on a terminal it is always 0."""
         with Work() as work:
-            session = self._agent.session(self._run_id, begins_at_once=True)
+            session = self._agent.session(self._run_id)
             with spinner("starting the tools"):
                 work.run(session.open())
             try:

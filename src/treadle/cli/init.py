@@ -54,7 +54,7 @@ base_url = "http://localhost:8000/v1"
 # extra = { chat_template_kwargs = { enable_thinking = false } }
 
 # The models of the tiers frontier, mid and small. `--tier NAME` uses one, `--model auto` lets a router choose.
-# [tiers]
+[tiers]
 # frontier = "claude"
 # small = "local"
 

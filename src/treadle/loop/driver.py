@@ -132,8 +132,7 @@ class Driver:
         if not self._is_released:
             await self._writer.release()
             self._is_released = True
-        if not self._held:
-            await self._tell()
+        await (DONE if self._held else self._tell())
         self.listen(None)
         if self._hooks is not None:
             self._hooks.leave(self.run_id)

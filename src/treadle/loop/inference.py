@@ -39,7 +39,6 @@ from treadle.loop.outbox import Outbox
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Hold, Model, Watch, check_parts, estimate_cost_usd
 
-
 _SAFETY = 3
 """How far estimates may be off for a prompt not to be counted by the model's tokenizer."""
 

@@ -62,10 +62,7 @@ class Questioner:
         self._postponed.clear()
 
     async def consult(self, body: e.QuestionAsked) -> Answer | None:
-        """Return the user's answer; `None` if nobody answers now.
-
-        Raises: `NotAskedError` if the asker passes the question on, and is told that it is not asked.
-        """
+        """Return the user's answer; `None` if nobody answers now."""
         if self.asker is None:
             return None
         self._lock = self._lock or asyncio.Lock()
@@ -83,9 +80,7 @@ class Questioner:
         await outbox.kept()
         has_answers = False
         for body in action.questions:
-            answer = None
-            with suppress(NotAskedError):
-                answer = await self.consult(body)
+            answer = await self.consult(body)
             if answer is not None:
                 outbox.put(e.QuestionAnswered(question_id=body.question_id, text=answer.text))
                 has_answers = True
@@ -103,8 +98,6 @@ class Questioner:
                 return None if said is None else read_answer(question, said, _find_fault)
             except ConfigError as error:
                 question = replace(question, fault=str(error))
-            except NotAskedError:
-                raise
             except Exception as error:
                 _report(f"the asker failed at the question {question.text!r:.200}", error)
                 return None

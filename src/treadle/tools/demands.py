@@ -38,6 +38,14 @@ def demands_of_tools(part: PartSpec) -> list[str]:
         return [
             f"open {document!r} and send requests to {where}, with the keys in the variables OPENAPI_<HOST>_<NAME>"
         ]
+    if part.name == "memory":
+        told = [f"read and change the memories in {settings.get('journal') or 'the default journal'!r}"]
+        model = settings.get("embeddings")
+        return (
+            told
+            if model is None
+            else [*told, f"send memories and messages to the embeddings model {model!r}"]
+        )
     if kind == "spin":
         urls = [text or settings.get("endpoint"), *filter(None, [settings.get("tools_endpoint")])]
         return [f"send requests to {url!r}" for url in urls]

@@ -12,6 +12,7 @@ from treadle.core.errors import ToolError
 from treadle.core.types import Effect, StopReason
 from treadle.journal import open_journal
 from treadle.tools.context import ToolContext
+from treadle.tools.demands import demands_of_tools
 from treadle.tools.resolve import part_of, resolve_tools
 
 NOW = 1_800_000_000.0
@@ -118,7 +119,9 @@ async def test_the_tools_write_under_the_policy(memory: Memory) -> None:
 
 
 def test_the_toolset_has_a_name(tmp_path: Path) -> None:
-    from treadle.context.memory.toolset import memory as make
-
-    made = make(persona="ada", journal=str(tmp_path / "runs.db"))
+    made = MemoryToolset(persona="ada", journal=str(tmp_path / "runs.db"))
     assert part_of(made).settings == {"persona": "ada", "journal": str(tmp_path / "runs.db")}
+    assert "read and change the memories" in demands_of_tools(part_of(made))[0]
+    made.close()
+    (remember, recall) = resolve_tools(part_of(made))
+    assert (remember.spec.name, recall.spec.name) == ("remember", "recall")

@@ -18,7 +18,7 @@ _MAX_TERMS = 48
 _MAX_POSTINGS = 2000
 """How many entries the words of a query may have together, as far as they are asked for in one query."""
 _MAX_PAIRS = 10
-_CANDIDATES = 100
+_CANDIDATES = 60
 _K1, _B = 1.2, 0.75
 _LEAST_SHARE = 0.2
 """The part of a query's weight that an entry must match, unless it matches `_ENOUGH`."""
@@ -61,10 +61,11 @@ def search_words(
     text: str,
     stores: Collection[str] = (),
     limit: int = 50,
+    also: Collection[int] = (),
 ) -> list[tuple[int, float]]:
     """Return the rows of entries that fit the words of `text`, with their scores, the best first.
 
-    `space` is the range of the namespace's rows.
+    `space` is the range of the namespace's rows. The rows `also` were found in another way, and are ranked too.
     """
     total, own = _count(db, space)
     counts = frequencies.of(db, query_terms(text)[:_MAX_TERMS], total)
@@ -84,7 +85,7 @@ def search_words(
             scores[row] = scores.get(row, 0.0) + weight
     best = heapq.nlargest(_CANDIDATES, scores, key=scores.__getitem__)
     rows = db.execute(
-        f"SELECT rowid, stems FROM memory_text WHERE rowid IN ({','.join(map(str, best))})"
+        f"SELECT rowid, stems FROM memory_text WHERE rowid IN ({','.join(map(str, {*best, *also}))})"
     ).fetchall()
     return _rank(rows, weights)[:limit]
 

@@ -4,6 +4,7 @@ A write is one transaction with its audit record, which has the idempotency key.
 crash finds its key, or finds nothing of the first attempt.
 """
 
+import heapq
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 
@@ -42,7 +43,7 @@ from treadle.core.errors import ConfigError, MemoryRefusedError
 
 _FUSION = 60
 """The constant of reciprocal rank fusion. Source: Cormack, Clarke and Buettcher, SIGIR 2009."""
-_FOUND = 50
+_FOUND = 30
 """How many entries each way of searching finds before their ranks are fused."""
 
 
@@ -197,19 +198,36 @@ class SqliteMemory:
         """See `MemoryStore.search`. The ranks of both searches are fused, and faded episodes count less."""
         with self._database.reading() as db:
             space = self._space(db)
-            rankings = [search_words(db, self._frequencies, space, text, stores, _FOUND)]
-            model = None if vector is None else v.check_numbers(db, vector.model, len(vector.values))
-            if vector is not None and model is not None:
-                index = self._indexes.setdefault(model, v.VectorIndex(space, model))
-                rankings.append(index.search(db, vector.values, stores, _FOUND))
             scores: dict[int, float] = {}
-            for ranking in rankings:
+            for ranking in self._rank(db, space, text, stores, vector):
                 for rank, (row, _) in enumerate(ranking, 1):
                     scores[row] = scores.get(row, 0.0) + 1 / (_FUSION + rank)
-            found = [
-                Hit(entry, _weighed(entry, scores[row], at)) for row, entry in self._read_all(db, scores)
-            ]
-        return sorted(found, key=lambda hit: -hit.score)[:limit]
+            sql = f"SELECT id, store, strength, used_at FROM memory_entries WHERE id IN ({_list(scores)})"
+            for row, store, strength, used_at in db.execute(sql):
+                if store == Store.EPISODIC:
+                    scores[row] = weigh(scores[row], decay(strength, at - used_at))
+            best = heapq.nlargest(limit, scores, key=scores.__getitem__)
+            entries = dict(self._read_all(db, best))
+        return [Hit(entries[row], scores[row]) for row in best if row in entries]
+
+    def _rank(
+        self,
+        db: sqlite3.Connection,
+        space: tuple[int, int],
+        text: str,
+        stores: Collection[Store],
+        vector: Vector | None,
+    ) -> list[list[tuple[int, float]]]:
+        """Return the entries ranked by words and, with a vector, by meaning. Both rank what either finds."""
+        model = None if vector is None else v.check_numbers(db, vector.model, len(vector.values))
+        if vector is None or model is None:
+            return [search_words(db, self._frequencies, space, text, stores, _FOUND)]
+        index = self._indexes.setdefault(model, v.VectorIndex(space, model))
+        near = index.search(db, vector.values, stores, _FOUND)
+        rows = {row for row, _ in near}
+        words = search_words(db, self._frequencies, space, text, stores, _FOUND + len(rows), rows)
+        more = index.compare(db, vector.values, [row for row, _ in words if row not in rows])
+        return [words, sorted([*near, *more], key=lambda item: -item[1])]
 
     def strengthen(self, entry_ids: Collection[str], turn_key: str, at: float) -> None:
         """See `MemoryStore.strengthen`."""
@@ -406,7 +424,7 @@ class SqliteMemory:
         return None if found is None else read_entry(found)
 
     def _read_all(self, db: sqlite3.Connection, rows: Collection[int]) -> list[tuple[int, Entry]]:
-        sql = f"SELECT {ENTRY} FROM memory_entries WHERE id IN ({','.join(map(str, rows))})"
+        sql = f"SELECT {ENTRY} FROM memory_entries WHERE id IN ({_list(rows)})"
         return [(row[0], read_entry(row)) for row in db.execute(sql)]
 
     def _mark(self, db: sqlite3.Connection, model: str, low: int) -> tuple[int | None, int]:
@@ -441,6 +459,5 @@ def _index_form(draft: Draft) -> str:
     )
 
 
-def _weighed(entry: Entry, score: float, at: float) -> float:
-    is_fading = entry.store is Store.EPISODIC
-    return weigh(score, decay(entry.strength, at - entry.used_at)) if is_fading else score
+def _list(rows: Collection[int]) -> str:
+    return ",".join(map(str, rows))

@@ -9,6 +9,7 @@ from treadle.context.memory.recaller import line_of
 from treadle.core.errors import ConfigError, MemoryRefusedError, ToolError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
+from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.tools.context import ToolContext
 from treadle.tools.function.tool import tool
@@ -22,10 +23,36 @@ _WRITABLE = ("self_facts", "worldview", "episodic")
 class MemoryToolset:
     """The tools of one memory. The model writes as `persona_self`, under the memory's policy."""
 
-    def __init__(self, memory: Memory, part: PartSpec | None = None) -> None:
+    def __init__(
+        self,
+        memory: Memory | None = None,
+        *,
+        persona: str = "default",
+        user: str = "default",
+        embeddings: str | None = None,
+        journal: str | None = None,
+    ) -> None:
+        """Make the tools of `memory`, or open the memory in the journal at the path `journal`.
+
+        `None` stands for the default journal. Raises: `ConfigError`, `JournalError`.
+        """
+        self._journal: Journal | None = None
+        if memory is None:
+            given: dict[str, Json] = {
+                "persona": persona,
+                "user": user,
+                "embeddings": embeddings,
+                "journal": journal,
+            }
+            self.part = PartSpec(name="memory", settings=settings_of(MemoryToolset, given))
+            self._journal = open_journal(journal)
+            memory = open_memory(self._journal, persona, user, embeddings=embeddings)
         self._memory = memory
-        if part is not None:
-            self.part = part
+
+    def close(self) -> None:
+        """Close the journal that was opened for the toolset, if there is one."""
+        if self._journal is not None:
+            self._journal.close()
 
     def tools(self) -> Sequence[Tool]:
         """See `Toolset.tools`."""
@@ -93,19 +120,3 @@ class MemoryToolset:
         if not lines:
             return "\n".join(["Nothing was found.", *notes])
         return "\n".join([fence("memory", "\n".join(lines)), *notes])
-
-
-def memory(
-    *,
-    persona: str = "default",
-    user: str = "default",
-    embeddings: str | None = None,
-    journal: str | None = None,
-) -> MemoryToolset:
-    """Make the toolset `memory` for the memory in a journal, the default one if no path is given.
-
-    Raises: `ConfigError`, `JournalError`.
-    """
-    opened = open_memory(open_journal(journal), persona, user, embeddings=embeddings)
-    given: dict[str, Json] = {"persona": persona, "user": user, "embeddings": embeddings, "journal": journal}
-    return MemoryToolset(opened, PartSpec(name="memory", settings=settings_of(memory, given)))

@@ -16,7 +16,7 @@ from typing import Any
 
 from treadle.core.errors import ConfigError
 
-_CANDIDATES = 200
+_CANDIDATES = 100
 LEAST_SIMILARITY = 0.2
 """Entries that are less similar to a query do not fit it."""
 _WORD_BITS = 64
@@ -93,14 +93,22 @@ class VectorIndex:
         """Return the rows of the entries most similar to a vector, with the cosine, the best first."""
         self._read(db)
         chosen = self._nearest(pack_code(values), stores)
-        rows = db.execute(
-            "SELECT entry, vector FROM memory_vectors "
-            f"WHERE id IN ({','.join(map(str, chosen))}) AND model=? AND entry BETWEEN ? AND ?",
-            (self._model, *self._space),
-        ).fetchall()
-        scored = zip([row for row, _ in rows], _similarities([kept for _, kept in rows], values), strict=True)
-        found = [(row, score) for row, score in scored if score >= LEAST_SIMILARITY]
+        found = self._compare(db, values, f"id IN ({','.join(map(str, chosen))}) AND model=?")
         return sorted(found, key=lambda item: -item[1])[:limit]
+
+    def compare(
+        self, db: sqlite3.Connection, values: Sequence[float], rows: Collection[int]
+    ) -> list[tuple[int, float]]:
+        """Return the rows of given entries, with the cosine; entries without an embedding are left out."""
+        return self._compare(db, values, f"entry IN ({','.join(map(str, rows))}) AND model=?")
+
+    def _compare(
+        self, db: sqlite3.Connection, values: Sequence[float], condition: str
+    ) -> list[tuple[int, float]]:
+        sql = f"SELECT entry, vector FROM memory_vectors WHERE {condition} AND entry BETWEEN ? AND ?"
+        rows = db.execute(sql, (self._model, *self._space)).fetchall()
+        scored = zip([row for row, _ in rows], _similarities([kept for _, kept in rows], values), strict=True)
+        return [(row, score) for row, score in scored if score >= LEAST_SIMILARITY]
 
     def _read(self, db: sqlite3.Connection) -> None:
         """Read the codes that were stored since the last search. Deleted ones are noticed when they are chosen."""
