@@ -57,9 +57,7 @@ COMMANDS: dict[str, list[str]] = {
     "memory audit": ["memory", "audit"],
     "skills list": ["skills", "list"],
     "skills show": ["skills", "show", "skill-writing"],
-    "skills check": ["skills", "check", "skills"],
     "persona show": ["persona", "show", "persona.yaml"],
-    "persona check": ["persona", "check", "persona.yaml"],
     "persona schema": ["persona", "schema"],
     "models tiers": ["models", "tiers"],
     "models route": ["models", "route", "Thanks!"],
@@ -90,8 +88,8 @@ SILENT = {
     ("models", "set-key"),
     *[("topics", name) for name in ("build", "prune", "import", "draw")],
     *[("memory", name) for name in ("add", "forget", "rollback", "embed")],
-    ("skills", "trust"),
-    ("persona", "trust"),
+    *[("skills", name) for name in ("check", "trust")],
+    *[("persona", name) for name in ("check", "trust")],
 }
 """The commands that print nothing on standard output."""
 
