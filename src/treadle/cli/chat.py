@@ -196,7 +196,7 @@ class Chat:
         return bool(self._agent.journal.runs(RunFilter(id_prefix=run_id), limit=1))
 
     def _greet(self, session: Session) -> None:
-        run = self._read(session)
+        run = session.run
         tools = ", ".join(self._agent.tools) or "none"
         print_note(f"session {session.run_id} · {self._agent.model.name} · tools: {tools} · /help")
         if self._agent.known is not None:
@@ -237,7 +237,7 @@ class Chat:
             print_note("messages that you sent before are answered now")
             self._take_turn(work, session, lambda emit: session.finish_turn(on_event=emit))
         if session.is_turn_open:
-            run = self._read(session)
+            run = session.run
             if run.approvals or run.questions:
                 print_note("the last turn waits for your decision")
             else:
@@ -335,12 +335,8 @@ class Chat:
         return session.send(text, attach=attached, on_event=emit)
 
     def _print_files(self, session: Session) -> None:
-        files = self._read(session).files
+        files = session.files
         for path, content in sorted(files.items()):
             stdout().print(f"{clean(path)}  {write_count(len(content), 'byte')}", soft_wrap=True)
         if not files:
             print_note("no files")
-
-    def _read(self, session: Session) -> Run:
-        assert session.run_id is not None
-        return Run.load(session.run_id, self._agent.journal)
