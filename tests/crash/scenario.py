@@ -8,6 +8,7 @@ kill.
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -103,8 +104,12 @@ class Script:
         self._steps = steps
         self._is_child = is_child
 
+    def step_of(self, request: Request) -> int:
+        """Return how many steps were made."""
+        return sum(message.role is Role.ASSISTANT for message in request.messages)
+
     async def infer(self, request: Request, watch: Watch) -> Completion:
-        step = sum(message.role is Role.ASSISTANT for message in request.messages)
+        step = self.step_of(request)
         task = next(message.content for message in request.messages if message.role is Role.USER)
         boundary.witness(f"child {task} {step + 1}" if self._is_child else f"{self.witnessed_as} {step + 1}")
         boundary()
@@ -138,7 +143,29 @@ def model_of(scenario: str) -> Model:
     steps = SCENARIOS[scenario]
     if scenario == "routed":
         return TieredModel({"small": Hesitant(steps), "mid": Script(steps)}, router="cascade")
-    return Script(steps)
+    return Summarising(steps) if scenario in CONTEXT_TOKENS else Script(steps)
+
+
+_STEP = re.compile(r"step (\d+)")
+
+
+class Summarising(Script):
+    """A model that answers by the last step that its prompt tells of, as messages or in a summary."""
+
+    def step_of(self, request: Request) -> int:
+        told = " ".join(message.content for message in request.messages if message.role is not Role.TOOL)
+        return 1 + max(map(int, _STEP.findall(told)), default=-1)
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        if not request.messages[0].content.startswith("You write the memory"):
+            return await super().infer(request, watch)
+        step = self.step_of(request)
+        boundary.witness(f"summary {step}")
+        boundary()
+        await asyncio.sleep(0)
+        boundary()
+        said = Message(Role.ASSISTANT, f"All was done up to step {step - 1}.")
+        return Completion(said, FinishReason.STOP, cost_usd=0.0)
 
 
 def make_tools() -> list[Any]:
@@ -203,6 +230,10 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
     """Return the tools of a scenario. Only some scenarios need tools with processes of their own."""
     if scenario in ("python", "shell"):
         return [*OWN, scenario]
+    if scenario == "compaction":
+        return [
+            item for item in OWN if getattr(item, "spec", None) is not None and item.spec.name != "program"
+        ]
     if scenario == "mcp":
         return [_servers(witness)]
     if scenario == "agents":
@@ -264,6 +295,13 @@ SCENARIOS |= {
         [call("mcp_once", {}), call("mcp_look", {})],
     ],
 }
+_LONG = " ".join(["some words of a long text"] * 20)
+SCENARIOS["compaction"] = [
+    [one(f"{effect}_async", text=f"{number} {_LONG}")]
+    for number, effect in enumerate(["pure", "once", "idempotent", "once", "pure", "once", "idempotent"])
+]
+CONTEXT_TOKENS = {"compaction": 1500}
+"""The context windows of scenarios; none in the others."""
 SCENARIOS |= {
     "agents": [
         [call("helper", {"task": "one"}), one("once_async", text="1")],
@@ -312,7 +350,10 @@ async def drive(
         model_of(scenario),
         tools=tools_of(scenario, path.with_suffix(".witness")),
         policy=Policy(
-            in_doubt=in_doubt, approve=APPROVE.get(scenario, {}), text_markers=scenario == "marked"
+            in_doubt=in_doubt,
+            approve=APPROVE.get(scenario, {}),
+            text_markers=scenario == "marked",
+            context_tokens=CONTEXT_TOKENS.get(scenario),
         ),
         approver=approve,
         asker=answer if scenario in HAS_ASKER else None,

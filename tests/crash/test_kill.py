@@ -16,6 +16,7 @@ from tests.forks.process import FORKS, ROOT
 
 from treadle import Agent, InDoubt, ScriptedModel, open_journal
 from treadle.core.events import (
+    ContextCompacted,
     DurableBody,
     InferenceCompleted,
     InferenceFailed,
@@ -138,8 +139,8 @@ def check_end(
     assert len(told) == len(set(told)), "a question was answered twice"
     state = fold(end)
     assert (state.status, state.stop_reason) == ("finished", "completed")
-    assert [blur(message) for message in state.messages] == [
-        blur(message, like) for message, like in zip(expected, state.messages, strict=True)
+    assert [blur(message) for message in state.transcript] == [
+        blur(message, like) for message, like in zip(expected, state.transcript, strict=True)
     ]
 
 
@@ -186,6 +187,9 @@ def crash_and_resume(
         check_kept(path, asked_before)
     kept, asked_until, put_until = read(path), len(witnessed(path, "asked")), len(witnessed(path, "put"))
     assert run_once(path, name, level, None, listens) == 0
+    kept_summaries = [body for body in read(path) if isinstance(body, ContextCompacted) and body.model]
+    lost = len(witnessed(path, "summary")) - len(kept_summaries)
+    assert 0 <= lost <= len(points), "a kept summary was paid for again"
     check_end(path, expected, kept, asked_until, put_until)
 
 
@@ -193,7 +197,7 @@ def dry_run(folder: Path, case: tuple[str, bool], level: str) -> tuple[int, list
     """Return the number of boundaries, and the transcript of a run without a crash."""
     path = folder / "dry.db"
     assert run_once(path, case[0], level, None, case[1]) == 0
-    return int(path.with_suffix(".count").read_text()), list(fold(read(path)).messages)
+    return int(path.with_suffix(".count").read_text()), list(fold(read(path)).transcript)
 
 
 def enumerate_points(folder: Path, case: tuple[str, bool], level: str, stride: int) -> int:

@@ -14,7 +14,6 @@ from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
 
 EXAMPLES = (
     "treadle show last",
-    "treadle show 1a1fb3a3 --events",
     "treadle show last --context 12",
 )
 

@@ -114,7 +114,11 @@ class OllamaModel(HttpModel):
                 return int(item["context_length"])
         body = _encode({"model": self.model})
         answer = await self._transport.post(join_url(self._base_url, "/api/show"), self._headers, body)
-        found = _NUM_CTX.search(answer.body.decode(errors="replace"))
+        try:
+            described = msgspec.json.decode(answer.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        found = _NUM_CTX.search(str(described.get("parameters"))) if isinstance(described, dict) else None
         return int(found[1]) if found is not None else None
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
