@@ -23,7 +23,7 @@ def test_turns_of_one_session(cli: Cli, script: Script) -> None:
     assert result.out.index("answer 1") < result.out.index("answer 2")
     assert "answer 3" not in result.out
     assert "a.txt  3 bytes" in result.out
-    assert "/quit         leave" in result.err
+    assert "/quit           leave" in result.err
     assert "there is no command '/nope'" in result.err
     run_id = cli("runs", "--json").lines[0]["run_id"]
     assert f"treadle chat --session {run_id}" in result.err

@@ -47,6 +47,20 @@ COMMANDS: dict[str, list[str]] = {
     "publish": ["publish", "data", "--to", "kaggle:me/shop-tools", "--license", "MIT", "--dry-run"],
     "models list": ["models", "list"],
     "models schema": ["models", "schema"],
+    "sessions": ["sessions"],
+    "stats": ["stats"],
+    "answer": ["answer", "q"],
+    "memory list": ["memory", "list"],
+    "memory show": ["memory", "show", "self_facts-1"],
+    "memory search": ["memory", "search", "tea"],
+    "memory history": ["memory", "history", "self_facts-1"],
+    "memory audit": ["memory", "audit"],
+    "skills list": ["skills", "list"],
+    "skills show": ["skills", "show", "skill-writing"],
+    "skills check": ["skills", "check", "skills"],
+    "persona show": ["persona", "show", "persona.yaml"],
+    "persona check": ["persona", "check", "persona.yaml"],
+    "persona schema": ["persona", "schema"],
     "models tiers": ["models", "tiers"],
     "models route": ["models", "route", "Thanks!"],
     "models check": ["models", "check", "m", "--base-url", "URL"],
@@ -75,6 +89,9 @@ SILENT = {
     ("backup",),
     ("models", "set-key"),
     *[("topics", name) for name in ("build", "prune", "import", "draw")],
+    *[("memory", name) for name in ("add", "forget", "rollback", "embed")],
+    ("skills", "trust"),
+    ("persona", "trust"),
 }
 """The commands that print nothing on standard output."""
 
@@ -96,6 +113,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     server = Scripted(lambda body: {"content": None, "tool_calls": [call]} if "tools" in body else say("é …"))
     model = ["-m", "m", "--base-url", server.url]
     cli.write("letter.py", LETTER)
+    cli("chat", *model, text="hi\n")
     cli.write("folder/a.txt", "a")
     cli("run", "--task", "files:csv_sum-0001", "-m", "oracle", "--run-id", "t")
     cli("run", "hi", *model, "--run-id", "r")
@@ -107,6 +125,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     cli.write("dataset.yaml", cli("generate", "--init").out)
     cli("generate", "dataset.yaml", "--out", "made", "--num-samples", "1")
     forks = ["-j", "forks.db", "-q"]
+    cli.write("treadle.toml", '[tiers]\nfrontier = "mock:echo"\nsmall = "mock:echo"\n')
+    cli.write("persona.yaml", "name: Ada\nrole: an assistant\n")
+    cli.write("skills/tea/SKILL.md", "---\nname: tea\ndescription: Make tea.\n---\nBoil water.\n")
+    cli("memory", "add", "Kim drinks tea.")
+    asked = {**call, "function": {"name": "ask_user", "arguments": '{"question": "Tea?"}'}}
+    asking = Scripted(lambda body: {"content": None, "tool_calls": [asked]})
+    cli("run", "hi", "-m", "m", "--base-url", asking.url, "--run-id", "q", "-t", "ask")
+    asking.stop()
     cli("run", "--task", "files:csv_sum-0001", "-m", "oracle", "--run-id", "good", *forks)
     cli("fork", "good", "--at", "8", "-m", "mock:echo", "--run-id", "bad", *forks)
     yield cli, server.url

@@ -30,7 +30,7 @@ from treadle.models.wire.parts import text_of_part
 from treadle.models.wire.prompt import TEMPLATES
 from treadle.models.wrappers.format_model import FormatModel
 
-LINES = (Path(__file__).parents[1] / "data" / "injections.jsonl").read_text(encoding="utf-8").splitlines()
+LINES = (Path(__file__).parents[1] / "data" / "injections.ndjson").read_text(encoding="utf-8").splitlines()
 TEXTS: dict[str, str] = {item["name"]: item["text"] for item in map(json.loads, LINES)}
 QUESTION = "How deep is the fjord?"
 each_text = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)

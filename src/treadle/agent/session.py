@@ -94,6 +94,11 @@ class Session(Generic[T_co]):
         return self._open_driver().state.is_turn_open
 
     @property
+    def run(self) -> Run[T_co]:
+        """The run of the session in its present state."""
+        return self._make_run(self._open_driver())
+
+    @property
     def messages(self) -> list[Message]:
         """The whole transcript so far, including the system message, whatever the model still sees of it."""
         return list(self._open_driver().state.transcript)

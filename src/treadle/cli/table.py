@@ -179,7 +179,7 @@ _SETUP, _OFFLINE = "Models, tools and tasks", "Try it offline"
 
 COMMANDS: dict[str, Command | Group] = {
     "run": Command("treadle.cli.run:run", "Run a model with tools on a text or a task.", _RUN),
-    "chat": Command("treadle.cli.chat:chat", "Chat with a model that has tools.", _RUN),
+    "chat": Command("treadle.cli.chat.command:chat", "Chat with a model that has tools.", _RUN),
     "memory": Group(
         MEMORY,
         "List, search, write and delete what a persona remembers about a user.",

@@ -1,13 +1,16 @@
 """What an agent knows besides its instructions and the conversation, as `agent/` uses it."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from treadle.core.spec import ContextSpec
 from treadle.core.types import Recalled
 from treadle.tools.protocol import Tool
+
+if TYPE_CHECKING:
+    from treadle.context.memory import Memory
 
 
 class Turn(Struct, frozen=True, kw_only=True):
@@ -106,6 +109,11 @@ class Surroundings(Protocol):
     @property
     def report(self) -> PromptReport:
         """What of it is in the system message that was made last."""
+        ...
+
+    @property
+    def memory(self) -> "Memory | None":
+        """The memory of earlier sessions; `None` if there is none."""
         ...
 
     @property

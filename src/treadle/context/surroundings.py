@@ -202,6 +202,11 @@ class _Known:
         return self._loaded
 
     @property
+    def memory(self) -> "Memory | None":
+        """See `Surroundings.memory`."""
+        return self._memory
+
+    @property
     def writes_back(self) -> bool:
         """See `Surroundings.writes_back`."""
         return self._memory is not None and self.spec.memory is not None and self.spec.memory.writes_back

@@ -229,7 +229,8 @@ class Driver:
             first_seq = state.seq - len(bodies) + 1
             events = [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
             if self._listener is not None:
-                self._unsent += events
+                # A turn's listener is not told of the beginning of its session.
+                self._unsent += events[len(held) :]
             if self.kept_events is not None:
                 self.kept_events += events
 

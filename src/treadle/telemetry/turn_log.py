@@ -16,6 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.telemetry.fold import TurnFold
@@ -124,7 +129,8 @@ class JsonlTurnLog(TurnLog):
             if size and size + len(line) > self._max_bytes:
                 self._rotate(len(line))
                 file, _ = self._open()
-            written = os.write(file, line)
+            with _locked(file, is_shared=True):
+                written = os.write(file, line)
             self._size += written
             if written < len(line):
                 # Whoever opens the file next ends the line that is not whole.
@@ -149,10 +155,11 @@ class JsonlTurnLog(TurnLog):
         self._inode = (found.st_ino, found.st_dev)
         self._looks_at, self._size = now + _LOOK_SECONDS, found.st_size
         if found.st_size:
-            os.lseek(file, found.st_size - 1, os.SEEK_SET)
-            if os.read(file, 1) != b"\n":
-                # A process was killed while it wrote.
-                os.write(file, b"\n")
+            # Once no other process is writing, a line without an end is that of a process that was killed.
+            with _locked(file):
+                os.lseek(file, -1, os.SEEK_END)
+                if os.read(file, 1) != b"\n":
+                    os.write(file, b"\n")
         return file, found.st_size
 
     def _close(self) -> None:
@@ -163,7 +170,7 @@ class JsonlTurnLog(TurnLog):
     def _rotate(self, needed_bytes: int) -> None:
         """Rename the files, unless another process has just done so."""
         self._close()
-        with _locked(self._beside("lock")):
+        with self._beside("lock").open("a") as lock, _locked(lock.fileno()):
             if not self.path.exists() or self.path.stat().st_size + needed_bytes <= self._max_bytes:
                 return
             for number in range(self._keep - 1, 0, -1):
@@ -215,13 +222,13 @@ def _is_whole(line: bytes) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(file: int, *, is_shared: bool = False) -> Iterator[None]:
     """Hold the lock of a file against other processes. Where the system has no such locks, do nothing."""
-    try:
-        import fcntl
-    except ImportError:
+    if fcntl is None:
         yield
         return
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    fcntl.flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+    try:
         yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)

@@ -11,7 +11,7 @@ from tests.cli.command import Cli
 from tests.cli.scripted import Script, say
 
 from treadle.cli.approve import approve
-from treadle.cli.chat import chat
+from treadle.cli.chat.command import chat
 from treadle.cli.fork import fork
 from treadle.cli.options.agent import POLICY, SETTINGS, AgentOptions, PolicyOptions
 from treadle.cli.options.signature import FieldOptions, Row, as_command, parameters_of

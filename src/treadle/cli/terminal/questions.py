@@ -29,11 +29,20 @@ class TerminalAsker:
     def __init__(self, view: View | None = None) -> None:
         self.view = view
         """The view that is paused while a question is on the screen."""
+        self.is_asking = False
+        """True while a person is asked, so that nobody else may read what is typed."""
 
     async def __call__(self, question: Question) -> Answerable | None:
         """See `Asker`. An empty line, Esc and the end of the input mean that the answer comes later."""
         if self.view is not None:
             self.view.close()
+        self.is_asking = True
+        try:
+            return await self._ask(question)
+        finally:
+            self.is_asking = False
+
+    async def _ask(self, question: Question) -> Answerable | None:
         console = stderr()
         if question.fault is None:
             console.print()

@@ -18,6 +18,7 @@ EXAMPLES = (
     "treadle tools list --tools 'mcp:npx -y some-server' --format openai",
 )
 _ABOUT = {
+    "ask": "ask the user questions, with options or free text",
     "files": "read, write, edit and search the files of the run",
     "vfs": "read, write, list and delete the files of the run, as DeepFabric's tools do",
     "python": "Python code in a sandbox",

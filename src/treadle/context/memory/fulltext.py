@@ -15,7 +15,7 @@ from itertools import combinations
 from treadle.context.memory.words import query_terms, says_the_same
 
 _MAX_TERMS = 48
-_MAX_POSTINGS = 2000
+_MAX_POSTINGS = 1500
 """How many entries the words of a query may have together, as far as they are asked for in one query."""
 _MAX_PAIRS = 10
 _CANDIDATES = 60

@@ -1,0 +1,205 @@
+"""A person's conversation with one session: its turns, and what is typed while one runs."""
+
+import asyncio
+import select
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from treadle.agent.agent import Agent
+from treadle.agent.run import Run
+from treadle.agent.session import Session
+from treadle.cli.chat.commands import COMMANDS, is_misspelt
+from treadle.cli.chat.files import as_file, find_files
+from treadle.cli.exit import ExitCode, join_codes
+from treadle.cli.terminal.ask import make_approver
+from treadle.cli.terminal.bar import spinner
+from treadle.cli.terminal.format import exit_code
+from treadle.cli.terminal.meter import Meter, TurnView
+from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
+from treadle.cli.terminal.prompt import Prompt
+from treadle.cli.terminal.questions import make_asker
+from treadle.cli.work.agents import print_knowledge
+from treadle.cli.work.drive import FollowUp, print_follow_up
+from treadle.cli.work.execute import Work
+from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.registry import did_you_mean
+from treadle.core.types import Delivery, ToolCall
+from treadle.loop.listener import Emit
+
+_LOOK_SECONDS = 0.05
+"""How often a running turn looks for lines that the person has typed."""
+
+
+class Chat:
+    """A person's conversation with one session."""
+
+    def __init__(self, agent: Agent, follow_up: FollowUp, run_id: str | None) -> None:
+        self.agent = agent
+        self.is_over = False
+        """True once the person has asked to leave."""
+        self._follow_up = replace(follow_up, tools=agent.spec.tools)
+        self.session: Session = agent.session(run_id)
+        self._prompt = Prompt({name: item.takes_file for name, item in COMMANDS.items()}, lambda: agent.tools)
+        self._approver = agent.approver = make_approver()
+        self._asker = agent.asker = make_asker()
+        self._meter = Meter()
+        self._codes: list[int] = []
+        self._attached: list[Path] = []
+        """The files for the next message."""
+
+    def run(self) -> int:
+        """Run the conversation until the input ends, and return the exit code; on a terminal it is always 0."""
+        with Work() as self.work:
+            with spinner("starting the tools"):
+                self.work.run(self.session.open())
+            try:
+                self._greet()
+                self._talk()
+                state = self.session.run.state
+            finally:
+                self.work.run(self.session.close())
+        if state.turn or state.queued:
+            assert self.session.run_id is not None
+            print_note("continue with: " + self._follow_up.write("chat", session=self.session.run_id))
+        return ExitCode.DONE if self._prompt.is_person else join_codes(self._codes)
+
+    def _greet(self) -> None:
+        run = self.session.run
+        tools = ", ".join(self.agent.tools) or "none"
+        print_note(f"session {run.run_id} · {self.agent.model.name} · tools: {tools} · /help")
+        if self.agent.known is not None:
+            for line in self.agent.known.greeting:
+                stdout().print(clean(line), soft_wrap=True)
+            print_knowledge(self.agent)
+        if run.state.turn:
+            self._meter = Meter.of(run)
+            print_note(f"{write_count(run.state.turn, 'turn')} so far; the last answer was:")
+            stdout().print(clean(run.output), soft_wrap=True)
+
+    def _talk(self) -> None:
+        self._finish_turn()
+        while not self.is_over and (text := self._prompt.read()) is not None:
+            command, _, rest = text.partition(" ")
+            if command in COMMANDS:
+                self._command(command, rest.strip())
+            elif is_misspelt(text):
+                hint = did_you_mean(command, COMMANDS) or ";"
+                print_error(f"there is no command {command!r}{hint} /help lists the commands")
+            elif (path := as_file(text)) is not None:
+                self.attach(path)
+            elif text and self._finish_turn():
+                attached, self._attached = [*self._attached, *find_files(text)], []
+                self._take_turn(partial(self._send, text, attached))
+            elif text:
+                print_note("the message was not sent, because the previous turn is not finished")
+
+    def _command(self, name: str, rest: str) -> None:
+        try:
+            COMMANDS[name].perform(self, rest)
+        except TreadleError as error:
+            print_error(str(error))
+
+    def _finish_turn(self) -> bool:
+        """Continue a turn that was interrupted or waits for a decision, and return True if no turn is open."""
+        session = self.session
+        if session.queued and not session.is_turn_open:
+            print_note("messages that you sent before are answered now")
+            self._take_turn(lambda emit: session.finish_turn(on_event=emit))
+        if session.is_turn_open:
+            run = session.run
+            if run.approvals or run.questions:
+                print_note("the last turn waits for your decision")
+            else:
+                print_note("the last turn was interrupted; it continues now")
+            calls = [item.call for item in run.state.calls.values()]
+            self._take_turn(lambda emit: session.finish_turn(on_event=emit), calls)
+        return not session.is_turn_open
+
+    def attach(self, name: str) -> None:
+        """Remember a file for the next message."""
+        path = Path(name).expanduser()
+        if not path.is_file():
+            print_error(f"there is no file {name!r}; write /attach FILE" if name else "write /attach FILE")
+            return
+        self._attached.append(path)
+        print_note(f"{name} goes with the next message")
+
+    def _take_turn(
+        self, start: Callable[[Emit], Coroutine[Any, Any, Run]], calls: Iterable[ToolCall] = ()
+    ) -> None:
+        """Run a turn and show it. `calls` are the calls that the model made before, in the same turn."""
+        view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
+        view.meter = self._meter
+        for asking in (self._approver, self._asker):
+            if asking is not None:
+                asking.view = view
+        begin = time.monotonic()
+        try:
+            run = self.work.run(self._listen(start(view.on_event), view.on_event))
+        except KeyboardInterrupt:
+            view.close()
+            print_note("stopped")
+            self._codes.append(ExitCode.INTERRUPTED)
+            if not self._prompt.is_person:
+                raise
+            return
+        except ConfigError as error:
+            view.close()
+            print_error(str(error))
+            self._codes.append(ExitCode.FAILED)
+            return
+        except BaseException:
+            view.close()
+            raise
+        view.finish(run, time.monotonic() - begin)
+        if (run.approvals or run.questions) and self._prompt.is_person:
+            what = "for the decision" if run.approvals else "the question"
+            print_note(f"your next message asks {what} again")
+        else:
+            print_follow_up(run, self._follow_up)
+        self._codes.append(exit_code(run))
+
+    async def _listen(self, turn: Coroutine[Any, Any, Run], emit: Emit) -> Run:
+        """Run a turn, pass on the lines that the person types meanwhile, and answer those that wait after it."""
+        typing = None
+        if self._prompt.is_person:
+            typing = asyncio.ensure_future(self._pass_on())
+        try:
+            run = await turn
+            while self.session.queued and not self.session.is_turn_open:
+                run = await self.session.finish_turn(on_event=emit)
+            return run
+        finally:
+            if typing is not None:
+                typing.cancel()
+
+    async def _pass_on(self) -> None:
+        """Send the lines that the person types during a turn, except those that answer a question."""
+        # An event loop may make a file that it watches non-blocking, and with it the terminal's output.
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            is_asking = any([item is not None and item.is_asking for item in (self._approver, self._asker)])
+            if not is_asking and select.select([sys.stdin], [], [], 0)[0]:
+                line = sys.stdin.readline()
+                if not line:
+                    return
+                self._pass_line(line.strip())
+
+    def _pass_line(self, text: str) -> None:
+        if text.partition(" ")[0] in COMMANDS:
+            print_note(f"{text.partition(' ')[0]} works between turns")
+        elif text.startswith("!") and text[1:].strip():
+            self.session.post(text[1:].strip(), Delivery.STEER)
+            print_note("the model sees this at its next step")
+        elif text:
+            self.session.post(text)
+            print_note("this is answered after the turn")
+
+    def _send(self, text: str, attached: list[Path], emit: Emit) -> Coroutine[Any, Any, Run]:
+        return self.session.send(text, attach=attached, on_event=emit)
