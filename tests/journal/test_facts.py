@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.core.histories import History, histories
 
 from treadle.core import events as e
@@ -15,6 +16,7 @@ from treadle.core.types import (
     FinishReason,
     Message,
     Parent,
+    Recalled,
     Role,
     StopReason,
     TaskRef,
@@ -115,6 +117,22 @@ def test_an_estimate_behind_a_compaction_says_that_it_is_not_exact() -> None:
     facts = Facts()
     facts.add([*start(), answer(Usage(1, 1)), compact(None), answer(None)])
     assert not facts.is_exact
+
+
+@pytest.mark.parametrize("cost_usd", [0.25, None])
+def test_summaries_and_what_was_recalled_count_as_in_the_fold(cost_usd: float | None) -> None:
+    done = replace(compact(Usage(7, 6, 2)), model="small", cost_usd=cost_usd)
+    recalled = Recalled("<memory>" + "y" * 400)
+    turn = e.TurnStarted(at=5.0, turn=2, message=Message(Role.USER, "and?"), recalled=recalled)
+    for bodies in ([*start(), answer(None), turn, answer(None)], [*start(), answer(Usage(1, 1)), done]):
+        facts, state = Facts(), fold(bodies)
+        facts.add(bodies)
+        assert facts.is_exact
+        assert (facts.input_tokens, facts.output_tokens) == (
+            state.usage.input_tokens,
+            state.usage.output_tokens,
+        )
+        assert facts.cost_usd == state.cost_usd
 
 
 def test_labels_are_the_metadata_that_is_text() -> None:

@@ -104,6 +104,12 @@ class Session(Generic[T_co]):
         return list(self._open_driver().state.transcript)
 
     @property
+    def files(self) -> dict[str, bytes]:
+        """The files of the session as of now: path to content."""
+        sandbox = self._open_driver().bench.sandbox
+        return {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
+
+    @property
     def queued(self) -> list[Message]:
         """The messages that wait for their turns, in order. `send` and `finish_turn` answer those that were left
         when the session was last closed or its process ended."""

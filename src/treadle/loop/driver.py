@@ -37,7 +37,7 @@ from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
 from treadle.loop.compaction import Compaction, give_up
-from treadle.loop.hooks import Hooks
+from treadle.loop.hooks import MANY, Hooks
 from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import DONE, Outbox
@@ -239,11 +239,17 @@ class Driver:
         """Wait until all appended events are durable, then pass them to the hooks and the listener."""
         if self._held:
             return DONE
-        if self._listener is None and (
-            self._hooks is None or not self._hooks.wants(self._unhooked, self.state)
-        ):
+        if self._listener is None and not (self._unhooked and self._are_hooks_due()):
             return self._writer.sync()
         return self._tell()
+
+    def _are_hooks_due(self) -> bool:
+        """Return whether the hooks are to be told now. Patient ones are told when the turn ends or pauses."""
+        hooks, state = self._hooks, self.state
+        assert hooks is not None
+        if not hooks.is_patient or not state.is_turn_open or len(self._unhooked) >= MANY:
+            return True
+        return state.status is not Status.RUNNING
 
     async def _tell(self) -> None:
         kept_seq = self.state.seq
