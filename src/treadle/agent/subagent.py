@@ -29,7 +29,7 @@ from treadle.core.state import Status
 from treadle.core.types import Caller, Child, Effect, Json, Option, StopReason, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
-from treadle.tools.context import Host, ToolContext
+from treadle.tools.context import ToolContext
 from treadle.tools.function.tool import check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
@@ -124,8 +124,8 @@ class AgentTool:
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
         """Run the task, or continue the run that an earlier attempt at this call began. See `Tool.call`."""
-        host = context.host
-        if host is None:
+        journal = context.journal
+        if journal is None:
             raise ToolError(f"{self.spec.name!r} is an agent, which only a run can call")
         run_id = child_run_id(context.run_id, context.call_id)
         driven: list[Driver] = []
@@ -136,33 +136,35 @@ class AgentTool:
             on_driver=driven.append,
         )
         try:
-            run = await self._find(run_id, given, host)
+            run = await self._find(run_id, given, context, journal)
             if run is None:
-                run = await self._begin(run_id, str(arguments["task"]), given, context, host)
+                run = await self._begin(run_id, str(arguments["task"]), given, context, journal)
             while waits_for_user(run):
-                run = await self._resume(run, given, context, host)
-            host.note_child(context.call_id, Child(run_id, run.usage, run.cost_usd))
+                run = await self._resume(run, given, context, journal)
+            context.note_child(Child(run_id, run.usage, run.cost_usd))
         except asyncio.CancelledError:
             if driven:
                 state = driven[-1].state
-                host.note_child(context.call_id, Child(run_id, state.usage, state.cost_usd))
+                context.note_child(Child(run_id, state.usage, state.cost_usd))
             raise
         if self._shares_files:
             await asyncio.to_thread(_write_back, run, context)
         return self._to_output(run)
 
-    async def _find(self, run_id: str, given: Given, host: Host) -> Run[Any] | None:
+    async def _find(
+        self, run_id: str, given: Given, context: ToolContext, journal: Journal
+    ) -> Run[Any] | None:
         """Return the run that an earlier attempt began, driven until it ends or waits for the user; `None` if there
         is none."""
         try:
-            run = await asyncio.to_thread(Run.load, run_id, host.journal)
+            run = await asyncio.to_thread(Run.load, run_id, journal)
         except RunNotFoundError:
             return None
         if run.status is Status.FINISHED or waits_for_user(run):
             return run
-        return await resume_run(self._copy_agent(host), run_id, given)
+        return await resume_run(self._copy_agent(context, journal), run_id, given)
 
-    async def _resume(self, run: Run[Any], given: Given, context: ToolContext, host: Host) -> Run[Any]:
+    async def _resume(self, run: Run[Any], given: Given, context: ToolContext, journal: Journal) -> Run[Any]:
         """Put what a run waits for to the user of the calling run, and drive the run with the answers.
 
         If the user does not answer now, the calling run waits too, and this call is made again later.
@@ -178,12 +180,12 @@ class AgentTool:
             reason = "nobody has decided" if said.is_declined else said.text if said.text != "no" else None
             approvals[call_id] = said.text == "yes" or Decision(False, reason)
         options: ResumeOptions = {"answers": answers, "approvals": approvals}
-        return await resume_run(self._copy_agent(host), run.run_id, given, options)
+        return await resume_run(self._copy_agent(context, journal), run.run_id, given, options)
 
     async def _begin(
-        self, run_id: str, task: str, given: Given, context: ToolContext, host: Host
+        self, run_id: str, task: str, given: Given, context: ToolContext, journal: Journal
     ) -> Run[Any]:
-        depth = await asyncio.to_thread(count_callers, host.journal, context.run_id)
+        depth = await asyncio.to_thread(count_callers, journal, context.run_id)
         if depth >= self._max_depth:
             raise ToolError(
                 f"agents are nested {depth} deep already, which is the limit of {self.spec.name!r}; do the task "
@@ -192,19 +194,19 @@ class AgentTool:
         files = self._agent.files
         if self._shares_files and (sandbox := context.sandbox) is not None:
             files = {path: sandbox.read(path) for path in sandbox.paths()}
-        agent = self._copy_agent(host)
+        agent = self._copy_agent(context, journal)
         agent.has_policy = True
-        agent.policy = limit_policy(agent.policy, host.allowance())
+        agent.policy = limit_policy(agent.policy, context.allowance())
         driver = await begin(
             agent, task, given, run_id=run_id, files=files, caller=Caller(context.run_id, context.call_id)
         )
         return await drive(agent, driver, None, given.answer)
 
-    def _copy_agent(self, host: Host) -> "Agent[Any]":
+    def _copy_agent(self, context: ToolContext, journal: Journal) -> "Agent[Any]":
         """Return the agent with the journal of the calling run, and with its approver if it has no own."""
         agent = copy(self._agent)
-        agent.keep_in(host.journal)
-        agent.approver = agent.approver or host.approver
+        agent.keep_in(journal)
+        agent.approver = agent.approver or context.approver
         agent.has_policy = False  # a run that goes on keeps what it was allowed when it began
         return agent
 

@@ -142,7 +142,7 @@ class UseSkill:
             "sha256": skill.digest,
         }
         asked = ToolCall(context.call_id, NAME, msgspec.json.encode(facts).decode())
-        decision = None if context.consult is None else await context.consult(asked)
+        decision = await context.consult(asked)
         if decision is None:
             raise ToolError(
                 f"the skill {name!r} is not trusted, and nobody is there to ask. The user can allow it with: "
