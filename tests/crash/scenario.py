@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, open_journal, tool
+from treadle.context.judging import Facts, Judgement, judge_message
 from treadle.core.errors import RunNotFoundError
 from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
 from treadle.core.questions import Question
@@ -130,6 +131,32 @@ class Script:
         return Completion(Message(Role.ASSISTANT, self.answer), FinishReason.STOP, cost_usd=0.0)
 
 
+class Refusing(Script):
+    """A script whose first answer in each turn says that the model cannot do what it has a tool for."""
+
+    def step_of(self, request: Request) -> int:
+        begun = max(at for at, item in enumerate(request.messages) if item.content.startswith("delete"))
+        return sum(message.role is Role.ASSISTANT for message in list(request.messages)[begun:]) - 1
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        if self.step_of(request) >= 0:
+            return await super().infer(request, watch)
+        boundary()
+        said = Message(Role.ASSISTANT, "I'm sorry, but I can't search the web.")
+        return Completion(said, FinishReason.STOP, cost_usd=0.0)
+
+
+class SlowJudge:
+    """A judge that takes time, and records what it is asked."""
+
+    async def judge(self, message: str, facts: Facts) -> Judgement:
+        boundary.witness(f"judged {message}")
+        boundary()
+        await asyncio.sleep(0)
+        boundary()
+        return judge_message(message, facts)
+
+
 class Hesitant(Script):
     """A script whose answer does not pass the check of a cascade."""
 
@@ -143,6 +170,8 @@ def model_of(scenario: str) -> Model:
     steps = SCENARIOS[scenario]
     if scenario == "routed":
         return TieredModel({"small": Hesitant(steps), "mid": Script(steps)}, router="cascade")
+    if scenario == "judged":
+        return Refusing(steps)
     return Summarising(steps) if scenario in CONTEXT_TOKENS else Script(steps)
 
 
@@ -236,6 +265,16 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
         ]
     if scenario == "mcp":
         return [_servers(witness)]
+    if scenario == "judged":
+
+        @tool(effect="once")
+        async def web_search(query: str, context: ToolContext) -> str:
+            """Search the web."""
+            boundary.witness(f"effect once {context.idempotency_key}")
+            boundary()
+            return query
+
+        return [web_search, "ask"]
     if scenario == "agents":
         child = Agent(Script(CHILD, is_child=True), tools=OWN[:-1], policy=Policy())
         return [*OWN, child.as_tool("helper", "helps", shares_files=True)]
@@ -308,6 +347,7 @@ SCENARIOS |= {
         [call("helper", {"task": "two"})],
     ],
     "messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
+    "judged": [[one("web_search", query="1")]],
     "asking": [
         [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
         [call("once_asking", {})],
@@ -321,6 +361,8 @@ CHILD = [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_s
 """What the sub-agents do."""
 MESSAGES = {"q1": "queue", "s1": "steer", "i1": "interrupt", "q2": "queue"}
 """The messages that are sent during the first turn of a session, and their delivery."""
+JUDGED = ("delete the database", "delete the server")
+"""The messages of the session whose messages are judged."""
 HAS_ASKER = ("asking", "marked")
 """The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
 APPROVE = {"approved": {"once": Approval.ASK}}
@@ -357,6 +399,7 @@ async def drive(
         ),
         approver=approve,
         asker=answer if scenario in HAS_ASKER else None,
+        judge=SlowJudge() if scenario == "judged" else None,
         journal=journal,  # type: ignore[arg-type]
         files={"a.txt": "seed\n"},
     )
@@ -366,8 +409,8 @@ async def drive(
             boundary.witness(f"heard {event.seq}")
 
     options: dict[str, Any] = {"on_event": hear} if listens else {}
-    if scenario == "messages":
-        run = await talk(agent)
+    if scenario in ("messages", "judged"):
+        run = await (talk(agent) if scenario == "messages" else talk_in_turn(agent))
         journal.close()
         return run, boundary.count
     try:
@@ -401,6 +444,21 @@ async def talk(agent: Agent) -> Run:
         for task in sending:
             await task
         return await session.finish_turn()
+
+
+async def talk_in_turn(agent: Agent) -> Run:
+    """Continue the session, and send one after another the messages that it does not have yet."""
+    async with agent.session(RUN_ID) as session:
+        known = [
+            event.body.message.content
+            for event in await session.read_events()
+            if isinstance(event.body, TurnStarted | MessageInjected)
+        ]
+        run = await session.finish_turn()
+        for text in JUDGED:
+            if text not in known:
+                run = await session.send(text)
+        return run
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from importlib.util import find_spec
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,6 +40,9 @@ from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Approver, Asker
 
+if TYPE_CHECKING:
+    from treadle.context.judging import MessageJudge
+
 T = TypeVar("T")
 
 
@@ -57,6 +60,7 @@ class AgentParts(Protocol):
     deps: object
     clock: Clock
     known: Surroundings | None
+    judge: "MessageJudge | None"
     hooks: Hooks
 
     @property
@@ -140,12 +144,14 @@ def make_driver(
     Raises: `ConfigError` if the policy limits a cost that is not known.
     """
     policy, task = terms.policy, terms.task
-    if policy.max_cost_usd is not None and not has_price(agent.model):
-        extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
-        raise ConfigError(
-            f"max_cost_usd (--max-cost) limits the cost, and no price of the model {agent.model.name!r} is known: "
-            f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
-        )
+    judging: Model | None = getattr(agent.judge, "model", None)
+    for model in (agent.model, judging) if policy.max_cost_usd is not None else ():
+        if model is not None and not has_price(model):
+            extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
+            raise ConfigError(
+                f"max_cost_usd (--max-cost) limits the cost, and no price of the model {model.name!r} is known: "
+                f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
+            )
     can_read = terms.window is not None and policy.compact_at is not None and task is None
     bench = Workbench(
         agent.kit.toolbox(task, terms.output, given.answer, can_read=can_read).under(policy),
