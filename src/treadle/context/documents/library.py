@@ -6,10 +6,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle.context.documents.read import Document, read_document
-from treadle.context.fence import fence
 from treadle.context.memory import Author, Draft, Memory, Store
 from treadle.context.protocol import guess_tokens
 from treadle.core.errors import ConfigError
+from treadle.core.fence import fence
 
 _PIECE_CHARS = 1200
 """The length of a piece: short enough that several are recalled for a message, and long enough to make sense."""
