@@ -2,6 +2,7 @@
 
 import asyncio
 from base64 import b64decode
+from collections.abc import Awaitable
 from functools import partial
 from importlib.util import find_spec
 from typing import Protocol, TypeVar
@@ -36,6 +37,7 @@ from treadle.core.types import (
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
 from treadle.loop.hooks import Hooks
+from treadle.loop.outbox import DONE
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Clock
 from treadle.models.protocol import Model, has_price
@@ -74,6 +76,8 @@ class AgentParts(Protocol):
 
 class RunHost:
     """A run, for the tools that drive runs of their own. See `Host`."""
+
+    __slots__ = ("_children", "_state", "_tools", "approver", "journal")
 
     def __init__(self, driver: Driver, journal: Journal, approver: Approver | None) -> None:
         # Not the driver itself, which refers to its workbench and so to this object.
@@ -120,7 +124,8 @@ async def drive(
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
         await leave(driver, reason)
         raise
-    await write_back(agent, driver.run_id, driver.state)
+    if agent.known is not None:
+        await write_back(agent, driver.run_id, driver.state)
     return Run(driver.run_id, driver.state, agent.journal, answer)
 
 
@@ -215,16 +220,19 @@ def _whole(journal: Journal, result: ToolResult) -> ToolResult:
     return replace(result, content=data.decode(errors="replace"))
 
 
-async def warm_up(agent: AgentParts) -> None:
+def warm_up(agent: AgentParts) -> Awaitable[None]:
     """Prepare what a router needs, if the agent's model has one: how fast models answered in earlier runs, and the
     tables of prices and windows."""
-    if getattr(agent.model, "tiers", None) is not None:
-        from treadle.context.routing import LATENCIES, facts_of
-        from treadle.models.wrappers.tiered import TieredModel
+    return DONE if getattr(agent.model, "tiers", None) is None else _warm_up(agent)
 
-        if isinstance(agent.model, TieredModel):
-            await asyncio.to_thread(LATENCIES.warm, agent.journal)
-            await asyncio.to_thread(facts_of, agent.model, "")
+
+async def _warm_up(agent: AgentParts) -> None:
+    from treadle.context.routing import LATENCIES, facts_of
+    from treadle.models.wrappers.tiered import TieredModel
+
+    if isinstance(agent.model, TieredModel):
+        await asyncio.to_thread(LATENCIES.warm, agent.journal)
+        await asyncio.to_thread(facts_of, agent.model, "")
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:
