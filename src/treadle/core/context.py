@@ -122,6 +122,8 @@ def note_inference(state: "State", body: e.InferenceCompleted) -> None:
         elif not context.is_fresh and not is_surely_below(state, room * _MEASURED_SHARE):
             _learn_rate(context, usage.input_tokens, state)
     elif not is_counted:
+        # The window may become known later. Then all messages are estimated.
+        context.known_messages, context.known_tokens = 0, context.tools_tokens
         return
     if usage is not None and is_counted:
         context.known_tokens = usage.total_tokens
