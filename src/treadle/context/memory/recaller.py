@@ -1,7 +1,7 @@
 """What is recalled for a turn: the memories and pieces of documents that fit the user's message."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from treadle.context.fence import fence
 from treadle.context.memory.namespace import Memory
 from treadle.context.memory.protocol import Entry, Hit, Store
-from treadle.context.protocol import guess_tokens
+from treadle.core.tokens import guess_tokens
 from treadle.core.types import Recalled, RecalledItem
 
 _INTRODUCTION = (
@@ -37,13 +37,11 @@ class Recaller:
         max_tokens: int = 1000,
         max_items: int = 8,
         stores: Collection[Store] = (),
-        count_tokens: Callable[[str], int] = guess_tokens,
     ) -> None:
         self._memory = memory
         self._max_tokens = max_tokens
         self._max_items = max_items
         self._stores = stores
-        self._count = count_tokens
         self.note: str | None = None
 
     async def recall(
@@ -59,10 +57,10 @@ class Recaller:
         self.note = found.note
         hits = [hit for hit in found.hits if hit.entry.entry_id not in known]
         chosen: list[Hit] = []
-        room = self._max_tokens - self._count(_render([]))
+        room = self._max_tokens - guess_tokens(_render([]))
         for hit in hits:
             short = Hit(_shorten(hit.entry, self._max_tokens // _LEAST_ITEMS * _CHARS_PER_TOKEN), hit.score)
-            cost = self._count(_render([short.entry])) - self._count(_render([]))
+            cost = guess_tokens(_render([short.entry])) - guess_tokens(_render([]))
             if len(chosen) < self._max_items and cost <= room:
                 chosen.append(short)
                 room -= cost
