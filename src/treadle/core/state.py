@@ -174,6 +174,8 @@ class State(Struct, gc=False):
     """What is known about the size of the prompt."""
     tells_schema: bool = False
     """True if a message in the transcript tells the schema of answers."""
+    told: dict[str, int] = {}
+    """The versions of the memories that were recalled since the newest compaction, by id."""
     route: Route | None = None
     """The choice of the model for the open turn; `None` if none was made."""
     tried: dict[str, str] = {}
@@ -314,6 +316,7 @@ def clone(state: State) -> State:
     new.spent.calls_by_tool = dict(state.spent.calls_by_tool)
     new.spent.retries_by_tool = dict(state.spent.retries_by_tool)
     new.questions = dict(state.questions)
+    new.told = dict(state.told)
     new.asked_questions = dict(state.asked_questions)
     new.files = dict(state.files)
     new.tool_states = dict(state.tool_states)
@@ -370,6 +373,7 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     if body.recalled is not None:
         message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
         state.context.recalled[at] = len(body.recalled.text)
+        state.told |= {item.item_id: item.version for item in body.recalled.items}
     _say(state, message)
     if body.queued_seq is not None:
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
@@ -540,6 +544,7 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, at: float) -> 
     # What the replaced messages told may be gone.
     state.is_schema_untold = state.is_schema_untold or (state.tells_schema and body.messages > 0)
     state.compactions += 1
+    state.told = {}
     if body.reason == "overflow":
         state.spent.overflows += 1
         state.failure = None

@@ -27,7 +27,9 @@ async def open_turn(
     number, recalled = driver.state.turn + 1, None
     if agent.known is not None:
         key = turn_key(driver.run_id, number)
-        recalled = await agent.known.recall(message.content, turn_key=key, now=agent.clock.time())
+        recalled = await agent.known.recall(
+            message.content, turn_key=key, now=agent.clock.time(), told=driver.state.told
+        )
     return e.TurnStarted(turn=number, message=message, recalled=recalled, queued_seq=queued_seq)
 
 
