@@ -118,6 +118,8 @@ def note_inference(state: "State", body: e.InferenceCompleted) -> None:
     is_counted = usage is not None and usage.input_tokens > 0
     if state.window is None and context.refused_tokens is None:
         if not is_counted:
+            # The window may become known later. Then all messages are estimated.
+            context.known_messages, context.known_tokens = 0, context.tools_tokens
             return
     elif (room := find_room(state)) is not None:
         if usage is None or not is_counted:
