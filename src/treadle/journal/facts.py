@@ -167,6 +167,8 @@ def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
     facts.turns, facts.is_turn_open, facts.reward = body.turn, True, None
     if facts.input is None:
         facts.input = body.message.content[:_SHOWN_CHARS]
+    if body.recalled is not None:
+        _say(facts, f"{body.recalled.text}\n\n")
     return _say(facts, body.message.content) or True
 
 
@@ -201,10 +203,8 @@ def _on_inference_failed(facts: Facts, body: e.InferenceFailed) -> bool:
 
 
 def _on_context_compacted(facts: Facts, body: e.ContextCompacted) -> bool:
-    usage = body.usage or Usage()
-    facts.input_tokens += usage.input_tokens
-    facts.cached_input_tokens += usage.cached_input_tokens
-    facts.output_tokens += usage.output_tokens
+    if body.usage is not None or body.model is not None:
+        _charge(facts, body.usage or Usage(), body.cost_usd)
     facts.context_chars = None
     return False
 
