@@ -27,7 +27,7 @@ DOCS = Path(__file__).parent
 PAGES = tuple(
     [DOCS / f"{name}.md" for name in ("events", "cli", "generate-config", "rows", "quality", "personas")]
 )
-_PLACE = re.compile(r"(<!-- table: (\S+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+_PLACE = re.compile(r"(<!-- table: (\S+) -->\n)(?:.*?\n)?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
     for path in PAGES:
         text = path.read_text()
         made = _PLACE.sub(
-            lambda place: place[1] + _TABLES[place[2].partition(":")[0]](place[2]) + place[3], text
+            lambda place: f"{place[1]}{_TABLES[place[2].partition(':')[0]](place[2])}\n{place[3]}", text
         )
         if made != text:
             stale.append(path.name)

@@ -28,6 +28,8 @@ COMMANDS: dict[str, list[str]] = {
     "fork": ["fork", "r", "--text", "x"],
     "runs": ["runs"],
     "runs --json": ["runs", "--json"],
+    "sessions": ["sessions"],
+    "sessions --json": ["sessions", "--json"],
     "show": ["show", "t"],
     "show --events": ["show", "t", "--events"],
     "show --json": ["show", "t", "--json"],
@@ -47,7 +49,6 @@ COMMANDS: dict[str, list[str]] = {
     "publish": ["publish", "data", "--to", "kaggle:me/shop-tools", "--license", "MIT", "--dry-run"],
     "models list": ["models", "list"],
     "models schema": ["models", "schema"],
-    "sessions": ["sessions"],
     "stats": ["stats"],
     "answer": ["answer", "q"],
     "memory list": ["memory", "list"],
@@ -57,9 +58,7 @@ COMMANDS: dict[str, list[str]] = {
     "memory audit": ["memory", "audit"],
     "skills list": ["skills", "list"],
     "skills show": ["skills", "show", "skill-writing"],
-    "skills check": ["skills", "check", "skills"],
     "persona show": ["persona", "show", "persona.yaml"],
-    "persona check": ["persona", "check", "persona.yaml"],
     "persona schema": ["persona", "schema"],
     "models tiers": ["models", "tiers"],
     "models route": ["models", "route", "Thanks!"],
@@ -90,8 +89,8 @@ SILENT = {
     ("models", "set-key"),
     *[("topics", name) for name in ("build", "prune", "import", "draw")],
     *[("memory", name) for name in ("add", "forget", "rollback", "embed")],
-    ("skills", "trust"),
-    ("persona", "trust"),
+    *[("skills", name) for name in ("check", "trust")],
+    *[("persona", name) for name in ("check", "trust")],
 }
 """The commands that print nothing on standard output."""
 

@@ -181,7 +181,7 @@ def test_a_line_that_is_no_row_is_named(line: bytes) -> None:
 
 async def test_load_row_refuses_a_run_that_is_not_over() -> None:
     journal = open_journal("memory:")
-    async with Agent(ScriptedModel([]), journal=journal).session() as session:
+    async with Agent(ScriptedModel([]), journal=journal).session("s") as session:
         assert session.run_id is not None
     with pytest.raises(ExportError, match="not finished"):
         load_row(journal, session.run_id)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.core.histories import History, histories
 
 from treadle.core import events as e
@@ -120,16 +121,20 @@ def test_an_estimate_behind_a_compaction_says_that_it_is_not_exact() -> None:
     assert not facts.is_exact
 
 
-def test_what_a_summary_and_a_recall_take_counts() -> None:
-    """Rules out a listing that leaves out what a compaction cost, or the memories that a turn began with."""
-    told = e.TurnStarted(
-        at=2.0, turn=1, message=Message(Role.USER, "hello"), recalled=Recalled("<memory>m</memory>")
-    )
-    summary = e.ContextCompacted(at=4.0, messages=0, replacement=(), model="m", cost_usd=0.25)
-    bodies = [start()[0], told, answer(None), summary]
-    facts, state = facts_of(bodies), fold(bodies)
-    assert facts.cost_usd == state.cost_usd == 0.75
-    assert facts.input_tokens == state.usage.input_tokens
+@pytest.mark.parametrize("cost_usd", [0.25, None])
+def test_summaries_and_what_was_recalled_count_as_in_the_fold(cost_usd: float | None) -> None:
+    done = replace(compact(Usage(7, 6, 2)), model="small", cost_usd=cost_usd)
+    recalled = Recalled("<memory>" + "y" * 400)
+    turn = e.TurnStarted(at=5.0, turn=2, message=Message(Role.USER, "and?"), recalled=recalled)
+    for bodies in ([*start(), answer(None), turn, answer(None)], [*start(), answer(Usage(1, 1)), done]):
+        facts, state = Facts(), fold(bodies)
+        facts.add(bodies)
+        assert facts.is_exact
+        assert (facts.input_tokens, facts.output_tokens) == (
+            state.usage.input_tokens,
+            state.usage.output_tokens,
+        )
+        assert facts.cost_usd == state.cost_usd
 
 
 def test_labels_are_the_metadata_that_is_text() -> None:

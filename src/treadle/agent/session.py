@@ -9,7 +9,8 @@ from typing import Any, Generic, Unpack
 from treadle.agent.attachments import Attachable, read_attachments
 from treadle.agent.driving.begin import begin, make_run_id
 from treadle.agent.driving.deliver import deliver
-from treadle.agent.driving.drive import AgentParts, grade_run, leave
+from treadle.agent.driving.drive import grade_run, leave
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.agent.driving.turns import next_queued, open_turn, write_back
 from treadle.agent.options import (
@@ -102,6 +103,12 @@ class Session(Generic[T_co]):
     def messages(self) -> list[Message]:
         """The whole transcript so far, including the system message, whatever the model still sees of it."""
         return list(self._open_driver().state.transcript)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files of the session as of now: path to content."""
+        sandbox = self._open_driver().bench.sandbox
+        return {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
 
     @property
     def queued(self) -> list[Message]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from treadle.context.personas.load import demands_of_persona, digest_of, load_persona
 from treadle.context.personas.model import Persona
 from treadle.context.personas.prompt import BUDGETS, Item, assemble
-from treadle.context.protocol import PromptReport, Source, Surroundings, Turn
+from treadle.context.protocol import NOTHING, PromptReport, Source, Surroundings, Turn
 from treadle.context.skills.catalog import Catalog
 from treadle.context.skills.tool import UseSkill
 from treadle.context.trust import Trust, read_trust, record_trust
@@ -225,13 +225,15 @@ class _Known:
         )
         return text
 
-    async def recall(self, text: str, *, turn_key: str, now: float) -> Recalled | None:
+    async def recall(
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] = NOTHING
+    ) -> Recalled | None:
         """See `Surroundings.recall`."""
         found = []
         for source in self._sources:
             try:
                 async with asyncio.timeout(RECALL_SECONDS):
-                    recalled = await source.recall(text, turn_key=turn_key, now=now)
+                    recalled = await source.recall(text, turn_key=turn_key, now=now, told=told)
             except Exception as error:
                 _log.warning("nothing was recalled for the turn %s: %s", turn_key, _name(error))
                 continue

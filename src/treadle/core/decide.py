@@ -139,6 +139,8 @@ def _on_context(state: State) -> Action | None:
 
     A prompt is sent up to the whole room if it was just compacted, since another compaction would not help.
     """
+    if state.window is None and state.context.refused_tokens is None:
+        return None
     room = find_room(state)
     if room is None or state.policy.compact_at is None or not state.can_compact:
         return None

@@ -9,7 +9,6 @@ nothing before the events that led to it are durable. Only the driver appends.
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -33,23 +32,19 @@ from treadle.core.decide import (
     decide,
     stop_calls,
 )
-from treadle.core.inner import InnerDecision, decide_inner
-from treadle.core.questions import AskUser, Question, QuestionDecision, decide_question
+from treadle.core.questions import AskUser
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
 from treadle.loop.compaction import Compaction, give_up
-from treadle.loop.hooks import Hooks
+from treadle.loop.hooks import MANY, Hooks
 from treadle.loop.inference import check_answer, make_inference
 from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import DONE, Outbox
 from treadle.loop.toolcalls import ToolCalls
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import Clock, Workbench
+from treadle.loop.workbench import Workbench
 from treadle.models.protocol import Model
-from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver, Asker
-from treadle.tools.toolbox import Toolbox
 
 
 class Driver:
@@ -60,38 +55,20 @@ class Driver:
         state: State,
         writer: RunWriter,
         model: Model,
-        toolbox: Toolbox,
-        sandbox: Sandbox | None = None,
+        bench: Workbench,
         emit: Emit | None = None,
-        approver: Approver | None = None,
-        asker: Asker | None = None,
-        *,
-        read_blob: Callable[[str], bytes] | None = None,
-        clock: Clock = time,
         hooks: Hooks | None = None,
     ) -> None:
-        """Make a driver for the run of `writer`.
-
-        The tools in `toolbox` already have the limits of the policy. `read_blob` returns content from the store
-        by its hash, for the parts of messages.
-        """
+        """Make a driver for the run of `writer`, whose tools are called on `bench`."""
         self.state = state
         self.run_id = writer.run_id
         self._writer = writer
-        self._clock = clock
+        clock = self._clock = bench.clock
+        read_blob = None if bench.journal is None else bench.journal.read_blob
         self._inference = make_inference(model, read_blob, clock)
         self._compaction = Compaction(model, clock)
-        self.bench = Workbench(
-            toolbox,
-            run_id=writer.run_id,
-            sandbox=sandbox,
-            approver=approver,
-            asker=asker,
-            decide_inner=_InnerDecider(state),
-            decide_question=_QuestionDecider(state),
-            clock=clock,
-        )
-        self._calls = ToolCalls(self.bench)
+        self.bench = bench
+        self._calls = ToolCalls(bench)
         self.find_answer_fault: FindFault | None = None
         """The function that checks answers; `None`: only their JSON Schema is checked."""
         self._worked_seconds, self._stamped_at = state.work_seconds, clock.monotonic()
@@ -262,11 +239,17 @@ class Driver:
         """Wait until all appended events are durable, then pass them to the hooks and the listener."""
         if self._held:
             return DONE
-        if self._listener is None and (
-            self._hooks is None or not self._hooks.wants(self._unhooked, self.state)
-        ):
+        if self._listener is None and not (self._unhooked and self._are_hooks_due()):
             return self._writer.sync()
         return self._tell()
+
+    def _are_hooks_due(self) -> bool:
+        """Return whether the hooks are to be told now. Patient ones are told when the turn ends or pauses."""
+        hooks, state = self._hooks, self.state
+        assert hooks is not None
+        if not hooks.is_patient or not state.is_turn_open or len(self._unhooked) >= MANY:
+            return True
+        return state.status is not Status.RUNNING
 
     async def _tell(self) -> None:
         kept_seq = self.state.seq
@@ -330,31 +313,6 @@ class Driver:
             )
             self.put(failure)
         return is_inferring
-
-
-class _InnerDecider:
-    """A function that decides about inner calls from the run's state. It has no reference to the driver, so that
-    there is no reference cycle."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def __call__(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
-        return decide_inner(self._state, parent_id, number, name, arguments)
-
-
-class _QuestionDecider:
-    """A function that decides about questions from the run's state, without a reference to the driver."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def __call__(self, question: Question, asker_id: str, call_id: str, number: int) -> QuestionDecision:
-        return decide_question(self._state, question, asker_id, call_id, number)
 
 
 class _Progress:

@@ -9,7 +9,6 @@ from typing import TypeAlias
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.narrowing import Event
-from treadle.core.state import State, Status
 
 Hook: TypeAlias = Callable[[Event], object]
 """A function that is called with each durable event. It runs on the event loop, so it must not block.
@@ -20,19 +19,20 @@ before a run that exists goes on; `leave(run_id)` when this process no longer dr
 events at once instead, which costs less. If it has an attribute `is_patient` that is true, it is called only when a
 turn has ended or the run is paused, and within long turns from time to time.
 """
-_MANY = 256
+MANY = 256
 """The number of events that even a patient hook is told."""
 
 
 class Hooks:
     """The hooks of an agent. An exception of a hook is logged once, and never reaches the run."""
 
-    __slots__ = ("_all", "_broken", "_is_patient", "_takers")
+    __slots__ = ("_all", "_broken", "_takers", "is_patient")
 
     def __init__(self, hooks: Iterable[Hook] = ()) -> None:
         """Check and keep the hooks. Raises: `ConfigError` for one that cannot be called, or must be awaited."""
         self._all = tuple(hooks)
-        self._is_patient = all([getattr(hook, "is_patient", False) for hook in self._all])
+        self.is_patient = all([getattr(hook, "is_patient", False) for hook in self._all])
+        """True if all hooks are patient."""
         self._takers = [getattr(hook, "take", None) for hook in self._all]
         self._broken: set[int] = set()
         """The positions of the hooks whose exception was logged."""
@@ -44,13 +44,6 @@ class Hooks:
 
     def __bool__(self) -> bool:
         return bool(self._all)
-
-    def wants(self, bodies: Sequence[e.DurableBody], state: State) -> bool:
-        """Return whether the hooks are to be told of these events now, once they are durable."""
-        if not bodies:
-            return False
-        is_working = state.is_turn_open and state.status is Status.RUNNING
-        return not (self._is_patient and is_working and len(bodies) < _MANY)
 
     def tell(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
         """Call each hook with the events that have these bodies."""

@@ -35,8 +35,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.loop.compaction import count_tokens
-from treadle.loop.outbox import Outbox
-from treadle.loop.workbench import Clock
+from treadle.loop.outbox import Clock, Outbox
 from treadle.models.protocol import Hold, Model, Watch, check_parts, estimate_cost_usd
 
 _SAFETY = 3

@@ -58,7 +58,7 @@ next step. Ctrl-C stops the current turn, and Ctrl-D leaves."""
 
 
 def _files(chat: "Chat", _: str) -> None:
-    files = chat.session.run.files
+    files = chat.session.files
     for path, content in sorted(files.items()):
         stdout().print(f"{clean(path)}  {write_count(len(content), 'byte')}", soft_wrap=True)
     if not files:
