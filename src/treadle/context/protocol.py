@@ -152,10 +152,3 @@ class Surroundings(Protocol):
     def greeting(self) -> Sequence[str]:
         """Lines for a person who begins a chat: who answers, what it remembers, what it asks for. Blocks."""
         ...
-
-
-def guess_tokens(text: str) -> int:
-    """Return an estimate of the tokens of `text` that is rather too high: 3.5 characters of ASCII for each token,
-    and one of any other script."""
-    others = len(text) - len(text.encode("ascii", "ignore"))
-    return -(-((len(text) - others) * 2 + others * 7) // 7)

@@ -29,6 +29,7 @@ from treadle.core.log import Log
 from treadle.core.parts import parts_among
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
+from treadle.core.tokens import count_chars, guess_of_chars
 from treadle.core.types import (
     Delivery,
     Effect,
@@ -620,9 +621,10 @@ def _on_turn_completed(state: State, body: e.TurnCompleted, before: float) -> No
     state.stop_reason = body.stop_reason
     state.output, state.error, state.fault = body.output, body.error, body.fault
     state.answer = None
-    for question_id in [key for key in state.asked_questions if state.questions[key] is None]:
-        # Nobody waits for the answer any more.
-        del state.questions[question_id], state.asked_questions[question_id]
+    if state.asked_questions:
+        for question_id in [key for key in state.asked_questions if state.questions[key] is None]:
+            # Nobody waits for the answer any more.
+            del state.questions[question_id], state.asked_questions[question_id]
 
 
 def _on_run_paused(state: State, body: e.RunPaused, before: float) -> None:
@@ -727,15 +729,13 @@ def count_messages(state: State, *, has_tools: bool) -> int:
 
 
 def guess_usage(state: State, message: Message) -> Usage:
-    """Estimate the tokens of an inference whose server did not report them, at 4 characters per token."""
-    written = len(message.content) + len(message.reasoning or "")
-    written += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
-    return Usage(guess_input_tokens(state), -(-written // 4))
+    """Estimate the tokens of an inference whose server did not report them."""
+    return Usage(guess_input_tokens(state), guess_of_chars(count_chars(message)))
 
 
 def guess_input_tokens(state: State) -> int:
     """Estimate the tokens of the next prompt: those of the newest inference, plus the text added since."""
-    return state.last_usage.total_tokens + -(-state.unsent_chars // 4)
+    return state.last_usage.total_tokens + guess_of_chars(state.unsent_chars)
 
 
 def guess_next_tokens(state: State) -> int:
@@ -744,4 +744,4 @@ def guess_next_tokens(state: State) -> int:
     While an inference runs, that is the one, and messages that came since are not in it.
     """
     new = sum([len(message.content) for _, message in state.steering]) if state.asked is None else 0
-    return guess_input_tokens(state) + -(-new // 4) + state.last_usage.output_tokens
+    return guess_input_tokens(state) + guess_of_chars(new) + state.last_usage.output_tokens

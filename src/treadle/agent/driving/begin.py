@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from treadle.agent.attachments import read_attachments
 from treadle.agent.driving.drive import (
-    AgentParts,
     Terms,
     drive,
     make_driver,
@@ -21,6 +20,7 @@ from treadle.agent.driving.drive import (
     system_message,
     warm_up,
 )
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.turns import open_turn
 from treadle.agent.options import (
     Given,
