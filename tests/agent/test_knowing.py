@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.forks.process import FORKS
 
 from treadle import Agent, ConfigError, Policy, Run, ScriptedModel, UntrustedError, open_journal
 from treadle.agent.driving.trust import demands_of
-from treadle.context.memory import open_memory
+from treadle.context.memory import Draft, Store, open_memory
 from treadle.context.personas.model import Persona
 from treadle.core import events as e
 from treadle.core.spec import ContextSpec, MemorySpec
@@ -142,14 +143,18 @@ TEA = {"text": "The user likes green tea from Japan.", "reason": "He said so.", 
 class Broken:
     """A source that fails."""
 
-    async def recall(self, text: str, *, turn_key: str, now: float) -> Recalled | None:
+    async def recall(
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int]
+    ) -> Recalled | None:
         raise OSError("the disk is gone")
 
 
 class Known:
     """A source that knows one thing."""
 
-    async def recall(self, text: str, *, turn_key: str, now: float) -> Recalled | None:
+    async def recall(
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int]
+    ) -> Recalled | None:
         return Recalled(f"{turn_key} at {now}: tea", (RecalledItem("documents", "a"),))
 
 
@@ -317,3 +322,28 @@ async def test_small_documents_are_whole_in_the_system_message_and_large_ones_ar
     assert run.messages[0].content == system
     with pytest.raises(ConfigError, match="there is no document"):
         Agent(model, documents=[tmp_path / "small.md"], journal=journal)
+
+
+async def test_facts_are_told_once_in_a_session_whatever_the_message_is() -> None:
+    """A persona recalled only what resembled the message, so it had forgotten a nut allergy when dinner came up,
+    and the same memories were told again in each turn."""
+    journal = MemoryJournal()
+    memory = open_memory(journal, "Ada")
+    nuts = (await memory.write(Draft(store=Store.SELF_FACTS, text="Kim is allergic to nuts."))).entry
+    made = agent(journal, "one", "two", "three", "four", policy=Policy(context_tokens=100_000))
+    async with made.session() as session:
+        assert "allergic to nuts" in (await session.send("Plan a dinner.")).messages[1].content
+        await session.send("A second dinner.")
+        home = (await memory.write(Draft(store=Store.SELF_FACTS, text="Kim lives in Hamar."))).entry
+        assert nuts is not None
+        assert home is not None
+        run = await session.send("A third dinner.")
+        told = [turn.recalled.items if turn.recalled is not None else () for turn in turns(run)]
+        assert [[item.item_id for item in items] for items in told] == [[nuts.entry_id], [], [home.entry_id]]
+        assert "episodic" not in str(run.messages), "a session is not told what it said itself"
+        await session.compact()
+        run = await session.send("A last dinner.")
+        last = turns(run)[-1].recalled
+        assert last is not None
+        assert {item.item_id for item in last.items} == {nuts.entry_id, home.entry_id}
+    assert (await made.replay(run.run_id)).is_exact

@@ -17,6 +17,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import CALLER, Journal, RunFilter
 from treadle.models import call
 from treadle.models.scripted import Answer
+from treadle.trajectory.verify import verify_run
 
 ASK = [call("helper", {"task": "add"}, call_id="c1")]
 CHILD = child_run_id("parent", "c1")
@@ -59,6 +60,8 @@ async def test_a_call_is_a_run_of_its_own_that_is_linked_both_ways() -> None:
     listed = agent.journal.runs(RunFilter(labels={CALLER: "parent"}))
     assert [info.run_id for info in listed] == [CHILD]
     await check_replay(agent, "parent", CHILD)
+    found = await verify_run(agent.journal, "parent", [child.as_tool("helper")])
+    assert found.skips == ("helper (c1): it drove a run of its own",)
     facts = facts_of([event.body for event in run.events])
     assert (facts.input_tokens, facts.cost_usd) == (run.usage.input_tokens, run.cost_usd)
 

@@ -328,6 +328,32 @@ async def test_servers_that_count_nothing():
     assert compactions(events)
 
 
+async def test_a_window_that_becomes_known_later_counts_all_that_was_said_before():
+    """Rules out a session that is continued with `context_tokens` and sends a prompt over it, because its server
+    counted the first inference alone."""
+    model = Counting(window=10 * WINDOW)
+    agent = agent_of(model, context_tokens=None)
+    async with agent.session("s") as session:
+        await session.send("What about rivers?")
+        model.tells_usage = False
+        for turn in range(TURNS):
+            await session.send(f"What about rivers, number {turn}?")
+    model.window = WINDOW
+    again = Agent(
+        model,
+        instructions="Be brief.",
+        tools=[look_up],
+        policy=Policy(context_tokens=WINDOW),
+        journal=agent.journal,
+    )
+    async with again.session("s") as session:
+        run = await session.send("And now?")
+        events = await session.read_events()
+    assert run.stop_reason == "completed"
+    assert model.refused == 0
+    assert compactions(events)
+
+
 async def test_estimates_learn_from_what_the_server_counts():
     """A tokenizer that needs twice the tokens is not a surprise twice."""
     model = Counting(window=WINDOW, rate=1.8)

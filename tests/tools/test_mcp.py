@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.loop.workbench import make_call
+from tests.tools.contexts import HeardContext
 
 from treadle import Agent, ScriptedModel
 from treadle.core.errors import ConfigError, ToolError
@@ -32,8 +33,11 @@ ODD = str(HERE / "odd_server.py")
 
 
 def context(run_id: str = "r", scope: Scope | None = None, heard: list[str] | None = None) -> ToolContext:
-    report = None if heard is None else (lambda _, text: heard.append(text))
-    return ToolContext(run_id, "c1", 1, report=report, scope=scope)
+    return (
+        ToolContext(run_id, "c1", 1, scope=scope)
+        if heard is None
+        else HeardContext(heard.append, scope=scope)
+    )
 
 
 def named(server: MCPServer, name: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loop.workbench import make_call
+from tests.tools.contexts import HeardContext
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import ToolCall
@@ -215,13 +216,12 @@ async def test_a_large_request_to_a_server_that_reads_nothing_hangs_nobody(odd: 
 
 
 async def test_whoever_listens_may_fail(odd: Odd) -> None:
-    def fail(call_id: str, text: str) -> None:
+    def fail(text: str) -> None:
         raise ValueError("a listener's own error")
 
     server = MCPServer(sys.executable, args=[str(Path(ODD).with_name("sdk_server.py"))])
     async with server:
-        heard = ToolContext("r", "c1", 1, report=fail)
-        assert (await named(server, "report").call({"steps": 2}, heard)).content == "reported"
+        assert (await named(server, "report").call({"steps": 2}, HeardContext(fail))).content == "reported"
 
 
 # Secrets

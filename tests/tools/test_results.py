@@ -13,13 +13,13 @@ from treadle.trajectory.verify import verify_run
 WHOLE = "".join(f"{number:05}\n" for number in range(5000))
 
 
-async def read(**arguments):
-    async def find(call_id):
+class _Context(ToolContext):
+    async def find_result(self, call_id):
         return ToolResult(call_id, "read_all", WHOLE) if call_id == "c1" else None
 
-    return await ReadResult().call(
-        {"call_id": "c1", **arguments}, ToolContext("r", "c2", 1, find_result=find)
-    )
+
+async def read(**arguments):
+    return await ReadResult().call({"call_id": "c1", **arguments}, _Context("r", "c2", 1))
 
 
 async def test_results_are_read_in_pages():

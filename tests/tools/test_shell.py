@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from tests.sandbox.here import needs_sandbox
+from tests.tools.contexts import HeardContext
 
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.core.errors import ConfigError, ToolError
@@ -43,9 +44,7 @@ class Bench:
     async def __call__(self, command: str, **more: Json) -> ToolOutput:
         arguments = {"command": command, **more}
         assert self.tool.find_fault(arguments) is None
-        context = ToolContext(
-            "run", "call", 1, self.sandbox, lambda _, text: self.told.append(text), scope=self.scope
-        )
+        context = HeardContext(self.told.append, self.sandbox, self.scope)
         output = await self.tool.call(arguments, context)
         assert isinstance(output, ToolOutput)
         return output
@@ -355,12 +354,18 @@ def runs(mark: str) -> bool:
 SCRIPT = """
     import asyncio, sys
     from treadle.sandbox.memory import MemorySandbox
-    from treadle.tools.context import Scope, ToolContext
+    from treadle.tools.context import ToolContext
     from treadle.tools.shell import Shell
+
+    class HeardContext(ToolContext):
+        is_heard = True
+
+        def progress(self, text):
+            print(text, flush=True)
 
     async def main():
         (tool,) = Shell().tools()
-        context = ToolContext("run", "call", 1, MemorySandbox({"a": "x"}), lambda _, text: print(text, flush=True))
+        context = HeardContext("run", "call", 1, MemorySandbox({"a": "x"}))
         print(await tool.call({"command": sys.argv[1]}, context), flush=True)
         if sys.argv[2:]:
             await context.scope.close()

@@ -6,39 +6,37 @@ continues the run or, if it is over, takes its outcome: nothing is paid or done 
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
+from treadle.agent.answer import AnswerType
 from treadle.agent.driving.begin import begin
 from treadle.agent.driving.drive import drive
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.resume import resume_run
 from treadle.agent.options import Given, ResumeOptions
 from treadle.agent.run import Run
+from treadle.agent.spec import AGENT, read_agent
 from treadle.core.budget import Allowance
 from treadle.core.errors import ConfigError, NotAskedError, RunNotFoundError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
 from treadle.core.narrowing import Item
 from treadle.core.policy import Policy
 from treadle.core.questions import Answer, Answerable, Question, open_questions
-from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.spec import PartSpec
 from treadle.core.state import Status
 from treadle.core.types import Caller, Child, Effect, Json, Option, StopReason, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
-from treadle.tools.context import Host, ToolContext
+from treadle.tools.context import ToolContext
 from treadle.tools.function.tool import check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
-if TYPE_CHECKING:
-    from treadle.agent.agent import Agent
-
-KIND = "agent:"
-"""The beginning of the names of the parts that describe sub-agents."""
 MAX_DEPTH = 3
 _SHOWN_CHARS = 300
 """How many characters of an agent's instructions its default description shows."""
@@ -56,6 +54,20 @@ _PARAMETERS: dict[str, Json] = {
 }
 
 
+class CalledAgent(AgentParts, Protocol):
+    """What a tool uses of its agent."""
+
+    answer: AnswerType[Any]
+
+    def keep_in(self, journal: Journal) -> None:
+        """Keep the runs in `journal` from now on."""
+        ...
+
+    async def close(self) -> None:
+        """Close the agent's toolsets."""
+        ...
+
+
 class AgentTool:
     """A tool that gives a task to an agent and returns its answer. `Agent.as_tool` makes one."""
 
@@ -63,7 +75,7 @@ class AgentTool:
 
     def __init__(
         self,
-        agent: "Agent[Any]",
+        agent: CalledAgent,
         name: str,
         description: str | None = None,
         *,
@@ -94,7 +106,7 @@ class AgentTool:
     @property
     def part(self) -> PartSpec:
         """The name and settings from which `build_agent_tool` makes the tool again."""
-        name = f"{KIND}{self.spec.name}"
+        name = f"{AGENT}{self.spec.name}"
         if self._is_described:
             return PartSpec(name=name, missing="it is a tool of the agent that it calls")
         self._is_described = True
@@ -124,8 +136,8 @@ class AgentTool:
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
         """Run the task, or continue the run that an earlier attempt at this call began. See `Tool.call`."""
-        host = context.host
-        if host is None:
+        journal = context.journal
+        if journal is None:
             raise ToolError(f"{self.spec.name!r} is an agent, which only a run can call")
         run_id = child_run_id(context.run_id, context.call_id)
         driven: list[Driver] = []
@@ -136,33 +148,35 @@ class AgentTool:
             on_driver=driven.append,
         )
         try:
-            run = await self._find(run_id, given, host)
+            run = await self._find(run_id, given, context, journal)
             if run is None:
-                run = await self._begin(run_id, str(arguments["task"]), given, context, host)
+                run = await self._begin(run_id, str(arguments["task"]), given, context, journal)
             while waits_for_user(run):
-                run = await self._resume(run, given, context, host)
-            host.note_child(context.call_id, Child(run_id, run.usage, run.cost_usd))
+                run = await self._resume(run, given, context, journal)
+            context.note_child(Child(run_id, run.usage, run.cost_usd))
         except asyncio.CancelledError:
             if driven:
                 state = driven[-1].state
-                host.note_child(context.call_id, Child(run_id, state.usage, state.cost_usd))
+                context.note_child(Child(run_id, state.usage, state.cost_usd))
             raise
         if self._shares_files:
             await asyncio.to_thread(_write_back, run, context)
         return self._to_output(run)
 
-    async def _find(self, run_id: str, given: Given, host: Host) -> Run[Any] | None:
+    async def _find(
+        self, run_id: str, given: Given, context: ToolContext, journal: Journal
+    ) -> Run[Any] | None:
         """Return the run that an earlier attempt began, driven until it ends or waits for the user; `None` if there
         is none."""
         try:
-            run = await asyncio.to_thread(Run.load, run_id, host.journal)
+            run = await asyncio.to_thread(Run.load, run_id, journal)
         except RunNotFoundError:
             return None
         if run.status is Status.FINISHED or waits_for_user(run):
             return run
-        return await resume_run(self._copy_agent(host), run_id, given)
+        return await resume_run(self._copy_agent(context, journal), run_id, given)
 
-    async def _resume(self, run: Run[Any], given: Given, context: ToolContext, host: Host) -> Run[Any]:
+    async def _resume(self, run: Run[Any], given: Given, context: ToolContext, journal: Journal) -> Run[Any]:
         """Put what a run waits for to the user of the calling run, and drive the run with the answers.
 
         If the user does not answer now, the calling run waits too, and this call is made again later.
@@ -178,12 +192,12 @@ class AgentTool:
             reason = "nobody has decided" if said.is_declined else said.text if said.text != "no" else None
             approvals[call_id] = said.text == "yes" or Decision(False, reason)
         options: ResumeOptions = {"answers": answers, "approvals": approvals}
-        return await resume_run(self._copy_agent(host), run.run_id, given, options)
+        return await resume_run(self._copy_agent(context, journal), run.run_id, given, options)
 
     async def _begin(
-        self, run_id: str, task: str, given: Given, context: ToolContext, host: Host
+        self, run_id: str, task: str, given: Given, context: ToolContext, journal: Journal
     ) -> Run[Any]:
-        depth = await asyncio.to_thread(count_callers, host.journal, context.run_id)
+        depth = await asyncio.to_thread(count_callers, journal, context.run_id)
         if depth >= self._max_depth:
             raise ToolError(
                 f"agents are nested {depth} deep already, which is the limit of {self.spec.name!r}; do the task "
@@ -192,19 +206,19 @@ class AgentTool:
         files = self._agent.files
         if self._shares_files and (sandbox := context.sandbox) is not None:
             files = {path: sandbox.read(path) for path in sandbox.paths()}
-        agent = self._copy_agent(host)
+        agent = self._copy_agent(context, journal)
         agent.has_policy = True
-        agent.policy = limit_policy(agent.policy, host.allowance())
+        agent.policy = limit_policy(agent.policy, context.allowance())
         driver = await begin(
             agent, task, given, run_id=run_id, files=files, caller=Caller(context.run_id, context.call_id)
         )
         return await drive(agent, driver, None, given.answer)
 
-    def _copy_agent(self, host: Host) -> "Agent[Any]":
+    def _copy_agent(self, context: ToolContext, journal: Journal) -> CalledAgent:
         """Return the agent with the journal of the calling run, and with its approver if it has no own."""
         agent = copy(self._agent)
-        agent.keep_in(host.journal)
-        agent.approver = agent.approver or host.approver
+        agent.keep_in(journal)
+        agent.approver = agent.approver or context.approver
         agent.has_policy = False  # a run that goes on keeps what it was allowed when it began
         return agent
 
@@ -235,25 +249,18 @@ async def _ask(context: ToolContext, question: Question) -> Answer:
         return Answer(is_declined=True)
 
 
-def build_agent_tool(part: PartSpec) -> AgentTool:
-    """Return the tool that `part` describes. Raises: `ConfigError` if a part of its agent cannot be built."""
-    from treadle.agent.agent import Agent
+def build_agent_tool(part: PartSpec, build: Callable[..., CalledAgent]) -> AgentTool:
+    """Return the tool that `part` describes; `build` is `Agent.from_spec`.
 
-    name = part.name.removeprefix(KIND)
+    Raises: `ConfigError` if a part of its agent cannot be built.
+    """
+    name = part.name.removeprefix(AGENT)
     if part.missing is not None:
         raise ConfigError(f"the agent {name!r} cannot be built from its name: {part.missing}")
     settings = dict(part.settings or {})
-    agent = Agent.from_spec(spec_of(part), trust=True)  # the spec that has this part was trusted
+    agent = build(read_agent(part), trust=True)  # the spec that has this part was trusted
     settings.pop("spec")
     return AgentTool(agent, name, **settings)
-
-
-def spec_of(part: PartSpec) -> AgentSpec:
-    """Return the spec of the agent that `part` describes. Raises: `ConfigError` if it has none."""
-    try:
-        return msgspec.convert((part.settings or {}).get("spec"), AgentSpec)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"the part {part.name!r} describes no agent: {error}") from error
 
 
 def child_run_id(run_id: str, call_id: str) -> str:
@@ -282,7 +289,7 @@ def limit_policy(policy: Policy, allowance: Allowance) -> Policy:
     return replace(policy, **limits)
 
 
-def _describe(agent: "Agent[Any]") -> str:
+def _describe(agent: CalledAgent) -> str:
     text = "Give a task to another agent, and get its answer."
     if not isinstance(agent.instructions, str):
         return text

@@ -1,6 +1,6 @@
 """What an agent knows besides its instructions and the conversation, as `agent/` uses it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -88,8 +88,13 @@ class PromptReport(Struct, frozen=True):
 class Source(Protocol):
     """Something that is recalled for each turn: memories or documents."""
 
-    async def recall(self, text: str, *, turn_key: str, now: float) -> Recalled | None:
-        """Return what fits the user's message `text`, fenced off as data; `None` if nothing does."""
+    async def recall(
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
+    ) -> Recalled | None:
+        """Return what fits the user's message `text`, fenced off as data; `None` if nothing does.
+
+        `told` has the versions of the items, by id, that the model has been told before and still sees.
+        """
         ...
 
 
@@ -125,8 +130,13 @@ class Surroundings(Protocol):
         """Return the system message of a new run. Blocks. `tools` are the names of all tools of the agent."""
         ...
 
-    async def recall(self, text: str, *, turn_key: str, now: float) -> Recalled | None:
-        """Return what is recalled for a turn. It never fails: a failure is logged, and nothing is recalled."""
+    async def recall(
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
+    ) -> Recalled | None:
+        """Return what is recalled for a turn, without what the model has been `told` and still sees.
+
+        It never fails: a failure is logged, and nothing is recalled.
+        """
         ...
 
     async def write_back(self, turn: Turn) -> None:
@@ -137,10 +147,3 @@ class Surroundings(Protocol):
     def greeting(self) -> Sequence[str]:
         """Lines for a person who begins a chat: who answers, what it remembers, what it asks for. Blocks."""
         ...
-
-
-def guess_tokens(text: str) -> int:
-    """Return an estimate of the tokens of `text` that is rather too high: 3.5 characters of ASCII for each token,
-    and one of any other script."""
-    others = len(text) - len(text.encode("ascii", "ignore"))
-    return -(-((len(text) - others) * 2 + others * 7) // 7)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
-from treadle.context.personas.load import demands_of_persona, digest_of, load_persona
+from treadle.context.personas.demands import demands_of_persona, digest_of
 from treadle.context.personas.model import Persona
 from treadle.context.personas.prompt import BUDGETS, Item, assemble
 from treadle.context.protocol import PromptReport, Source, Surroundings, Turn
@@ -55,7 +55,7 @@ def read_persona(given: PersonaLike | None, *, trust: bool = False) -> Persona |
         return Persona.from_value(dict(given))
     if not isinstance(given, str | Path):
         raise ConfigError(f"persona is {given!r:.200}; give the path of a file, a mapping or a Persona")
-    persona = load_persona(given)
+    persona = Persona.load(given)
     demands = demands_of_persona(persona, Path(given).expanduser().parent)
     digest = digest_of(persona)
     if demands and trust:
@@ -225,13 +225,15 @@ class _Known:
         )
         return text
 
-    async def recall(self, text: str, *, turn_key: str, now: float) -> Recalled | None:
+    async def recall(
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
+    ) -> Recalled | None:
         """See `Surroundings.recall`."""
         found = []
         for source in self._sources:
             try:
                 async with asyncio.timeout(RECALL_SECONDS):
-                    recalled = await source.recall(text, turn_key=turn_key, now=now)
+                    recalled = await source.recall(text, turn_key=turn_key, now=now, told=told)
             except Exception as error:
                 _log.warning("nothing was recalled for the turn %s: %s", turn_key, _name(error))
                 continue

@@ -125,6 +125,8 @@ def note_inference(state: "State", body: e.InferenceCompleted) -> None:
     elif room is not None:
         context.known_tokens = count_prompt(state) + weigh_message(body.completion.message)
     else:
+        # The window may become known later. Then all messages are estimated.
+        context.known_messages, context.known_tokens = 0, context.tools_tokens
         return
     context.known_messages = len(state.messages) + 1
     context.is_fresh = False

@@ -29,6 +29,7 @@ from treadle.core.log import Log
 from treadle.core.parts import parts_among
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
+from treadle.core.tokens import count_chars, guess_of_chars
 from treadle.core.types import (
     Delivery,
     Effect,
@@ -173,6 +174,8 @@ class State(Struct, gc=False):
     """What is known about the size of the prompt."""
     tells_schema: bool = False
     """True if a message in the transcript tells the schema of answers."""
+    told: dict[str, int] = {}
+    """The versions of the memories that were recalled since the newest compaction, by id."""
     route: Route | None = None
     """The choice of the model for the open turn; `None` if none was made."""
     tried: dict[str, str] = {}
@@ -313,6 +316,7 @@ def clone(state: State) -> State:
     new.spent.calls_by_tool = dict(state.spent.calls_by_tool)
     new.spent.retries_by_tool = dict(state.spent.retries_by_tool)
     new.questions = dict(state.questions)
+    new.told = dict(state.told)
     new.asked_questions = dict(state.asked_questions)
     new.files = dict(state.files)
     new.tool_states = dict(state.tool_states)
@@ -369,6 +373,7 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     if body.recalled is not None:
         message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
         state.context.recalled[at] = len(body.recalled.text)
+        state.told |= {item.item_id: item.version for item in body.recalled.items}
     _say(state, message)
     if body.queued_seq is not None:
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
@@ -543,6 +548,7 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, at: float) -> 
     # What the replaced messages told may be gone.
     state.is_schema_untold = state.is_schema_untold or (state.tells_schema and body.messages > 0)
     state.compactions += 1
+    state.told = {}
     if body.reason == "overflow":
         state.spent.overflows += 1
         state.failure = None
@@ -728,15 +734,13 @@ def count_messages(state: State, *, has_tools: bool) -> int:
 
 
 def guess_usage(state: State, message: Message) -> Usage:
-    """Estimate the tokens of an inference whose server did not report them, at 4 characters per token."""
-    written = len(message.content) + len(message.reasoning or "")
-    written += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
-    return Usage(guess_input_tokens(state), -(-written // 4))
+    """Estimate the tokens of an inference whose server did not report them."""
+    return Usage(guess_input_tokens(state), guess_of_chars(count_chars(message)))
 
 
 def guess_input_tokens(state: State) -> int:
     """Estimate the tokens of the next prompt: those of the newest inference, plus the text added since."""
-    return state.last_usage.total_tokens + -(-state.unsent_chars // 4)
+    return state.last_usage.total_tokens + guess_of_chars(state.unsent_chars)
 
 
 def guess_next_tokens(state: State) -> int:
@@ -745,4 +749,4 @@ def guess_next_tokens(state: State) -> int:
     While an inference runs, that is the one, and messages that came since are not in it.
     """
     new = sum([len(message.content) for _, message in state.steering]) if state.asked is None else 0
-    return guess_input_tokens(state) + -(-new // 4) + state.last_usage.output_tokens
+    return guess_input_tokens(state) + guess_of_chars(new) + state.last_usage.output_tokens

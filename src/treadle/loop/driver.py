@@ -9,7 +9,6 @@ nothing before the events that led to it are durable. Only the driver appends.
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -33,23 +32,19 @@ from treadle.core.decide import (
     decide,
     stop_calls,
 )
-from treadle.core.inner import InnerDecision, decide_inner
-from treadle.core.questions import AskUser, Question, QuestionDecision, decide_question
+from treadle.core.questions import AskUser
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
-from treadle.journal.protocol import RunWriter
+from treadle.journal.protocol import Clock, RunWriter
 from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.hooks import MANY, Hooks
-from treadle.loop.inference import check_answer, make_inference
+from treadle.loop.inference import Inference, check_answer
 from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import DONE, Outbox
 from treadle.loop.toolcalls import ToolCalls
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import Clock, Workbench
+from treadle.loop.workbench import Workbench
 from treadle.models.protocol import Model
-from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver, Asker
-from treadle.tools.toolbox import Toolbox
 
 
 class Driver:
@@ -60,38 +55,20 @@ class Driver:
         state: State,
         writer: RunWriter,
         model: Model,
-        toolbox: Toolbox,
-        sandbox: Sandbox | None = None,
+        bench: Workbench,
         emit: Emit | None = None,
-        approver: Approver | None = None,
-        asker: Asker | None = None,
-        *,
-        read_blob: Callable[[str], bytes] | None = None,
-        clock: Clock = time,
         hooks: Hooks | None = None,
     ) -> None:
-        """Make a driver for the run of `writer`.
-
-        The tools in `toolbox` already have the limits of the policy. `read_blob` returns content from the store
-        by its hash, for the parts of messages.
-        """
+        """Make a driver for the run of `writer`, whose tools are called on `bench`."""
         self.state = state
         self.run_id = writer.run_id
         self._writer = writer
-        self._clock = clock
+        clock = self._clock = bench.clock
+        read_blob = None if bench.journal is None else bench.journal.read_blob
         self._model = model
-        self._inference = make_inference(model, read_blob, clock)
-        self.bench = Workbench(
-            toolbox,
-            run_id=writer.run_id,
-            sandbox=sandbox,
-            approver=approver,
-            asker=asker,
-            decide_inner=_InnerDecider(state),
-            decide_question=_QuestionDecider(state),
-            clock=clock,
-        )
-        self._calls = ToolCalls(self.bench)
+        self._inference = _make_inference(model, read_blob, clock)
+        self.bench = bench
+        self._calls = ToolCalls(bench)
         self.find_answer_fault: FindFault | None = None
         """The function that checks answers; `None`: only their JSON Schema is checked."""
         self._worked_seconds, self._stamped_at = state.work_seconds, clock.monotonic()
@@ -350,29 +327,15 @@ class Driver:
         return is_inferring
 
 
-class _InnerDecider:
-    """A function that decides about inner calls from the run's state. It has no reference to the driver, so that
-    there is no reference cycle."""
+def _make_inference(model: Model, read_blob: Callable[[str], bytes] | None, clock: Clock) -> Inference:
+    """Return the performer of one run's inferences. Raises: `ConfigError` for a router that cannot be used."""
+    if getattr(model, "tiers", None) is not None:
+        from treadle.loop.routing import RoutedInference
+        from treadle.models.wrappers.tiered import TieredModel
 
-    __slots__ = ("_state",)
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def __call__(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
-        return decide_inner(self._state, parent_id, number, name, arguments)
-
-
-class _QuestionDecider:
-    """A function that decides about questions from the run's state, without a reference to the driver."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def __call__(self, question: Question, asker_id: str, call_id: str, number: int) -> QuestionDecision:
-        return decide_question(self._state, question, asker_id, call_id, number)
+        if isinstance(model, TieredModel):
+            return RoutedInference(model, read_blob, clock)
+    return Inference(model, read_blob, clock)
 
 
 class _Progress:

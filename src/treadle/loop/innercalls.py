@@ -8,22 +8,14 @@ import msgspec
 
 from treadle.core import events as e
 from treadle.core.errors import ToolError
-from treadle.core.inner import Doubt, InnerDecision, Recall, Run, Settle, refuse_after_doubt
+from treadle.core.inner import Doubt, Recall, Run, Settle, refuse_after_doubt
 from treadle.core.types import Json, ToolCall, ToolResult
 from treadle.loop.outbox import DONE, Outbox
+from treadle.loop.rules import Rules
 from treadle.tools.protocol import ToolOutput
-
-DecideInner: TypeAlias = Callable[[str, int, str, str], InnerDecision]
-"""A function that decides about an inner call. It takes the id of the outer call, the number of the inner call in
-it (from 1), the name of the tool and the arguments as JSON."""
 
 MakeInner: TypeAlias = Callable[[Run, str, int, Outbox], Awaitable[ToolResult]]
 """A function that makes an inner call. It takes the decision, the id of the outer call, the step and the outbox."""
-
-
-def run_all(parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
-    """Return the decision to run the inner call, for callers that allow every call."""
-    return Run(ToolCall(f"{parent_id}/{number}", name, arguments), 1)
 
 
 class InnerCalls:
@@ -31,22 +23,20 @@ class InnerCalls:
 
     __slots__ = (
         "_count",
-        "_decide",
         "_is_over",
         "_lock",
         "_make_call",
         "_outbox",
         "_parent_id",
+        "_rules",
         "_running",
         "_step",
         "is_in_doubt",
     )
 
-    def __init__(
-        self, decide: DecideInner, make_call: MakeInner, parent_id: str, step: int, outbox: Outbox
-    ) -> None:
+    def __init__(self, rules: Rules, make_call: MakeInner, parent_id: str, step: int, outbox: Outbox) -> None:
         """Make an object for the inner calls of the running call `parent_id`."""
-        self._decide = decide
+        self._rules = rules
         self._make_call = make_call
         self._parent_id = parent_id
         self._step = step
@@ -59,11 +49,7 @@ class InnerCalls:
         self.is_in_doubt = False
         """True if the tool made different inner calls than before it was interrupted."""
 
-    def caller(self, call_id: str) -> "InnerCalls":
-        """Return the function that makes the inner calls of the call `call_id`."""
-        return self
-
-    async def __call__(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
+    async def call(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
         """Make an inner call; see `ToolContext.call_tool`."""
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:
@@ -103,7 +89,7 @@ class InnerCalls:
     async def _make(self, name: str, arguments: str) -> ToolResult:
         if self.is_in_doubt:
             return refuse_after_doubt(ToolCall(f"{self._parent_id}/{self._count}", name, arguments))
-        decided = self._decide(self._parent_id, self._count, name, arguments)
+        decided = self._rules.decide_inner(self._parent_id, self._count, name, arguments)
         if isinstance(decided, Run):
             return await self._make_call(decided, self._parent_id, self._step, self)
         if isinstance(decided, Doubt):

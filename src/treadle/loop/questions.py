@@ -1,10 +1,8 @@
 """Questions to the user: who is asked, and what happens to the call that asks while nobody answers."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -14,7 +12,6 @@ from treadle.core.questions import (
     Answer,
     AskUser,
     Question,
-    QuestionDecision,
     Recall,
     Refuse,
     key_of,
@@ -24,16 +21,11 @@ from treadle.core.questions import (
 from treadle.core.state import State
 from treadle.core.types import Effect, Json
 from treadle.loop.outbox import Outbox
-from treadle.tools.context import AskQuestion
+from treadle.loop.rules import NOBODY, Rules
 from treadle.tools.protocol import Asker
-
-DecideQuestion: TypeAlias = Callable[[Question, str, str, int], QuestionDecision]
-"""A function that decides whether a question is asked. It takes the question, the id of the call that asks, the id
-of the call of the model that it is part of, and how often the call has asked it."""
 
 MAX_UNFIT = 3
 """How often an asker may answer one question with something that does not fit it."""
-_NOBODY = "Nobody can be asked now."
 
 
 class ParkedError(BaseException):
@@ -46,11 +38,10 @@ class ParkedError(BaseException):
 class Questioner:
     """The one who puts a run's questions to the user, one at a time."""
 
-    def __init__(self, run_id: str, asker: Asker | None, decide: DecideQuestion | None) -> None:
-        """Make a questioner. Without `decide` no question is asked."""
+    def __init__(self, run_id: str, asker: Asker | None, rules: Rules) -> None:
         self.run_id = run_id
         self.asker = asker
-        self.decide = decide
+        self.rules = rules
         self.deadline: asyncio.Timeout | None = None
         """The timer of the run's deadline. It stands still while the user is asked."""
         self._lock: asyncio.Lock | None = None
@@ -134,29 +125,25 @@ class Asking:
         self.is_over = False
         """True if the call has ended, so that it can ask nothing more."""
 
-    def asker(self, call_id: str) -> AskQuestion:
-        """Return the function by which the running call `call_id` asks."""
-        return partial(self.ask, call_id)
-
     async def ask(self, call_id: str, question: Question) -> Answer:
-        """See `ToolContext.ask`."""
+        """Ask for the running call `call_id`; see `ToolContext.ask`."""
         questioner, outbox = self._questioner, self._outbox
         key = call_id, key_of(question)
         number = self._counts[key] = self._counts.get(key, 0) + 1
         can_park = all([effect is not Effect.ONCE for effect, _ in self.running])
-        if questioner.decide is None or self.is_over:
-            raise NotAskedError(_NOBODY)
+        if self.is_over:
+            raise NotAskedError(NOBODY)
         if question.schema is not None:
             from treadle.tools.schema.output import check_schema
 
             check_schema(question.schema)
-        decided = questioner.decide(question, call_id, self._call_id, number)
+        decided = questioner.rules.decide_question(question, call_id, self._call_id, number)
         if isinstance(decided, Refuse):
             raise NotAskedError(decided.reason)
         if isinstance(decided, Recall):
             return decided.answer
         if not can_park and questioner.asker is None:
-            raise NotAskedError(_NOBODY)
+            raise NotAskedError(NOBODY)
         body = decided.body
         self.open_ids.append(body.question_id)
         if not decided.is_recorded:
@@ -165,7 +152,7 @@ class Asking:
         with held(*[timer for _, timer in self.running]):
             answer = await questioner.consult(body)
         if self.is_over:
-            raise NotAskedError(_NOBODY)
+            raise NotAskedError(NOBODY)
         if answer is not None:
             outbox.put(e.QuestionAnswered(question_id=body.question_id, text=answer.text))
             self.open_ids.remove(body.question_id)
@@ -175,7 +162,7 @@ class Asking:
             self.is_parked = True
             raise ParkedError
         self.withdraw()
-        raise NotAskedError(_NOBODY)
+        raise NotAskedError(NOBODY)
 
     def withdraw(self) -> None:
         """Record that nobody waits for the answers to the open questions any more."""

@@ -1,12 +1,18 @@
-"""Results: how the value that a tool returned becomes the result that the model reads, with its contents."""
+"""Results: how the value that a tool returned becomes the result that the model reads, with its contents,
+and how the whole of a result is found again."""
 
 import hashlib
+from base64 import b64decode
 from collections.abc import Iterator
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from treadle.core.types import Artifact, ToolCall, ToolErrorKind, ToolResult
+from treadle.core import events as e
+from treadle.core.errors import SandboxError, ToolError
+from treadle.core.types import Artifact, Effect, ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from treadle.journal.protocol import Journal
 from treadle.tools.protocol import Attachment, ToolOutput
 
 MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
@@ -26,6 +32,26 @@ Blobs: TypeAlias = dict[str, bytes]
 def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
     """Return a result that is an error."""
     return ToolResult(call.call_id, call.name, _to_unicode(text), is_error=True, error_kind=kind)
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return the text that tells the model about an exception of a tool."""
+    text = str(error)
+    if isinstance(error, ToolError | SandboxError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def describe_stop(spec: ToolSpec, *, is_running: bool) -> str:
+    """Return the text about a call that ran out of time, with what is known about its outcome."""
+    stopped = ". It could not be stopped and may still be running" if is_running else " and was stopped"
+    text = f"{spec.name} did not finish within {spec.timeout_seconds} s{stopped}"
+    if spec.effect is not Effect.ONCE:
+        return f"{text}."
+    so = ", so its" if is_running else ". Its"
+    return (
+        f"{text}{so} outcome is unknown: it may or may not have taken effect. Check before you call it again."
+    )
 
 
 def is_large(outcome: object) -> bool:
@@ -117,3 +143,21 @@ def _cut_middle(content: str, limit: int) -> str:
     left_out = len(content) - head - tail
     note = f"[… {left_out:,} of {len(content):,} characters left out; ask for less at a time …]"
     return f"{content[:head]}\n{note}\n{content[len(content) - tail :]}"
+
+
+def find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | None:
+    """Return the result of a call of a run with its whole text; `None` if there is no such call. Blocks."""
+    for event in journal.scan(run_id):
+        body = event.body
+        if isinstance(body, e.ToolCompleted) and body.result.call_id == call_id:
+            return _whole(journal, body.result)
+    return None
+
+
+def _whole(journal: Journal, result: ToolResult) -> ToolResult:
+    """Return a result with its full text, if it was cut."""
+    first = next(iter(result.artifacts), None)
+    if first is None or first.kind != "text":
+        return result
+    data = b64decode(first.data) if first.data is not None else journal.read_blob(first.digest or "")
+    return replace(result, content=data.decode(errors="replace"))

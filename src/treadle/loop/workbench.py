@@ -1,26 +1,24 @@
 """The workbench: the one way to make a tool call, inner calls included.
 
 The loop, `verify`, the tool servers and the command line all make calls here. They differ in who reads the events
-(the outbox) and who decides about inner calls (`decide_inner`). Every outcome of a tool becomes a result,
+(the outbox) and who decides about inner calls and questions (the rules). Every outcome of a tool becomes a result,
 exceptions included; only a cancellation raises.
 """
 
 import asyncio
-import difflib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.budget import Allowance
 from treadle.core.decide import refuse_unapproved, unknown_outcome
-from treadle.core.errors import RetryWithMessage, SandboxError, ToolError
+from treadle.core.errors import RetryWithMessage
 from treadle.core.inner import Run
+from treadle.core.questions import Answer, Question
 from treadle.core.types import (
-    UNREADABLE_CALL,
     Child,
     Effect,
     Json,
@@ -29,17 +27,27 @@ from treadle.core.types import (
     ToolResult,
     ToolSpec,
 )
-from treadle.loop.innercalls import DecideInner, InnerCalls, run_all
+from treadle.journal.protocol import Clock, Journal
+from treadle.loop.innercalls import InnerCalls
+from treadle.loop.orders import Order, read_call, to_decided, to_started
 from treadle.loop.outbox import Outbox
-from treadle.loop.questions import Asking, DecideQuestion, ParkedError, Questioner
-from treadle.loop.results import LARGE_BYTES, Blobs, failed, is_large, to_result
+from treadle.loop.questions import Asking, ParkedError, Questioner
+from treadle.loop.results import (
+    LARGE_BYTES,
+    Blobs,
+    describe_exception,
+    describe_stop,
+    failed,
+    find_result,
+    is_large,
+    to_result,
+)
+from treadle.loop.rules import Rules
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.context import NO_CONTEXT, NO_DEPS, FindResult, Host, Scope, ToolContext
-from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision, Tool
+from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
+from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision, Tool, ToolOutput
 from treadle.tools.threads import THREADS
 from treadle.tools.toolbox import Toolbox
-
-_decode = msgspec.json.Decoder().decode
 
 MAX_INNER_CHARS = 4_000_000
 """The longest result of an inner call in characters; a longer one is cut in the middle."""
@@ -55,37 +63,6 @@ _STILL_RUNNING = (
 )
 
 
-class Clock(Protocol):
-    """The clock of a run, such as the module `time`."""
-
-    def time(self) -> float:
-        """Return the time in seconds since the epoch."""
-        ...
-
-    def monotonic(self) -> float:
-        """Return a time in seconds that never goes backwards, for measuring durations."""
-        ...
-
-
-class Order(Struct, frozen=True, gc=False):
-    """A call to make, with its context."""
-
-    call: ToolCall
-    step: int = 1
-    """The number of the step."""
-    attempt: int = 1
-    """The number of the attempt, from 1."""
-    parent_call_id: str | None = None
-    """The id of the outer call, if this is an inner call; `None` for a call of the model."""
-    is_cut_off: bool = False
-    """True if the model's output limit cut off the answer that contains the call."""
-    edited: str | None = None
-    """Arguments from the approver that replace the model's; the result tells the model about them. `None`: no
-    change."""
-    last_once: int = 0
-    """The number of the last `once` call that an interrupted attempt at this call started; 0 if none did."""
-
-
 class Workbench:
     """The place where one run calls the tools of its toolbox."""
 
@@ -97,35 +74,30 @@ class Workbench:
         sandbox: Sandbox | None = None,
         approver: Approver | None = None,
         asker: Asker | None = None,
-        decide_inner: DecideInner | None = None,
-        decide_question: DecideQuestion | None = None,
+        rules: Rules | None = None,
+        journal: Journal | None = None,
+        deps: object = NO_DEPS,
         clock: Clock = time,
     ) -> None:
-        """Make a workbench.
-
-        `decide_inner` decides about each inner call; without it, all inner calls run. `decide_question` decides
-        about each question; without it, none is asked.
-        """
+        """Make a workbench. Without `rules`, all inner calls run and no question is asked."""
         self.toolbox = toolbox
         self.run_id = run_id
         self.sandbox = sandbox
         self.scope = Scope()
         """The resources that tools hold for the run until it is closed."""
         self.approver = approver
-        self.questions = Questioner(run_id, asker, decide_question)
+        self.rules = rules or Rules()
+        self.questions = Questioner(run_id, asker, self.rules)
         """The one who puts questions to the user."""
-        self.decide_inner = decide_inner or run_all
+        self.journal = journal
+        """The journal that the run is kept in; `None` outside of a run."""
+        self.deps = deps
+        """The object that tools get as `ToolContext.deps`."""
+        self.clock = clock
         self.report: Callable[[str, str], None] | None = None
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
-        self.deps: object = NO_DEPS
-        """The object that tools get as `ToolContext.deps`."""
-        self.find_result: FindResult | None = None
-        """The function that returns earlier results of the run, for `ToolContext.find_result`."""
-        self.host: Host | None = None
-        """What tools that drive runs of their own can use of this run; `None`: there is no run."""
         self.children: dict[str, Child] = {}
         """The runs that calls without a result have driven, by call id."""
-        self._clock = clock
         self._asking: dict[str, Asking] = {}
         """The questions of the running calls of the model, by call id. Calls without a context have none."""
 
@@ -142,7 +114,7 @@ class Workbench:
         inner: InnerCalls | None = None
         asking: Asking | None = None
         if call.name not in self.toolbox.contextless:
-            inner = InnerCalls(self.decide_inner, self.make_inner, call.call_id, order.step, outbox)
+            inner = InnerCalls(self.rules, self.make_inner, call.call_id, order.step, outbox)
             asking = self._asking[call.call_id] = Asking(self.questions, call.call_id, outbox)
         max_chars = self.toolbox.by_name[call.name].max_result_chars
         try:
@@ -235,7 +207,7 @@ class Workbench:
         tool: Tool,
         arguments: dict[str, Json],
         outbox: Outbox,
-        inner: "InnerCalls | None",
+        inner: InnerCalls | None,
         max_chars: int,
     ) -> tuple[ToolResult, Blobs | None, float]:
         """Put `tool_started` in the outbox and run the tool.
@@ -245,7 +217,7 @@ class Workbench:
         spec = tool.spec
         if THREADS.left and (refused := await self._wait_for_thread(call, spec)) is not None:
             return refused, None, 0.0
-        outbox.put(_started(order, call, spec))
+        outbox.put(to_started(order, call, spec))
         if spec.effect is not Effect.PURE or self.report is not None:
             await outbox.kept()
         context: ToolContext[Any] = NO_CONTEXT
@@ -254,8 +226,8 @@ class Workbench:
         if call.name not in self.toolbox.contextless:
             asking = self._asking[order.parent_call_id or call.call_id]
             asking.running.append((spec.effect, timer))
-            context = self._make_context(order, inner, asking)
-        begin = self._clock.monotonic()
+            context = _CallContext(self, order.call.call_id, order.step, inner, asking)
+        begin = self.clock.monotonic()
         try:
             if timer is None:
                 outcome = await tool.call(arguments, context)
@@ -267,44 +239,27 @@ class Workbench:
             else:
                 result, blobs = to_result(call, outcome, max_chars)
         except TimeoutError as error:
-            kind, text = ToolErrorKind.FAILED, _describe_exception(error)
+            kind, text = ToolErrorKind.FAILED, describe_exception(error)
             if timer is not None and timer.expired():
                 is_running = THREADS.keep(f"{self.run_id}/{call.call_id}", error.__cause__)
                 kind = ToolErrorKind.TIMEOUT
-                text = _describe_stop(spec, is_running=is_running)
+                text = describe_stop(spec, is_running=is_running)
             result, blobs = failed(call, kind, text), None
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 THREADS.keep(f"{self.run_id}/{call.call_id}", error)
                 raise
             # This call was not cancelled; something that the tool waited for was.
-            result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
+            result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
         except RetryWithMessage as error:
             text = f"{error}\nCall {call.name} again." if str(error) else f"Call {call.name} again."
             result, blobs = failed(call, ToolErrorKind.RETRY, text), None
         except Exception as error:
-            result, blobs = failed(call, ToolErrorKind.FAILED, _describe_exception(error)), None
+            result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
         finally:
             if asking is not None:
                 asking.running.pop()
-        return result, blobs, self._clock.monotonic() - begin
-
-    def _make_context(self, order: Order, inner: "InnerCalls | None", asking: Asking) -> ToolContext[Any]:
-        return ToolContext(
-            self.run_id,
-            order.call.call_id,
-            order.step,
-            self.sandbox,
-            self.report,
-            scope=self.scope,
-            tools=self.toolbox.specs,
-            make_caller=None if inner is None else inner.caller,
-            deps=self.deps,
-            consult=None if self.approver is None else self.consult,
-            find_result=self.find_result,
-            ask=asking.asker(order.call.call_id),
-            host=self.host,
-        )
+        return result, blobs, self.clock.monotonic() - begin
 
     async def _wait_for_thread(self, call: ToolCall, spec: ToolSpec) -> ToolResult | None:
         """Wait for an earlier attempt at a call that goes on in a thread. Return a result if it does not end."""
@@ -358,92 +313,80 @@ class Workbench:
         return None if decision.is_approved else refuse_unapproved(call, decided)
 
 
-def _started(order: Order, call: ToolCall, spec: ToolSpec) -> e.ToolStarted:
-    return e.ToolStarted(
-        step=order.step,
-        call_id=call.call_id,
-        name=call.name,
-        effect=spec.effect,
-        attempt=order.attempt,
-        parent_call_id=order.parent_call_id,
-        arguments=None if order.parent_call_id is None else call.arguments,
-    )
+class _CallContext(ToolContext[Any]):
+    """The context of a call on a workbench."""
 
+    __slots__ = ("_asking", "_bench", "_inner")
 
-def to_decided(call_id: str, decision: Decision) -> e.ApprovalDecided:
-    """Return the event for a decision about a call."""
-    return e.ApprovalDecided(
-        call_id=call_id,
-        is_approved=decision.is_approved,
-        reason=decision.reason,
-        arguments=decision.arguments,
-    )
+    def __init__(
+        self, bench: "Workbench", call_id: str, step: int, inner: InnerCalls | None, asking: Asking
+    ) -> None:
+        """Make a context. An inner call has no `inner`: it cannot make further calls."""
+        super().__init__(
+            bench.run_id,
+            call_id,
+            step,
+            bench.sandbox,
+            scope=bench.scope,
+            tools=bench.toolbox.specs,
+            deps=bench.deps,
+        )
+        self._bench = bench
+        self._inner = inner
+        self._asking = asking
 
+    @property
+    def is_heard(self) -> bool:
+        """See `ToolContext`."""
+        return self._bench.report is not None
 
-def read_call(
-    call: ToolCall, tools: Mapping[str, Tool], *, is_cut_off: bool = False
-) -> tuple[Tool, dict[str, Json]] | ToolResult:
-    """Return the tool and its arguments, or an error result that tells the model what is wrong with the call.
+    def progress(self, text: str) -> None:
+        """See `ToolContext`."""
+        if (report := self._bench.report) is not None:
+            report(self.call_id, text)
 
-    `is_cut_off` is true if the model's output limit cut off the answer that contains the call.
-    """
-    tool = tools.get(call.name)
-    if tool is None and call.name == UNREADABLE_CALL:
-        said = (call.opaque or {}).get(UNREADABLE_CALL)
-        why = f" ({said})" if said else ""
-        text = f"The call could not be read{why}, so it was not run. Name a tool, and give one JSON object."
-        return failed(call, ToolErrorKind.INVALID_JSON, text)
-    if tool is None:
-        return failed(call, ToolErrorKind.UNKNOWN_TOOL, _unknown_tool(call.name, tools))
-    try:
-        text = call.arguments
-        arguments = _decode(text) if text.startswith("{") else call.parsed
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        if is_cut_off:
-            text = (
-                "The arguments were cut off by the output limit, so the call was not run. Call again with "
-                "shorter arguments, in several calls if need be."
-            )
-            return failed(call, ToolErrorKind.TRUNCATED, text)
-        text = f"The arguments are not valid JSON ({error}), so the call was not run. Send one JSON object."
-        return failed(call, ToolErrorKind.INVALID_JSON, text)
-    try:
-        fault = tool.find_fault(arguments)
-    except Exception as error:
-        return failed(call, ToolErrorKind.FAILED, f"The call was not run: {_describe_exception(error)}")
-    if fault is not None:
-        return failed(call, ToolErrorKind.INVALID_ARGUMENTS, f"The call was not run: {fault}")
-    return tool, arguments
+    async def find_result(self, call_id: str) -> ToolResult | None:
+        """See `ToolContext`."""
+        journal = self._bench.journal
+        return (
+            None if journal is None else await asyncio.to_thread(find_result, journal, self.run_id, call_id)
+        )
 
+    async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
+        """See `ToolContext`."""
+        if self._inner is None:
+            return await super().call_tool(name, arguments)
+        return await self._inner.call(name, arguments)
 
-def _describe_stop(spec: ToolSpec, *, is_running: bool) -> str:
-    """Return the text about a call that ran out of time, with what is known about its outcome."""
-    stopped = ". It could not be stopped and may still be running" if is_running else " and was stopped"
-    text = f"{spec.name} did not finish within {spec.timeout_seconds} s{stopped}"
-    if spec.effect is not Effect.ONCE:
-        return f"{text}."
-    so = ", so its" if is_running else ". Its"
-    return (
-        f"{text}{so} outcome is unknown: it may or may not have taken effect. Check before you call it again."
-    )
+    async def ask(self, question: Question | str) -> Answer:
+        """See `ToolContext`."""
+        asked = Question(question) if isinstance(question, str) else question
+        return await self._asking.ask(self.call_id, asked)
+
+    async def consult(self, call: ToolCall) -> Decision | None:
+        """See `ToolContext`."""
+        return await self._bench.consult(call)
+
+    @property
+    def journal(self) -> Journal | None:
+        """See `ToolContext`."""
+        return self._bench.journal
+
+    @property
+    def approver(self) -> Approver | None:
+        """See `ToolContext`."""
+        return self._bench.approver
+
+    def allowance(self) -> Allowance:
+        """See `ToolContext`."""
+        return self._bench.rules.allow(self._bench.toolbox.drivers)
+
+    def note_child(self, child: Child) -> None:
+        """See `ToolContext`."""
+        self._bench.children[self.call_id] = child
 
 
 def _is_cancelled() -> bool:
     """Whether somebody cancelled the present task, which no frame of an error may refer to."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def _describe_exception(error: BaseException) -> str:
-    """Return the text that tells the model about an exception of a tool."""
-    text = str(error)
-    if isinstance(error, ToolError | SandboxError) and text:
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
-    near = difflib.get_close_matches(name, tools, n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(repr(item) for item in near)}?" if near else ""
-    known = ", ".join(tools) if tools else "none"
-    return f"There is no tool {name!r}.{hint} The tools are: {known}."

@@ -1,9 +1,9 @@
 """The context of a running tool: facts about its call, and the resources that its run holds."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from treadle.core.budget import Allowance
 from treadle.core.errors import NotAskedError, ToolError
@@ -33,36 +33,6 @@ class _NoDeps:
 
 NO_DEPS: Final = _NoDeps()
 """The value of `deps` if none were given."""
-
-FindResult: TypeAlias = Callable[[str], Awaitable[ToolResult | None]]
-"""A function that returns the whole result of an earlier call of the run by its id; `None` if there is none."""
-
-
-class Host(Protocol):
-    """What a tool that drives runs of its own can use of the run that called it."""
-
-    @property
-    def journal(self) -> Journal:
-        """The journal of the run."""
-        ...
-
-    @property
-    def approver(self) -> Approver | None:
-        """The function that decides about the run's calls."""
-        ...
-
-    def allowance(self) -> Allowance:
-        """Return what a run may use of the budgets of the calling run."""
-        ...
-
-    def note_child(self, call_id: str, child: Child) -> None:
-        """Say which run a call has driven, and what that run has used. It is recorded with the call's result."""
-        ...
-
-
-CallTool: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[ToolOutput]]
-Consult: TypeAlias = Callable[[ToolCall], Awaitable[Decision | None]]
-AskQuestion: TypeAlias = Callable[[Question], Awaitable[Answer]]
 
 
 class Scope:
@@ -113,27 +83,15 @@ class Scope:
 
 
 class ToolContext(Generic[DepsT]):
-    """The data and functions of a run that a running call can use. A parameter with this annotation receives it.
+    """What a running call can use of its run. A parameter with this annotation receives it.
 
     `ToolContext[Database]` says that the tool needs a `Database` as `deps`.
+
+    A context that you make yourself, as in a test of a tool, is one outside of a run: there is nobody to ask, no
+    other tool to call, no journal, and nobody who watches. The workbench makes the contexts of runs.
     """
 
-    __slots__ = (
-        "_ask",
-        "_caller",
-        "_deps",
-        "_find_result",
-        "_make_caller",
-        "_report",
-        "call_id",
-        "consult",
-        "host",
-        "run_id",
-        "sandbox",
-        "scope",
-        "step",
-        "tools",
-    )
+    __slots__ = ("_deps", "call_id", "run_id", "sandbox", "scope", "step", "tools")
 
     def __init__(
         self,
@@ -141,19 +99,12 @@ class ToolContext(Generic[DepsT]):
         call_id: str,
         step: int,
         sandbox: Sandbox | None = None,
-        report: Callable[[str, str], None] | None = None,
         *,
         scope: Scope | None = None,
         tools: Sequence[ToolSpec] = (),
-        make_caller: Callable[[str], CallTool] | None = None,
         deps: object = NO_DEPS,
-        consult: Consult | None = None,
-        find_result: FindResult | None = None,
-        ask: AskQuestion | None = None,
-        host: Host | None = None,
     ) -> None:
-        """Make a context. `make_caller` takes this call's id, and returns the function that makes its inner
-        calls; `ask` puts a question to the user."""
+        """Make a context for a call outside of a run."""
         self.run_id = run_id
         self.call_id = call_id
         self.step = step
@@ -164,17 +115,7 @@ class ToolContext(Generic[DepsT]):
         """The resources that tools hold for the run as long as it is driven."""
         self.tools = tools
         """All tools of the run, including this one."""
-        self.host = host
-        """The run, for tools that drive runs of their own; `None` outside of a run."""
-        self.consult = consult
-        """The function that asks the agent's approver about a call of this tool, for tools that ask only in some
-        cases. It returns `None` if nobody decides now. `None`: there is nobody to ask."""
         self._deps = deps
-        self._find_result = find_result
-        self._report = report
-        self._ask = ask
-        self._make_caller = make_caller
-        self._caller: CallTool | None = None
 
     @property
     def deps(self) -> DepsT:
@@ -198,30 +139,24 @@ class ToolContext(Generic[DepsT]):
     @property
     def is_heard(self) -> bool:
         """True if somebody watches the run. If not, `progress` has no effect."""
-        return self._report is not None
+        return False
 
     def progress(self, text: str) -> None:
         """Report progress to those who watch the run. It is not journalled. Any thread may call this."""
-        if self._report is not None:
-            self._report(self.call_id, text)
 
     async def find_result(self, call_id: str) -> ToolResult | None:
         """Return the whole result of an earlier call of this run, even if the model saw only a part of it.
 
         It is `None` if the run has no such result.
         """
-        return None if self._find_result is None else await self._find_result(call_id)
+        return None
 
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
         """Call another tool of the run. The call is journalled as an inner call of this one.
 
         A call that fails returns an output with `is_error`. Raises: `ToolError` if there is no run.
         """
-        if self._caller is None:
-            if self._make_caller is None:
-                raise ToolError(f"{name!r} cannot be called from here")
-            self._caller = self._make_caller(self.call_id)
-        return await self._caller(name, arguments)
+        raise ToolError(f"{name!r} cannot be called from here")
 
     async def ask(self, question: Question | str) -> Answer:
         """Return the user's answer to a question.
@@ -233,9 +168,31 @@ class ToolContext(Generic[DepsT]):
         Raises: `NotAskedError` if the policy allows no more questions in this turn, if the same question is open,
         or if nobody can be asked.
         """
-        if self._ask is None:
-            raise NotAskedError("Nobody can be asked here.")
-        return await self._ask(Question(question) if isinstance(question, str) else question)
+        raise NotAskedError("Nobody can be asked here.")
+
+    async def consult(self, call: ToolCall) -> Decision | None:
+        """Return what the agent's approver says about a call of this tool, for tools that ask only in some cases.
+
+        It is `None` if nobody decides now.
+        """
+        return None
+
+    @property
+    def journal(self) -> Journal | None:
+        """The journal of the run, for tools that drive runs of their own; `None` outside of a run."""
+        return None
+
+    @property
+    def approver(self) -> Approver | None:
+        """The function that decides about the run's calls."""
+        return None
+
+    def allowance(self) -> Allowance:
+        """Return what a run that this call drives may use of the budgets of this run."""
+        return Allowance()
+
+    def note_child(self, child: Child) -> None:
+        """Say which run this call has driven, and what that run has used. It is recorded with the call's result."""
 
 
 NO_CONTEXT: ToolContext[Any] = ToolContext("", "", 0)

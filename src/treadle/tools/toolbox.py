@@ -17,7 +17,7 @@ DEFAULT_RESULT_CHARS: int = ToolSpec("", "", {}).max_result_chars
 class Toolbox:
     """The tools that a model may call, and their definitions as the model reads them."""
 
-    __slots__ = ("_limited", "by_name", "contextless", "deps_types", "specs", "tools")
+    __slots__ = ("_limited", "by_name", "contextless", "deps_types", "drivers", "specs", "tools")
 
     def __init__(self, tools: Mapping[str, Tool], policy: Policy | None = None) -> None:
         self.tools = tools
@@ -30,6 +30,8 @@ class Toolbox:
             name for name, tool in tools.items() if not getattr(tool, "takes_context", True)
         )
         """The names of the tools that can be called with `NO_CONTEXT`: see `Tool`."""
+        self.drivers = frozenset(name for name, tool in tools.items() if getattr(tool, "drives_runs", False))
+        """The names of the tools whose calls drive runs of their own: see `Tool`."""
         self.deps_types = {
             name: kind
             for name, tool in tools.items()

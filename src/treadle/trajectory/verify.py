@@ -7,45 +7,34 @@ because an earlier snapshot may contain half of another call's work.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.driving.drive import find_result
 from treadle.agent.driving.trust import settle_trust
 from treadle.core import events as e
-from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.inner import InnerDecision, Recall, Run, Settle
-from treadle.core.policy import Policy
-from treadle.core.questions import AskNow, Question, QuestionDecision, Refuse, decide_question
-from treadle.core.spec import PartSpec
+from treadle.core.errors import UntrustedError
 from treadle.core.state import State, advance
 from treadle.core.types import (
     Effect,
     FileDelta,
     FinishReason,
-    Json,
     ToolCall,
     ToolErrorKind,
     ToolResult,
-    ToolSpec,
 )
 from treadle.journal.protocol import Journal
+from treadle.loop.orders import Order, read_call
 from treadle.loop.outbox import Collected
-from treadle.loop.results import failed
-from treadle.loop.workbench import Order, Workbench, read_call
+from treadle.loop.workbench import Workbench
 from treadle.sandbox.memory import FilesId, MemorySandbox, SharedFiles
-from treadle.tools.context import ToolContext
 from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike
-from treadle.tools.resolve import parts_of, resolve_tools
-from treadle.tools.results import NAME, ReadResult
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.resolve import parts_of
 from treadle.tools.toolbox import Toolbox
-from treadle.trajectory.compare import is_same, shows_clock
+from treadle.trajectory.attempt import Attempt, Difference, Inner, RecordedRules
+from treadle.trajectory.implementations import Implementations, Unavailable
 
 _LOST = {
     ToolErrorKind.IN_DOUBT: "its outcome was lost",
@@ -54,28 +43,7 @@ _LOST = {
     ToolErrorKind.REFUSED: "it was refused",
     ToolErrorKind.TIMEOUT: "it was stopped by a time-out",
 }
-
-
 _UNAVAILABLE = "its implementation is not available, or takes other arguments"
-
-
-class Difference(Struct, frozen=True):
-    """One result that differs from the recorded one."""
-
-    seq: int
-    """The number of the event that holds the recorded result."""
-    call: str
-    """The tool and the call's id."""
-    recorded: str
-    found: str
-
-    @property
-    def tool(self) -> str:
-        """The name of the tool."""
-        return self.call.partition(" (")[0]
-
-    def __str__(self) -> str:
-        return f"{self.call} at seq {self.seq}: recorded {self.recorded!r:.200}, now {self.found!r:.200}"
 
 
 class Verification(Struct, frozen=True):
@@ -136,7 +104,7 @@ async def verify_events(
     journal: Journal,
     run_id: str,
     events: Sequence[e.Event],
-    implementations: "Implementations",
+    implementations: Implementations,
     *,
     files: SharedFiles | None = None,
 ) -> Verification:
@@ -153,115 +121,6 @@ def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None)
     specs = [body.spec for body in bodies if isinstance(body, e.RunStarted)]
     specs += [body.agent for body in bodies if isinstance(body, e.RunResumed) and body.agent is not None]
     return tuple([demand for spec in specs for part in spec.tools for demand in demands_of_tools(part)])
-
-
-class _Recorded:
-    """A tool whose definition is known, but not its implementation."""
-
-    def __init__(self, spec: ToolSpec) -> None:
-        self.spec = spec
-        self.find_fault = ArgumentChecker(spec.parameters).find_fault
-
-    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
-        raise AssertionError("a tool without its implementation is not run")
-
-
-class Implementations:
-    """The implementations of recorded tools. Runs one after another with the same tools share what was found."""
-
-    def __init__(self, tools: Iterable[ToolLike] | None = None, *, is_trusted: bool = True) -> None:
-        """Keep `tools`. If the runs are trusted, tools that they name are used too."""
-        self._given = () if tools is None else resolve_tools(tools)
-        self._is_trusted = is_trusted
-        self._found: Sequence[Tool] = ()
-        self._found_for: tuple[tuple[PartSpec, ...], set[str]] | None = None
-        """The agent's parts and the names of the tools that `_found` was looked up for."""
-        self._toolbox = Toolbox({})
-        self._toolbox_for: tuple[tuple[PartSpec, ...], tuple[ToolSpec, ...], Policy] | None = None
-
-    def toolbox(self, parts: tuple[PartSpec, ...], specs: tuple[ToolSpec, ...], policy: Policy) -> Toolbox:
-        """Return the tools with the definitions `specs`, for an agent with these parts."""
-        if (parts, specs, policy) != self._toolbox_for:
-            given = {tool.spec.name: tool for tool in self._find(parts, {spec.name for spec in specs})}
-            tools = {
-                spec.name: given[spec.name]
-                if spec.name in given and given[spec.name].spec.parameters == spec.parameters
-                else _Recorded(spec)
-                for spec in specs
-            }
-            self._toolbox = Toolbox(tools, policy)
-            self._toolbox_for = parts, specs, policy
-        return self._toolbox
-
-    def _find(self, parts: tuple[PartSpec, ...], names: set[str]) -> Sequence[Tool]:
-        """Return the implementations at hand; those that were found for the same agent before stay as they are."""
-        if not self._is_trusted:
-            return self._given
-        if (parts, names) != self._found_for:
-            given = {tool.spec.name for tool in self._given}
-            named = resolve_tools([part for part in parts if part.missing is None]) if names - given else ()
-            others = _built_in(names - given - {tool.spec.name for tool in named})
-            if NAME in names:
-                others = (ReadResult(), *others)
-            # A given tool replaces another one of the same name.
-            self._found = tuple({tool.spec.name: tool for tool in (*others, *named, *self._given)}.values())
-            self._found_for = parts, names
-        return self._found
-
-
-class _Inner(Struct, frozen=True):
-    """A recorded inner call."""
-
-    seq: int
-    """The number of the event that holds its result."""
-    result: ToolResult
-    started: e.ToolStarted | None
-    """The event with which the call was started; `None` if the call was not run."""
-
-    def is_call(self, name: str, arguments: str) -> bool:
-        """Return whether this call is a call of the tool `name` with these arguments."""
-        if self.started is None:
-            return self.result.name == name
-        return (self.started.name, self.started.arguments) == (name, arguments)
-
-
-class _Attempt(Struct):
-    """The outcome of making the calls of one group again, in one order."""
-
-    sandbox: MemorySandbox
-    matched: int = 0
-    skips: list[str] = []
-    differences: list[Difference] = []
-
-    def compare(
-        self,
-        seq: int,
-        recorded: ToolResult,
-        found: ToolResult | str,
-        tool: Tool | None,
-        span: tuple[float, float],
-    ) -> bool:
-        """Compare and count one result; return whether it is equal.
-
-        `found` is a result, or a reason to skip it. `span` is the time in which the recorded call ran.
-        """
-        name = f"{recorded.name} ({recorded.call_id})"
-        rules = () if tool is None else tool.spec.may_differ
-        if (
-            isinstance(found, ToolResult)
-            and "timestamps" not in rules
-            and is_same(recorded, found, (*rules, "timestamps"))
-            and shows_clock(recorded.content, *span)
-        ):
-            found = "its result has the time at which it ran"
-        if isinstance(found, str):
-            self.skips.append(f"{name}: {found}")
-            return False
-        same = is_same(recorded, found, rules)
-        if not same:
-            self.differences.append(Difference(seq, name, recorded.content, found.content))
-        self.matched += same
-        return same
 
 
 class _Verifier:
@@ -287,7 +146,7 @@ class _Verifier:
         """The times of the results, by call id."""
         self._edits: dict[str, str] = {}
         """Arguments from the approver that replaced the model's, by call id."""
-        self._inner: dict[str, dict[str, _Inner]] = {}
+        self._inner: dict[str, dict[str, Inner]] = {}
         """The inner calls of each call, by id."""
         self._running: set[str] = set()
         """Calls that were started and have no result yet."""
@@ -335,7 +194,7 @@ class _Verifier:
                 self._running.add(body.call_id)
                 self._began.append(body.call_id)
         elif isinstance(body, e.ToolCompleted) and body.parent_call_id is not None:
-            inner = _Inner(seq, body.result, self._started.get(body.result.call_id))
+            inner = Inner(seq, body.result, self._started.get(body.result.call_id))
             self._inner.setdefault(body.parent_call_id, {})[body.result.call_id] = inner
         elif isinstance(body, e.ToolCompleted):
             self._running.discard(body.result.call_id)
@@ -383,22 +242,21 @@ class _Verifier:
         if self._sandbox.snapshot_id != str(self._recorded_id):
             self._adopt_snapshot()
 
-    async def _attempt(self, recorded: Sequence[tuple[int, ToolResult]], *, is_whole: bool) -> _Attempt:
+    async def _attempt(self, recorded: Sequence[tuple[int, ToolResult]], *, is_whole: bool) -> Attempt:
         """Make calls again, one after another in the given order, in a copy of the sandbox."""
-        attempt = _Attempt(self._sandbox.copy(is_reported=True))
-        inner = _InnerCalls(self, attempt)
+        attempt = Attempt(self._sandbox.copy(is_reported=True))
+        rules = RecordedRules(self, attempt)
         bench = Workbench(
             self._toolbox,
             run_id=self._run_id,
             sandbox=attempt.sandbox,
-            decide_inner=inner.decide,
-            decide_question=self._answer,
+            rules=rules,
+            journal=self._journal,
         )
-        bench.find_result = partial(find_result, self._journal, self._run_id)
         is_last_same = False
         try:
             for seq, result in recorded:
-                found = await self._make_again(result, bench, inner)
+                found = await self._make_again(result, bench, rules)
                 is_last_same = attempt.compare(
                     seq, result, found, self.tool_of(result.name), self.span_of(result.call_id)
                 )
@@ -413,13 +271,8 @@ class _Verifier:
                 attempt.matched -= is_last_same
         return attempt
 
-    def _answer(self, question: Question, asker_id: str, call_id: str, number: int) -> QuestionDecision:
-        """Answer a question from the journal. Nobody else is asked."""
-        decided = decide_question(self._state, question, asker_id, call_id, number)
-        return Refuse("The journal has no answer.") if isinstance(decided, AskNow) else decided
-
     async def _make_again(
-        self, recorded: ToolResult, bench: Workbench, inner: "_InnerCalls"
+        self, recorded: ToolResult, bench: Workbench, rules: RecordedRules
     ) -> ToolResult | str:
         """Make one call again. Return its new result, or the reason why it was not made."""
         call, finish_reason = self._calls[recorded.call_id]
@@ -431,7 +284,7 @@ class _Verifier:
         outbox = Collected()
         order = Order(call, 1 if started is None else started.step, is_cut_off=is_cut_off, edited=edited)
         found = await bench.make(order, outbox)
-        inner.compare(call.call_id, outbox.bodies)
+        rules.compare(call.call_id, outbox.bodies)
         return found
 
     def find_reason(self, call: ToolCall, recorded: ToolResult, *, is_cut_off: bool = False) -> str | None:
@@ -446,11 +299,18 @@ class _Verifier:
             return None
         if started is None:
             return "nothing says that it was run"
+        if recorded.name in self._toolbox.drivers:
+            return "it drove a run of its own"
         if started.effect is Effect.ONCE:
             return "its effect is once"
-        return _UNAVAILABLE if isinstance(ready[0], _Recorded) else None
+        return _UNAVAILABLE if isinstance(ready[0], Unavailable) else None
 
-    def inner_of(self, call_id: str) -> Mapping[str, _Inner]:
+    @property
+    def state(self) -> State:
+        """The state of the run after the events that were taken."""
+        return self._state
+
+    def inner_of(self, call_id: str) -> Mapping[str, Inner]:
         """Return the recorded inner calls of a call, by id."""
         return self._inner.get(call_id, {})
 
@@ -463,54 +323,3 @@ class _Verifier:
     def tool_of(self, name: str) -> Tool | None:
         """Return the implementation of a tool; `None` if it is unknown."""
         return self._toolbox.tools.get(name)
-
-
-class _InnerCalls:
-    """The decisions about inner calls: they are made again if that is harmless, otherwise answered as recorded."""
-
-    def __init__(self, verifier: _Verifier, attempt: _Attempt) -> None:
-        self._verifier = verifier
-        self._attempt = attempt
-        self._settled: set[str] = set()
-        """The ids of calls that need no further comparison."""
-
-    def decide(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
-        """Decide about an inner call; see `DecideInner`."""
-        call = ToolCall(f"{parent_id}/{number}", name, arguments)
-        known = self._verifier.inner_of(parent_id).get(call.call_id)
-        if known is None or not known.is_call(name, arguments):
-            text = f"the recorded run did not call {name}({arguments}) here"
-            return Settle(failed(call, ToolErrorKind.FAILED, text))
-        reason = self._verifier.find_reason(call, known.result)
-        if reason is None:
-            return Run(call, 1)
-        self._attempt.compare(known.seq, known.result, reason, None, (0.0, 0.0))
-        self._settled.add(call.call_id)
-        return Recall(known.result)
-
-    def compare(self, parent_id: str, bodies: Sequence[e.DurableBody]) -> None:
-        """Compare the results of a call's inner calls. Recorded inner calls that it did not make now are
-        differences."""
-        found = {
-            body.result.call_id: body.result
-            for body in bodies
-            if isinstance(body, e.ToolCompleted) and body.parent_call_id is not None
-        }
-        for call_id, known in self._verifier.inner_of(parent_id).items():
-            if call_id in self._settled:
-                continue
-            absent = ToolResult(call_id, known.result.name, "not called", is_error=True)
-            tool = self._verifier.tool_of(known.result.name)
-            span = self._verifier.span_of(call_id)
-            self._attempt.compare(known.seq, known.result, found.get(call_id, absent), tool, span)
-
-
-def _built_in(names: set[str]) -> tuple[Tool, ...]:
-    """Return the tools of the protected built-in toolsets that can be loaded, until all `names` are found."""
-    found: dict[str, Tool] = {}
-    for toolset in ("files", "shell", "python"):
-        if names <= found.keys():
-            break
-        with contextlib.suppress(ConfigError):
-            found = {**{tool.spec.name: tool for tool in resolve_tools([toolset])}, **found}
-    return tuple(found.values())

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from treadle.context.memory import Author, Draft, Memory, MemoryToolset, Recaller, Store, open_memory
-from treadle.context.protocol import guess_tokens
 from treadle.core.errors import ToolError
+from treadle.core.tokens import guess_tokens
 from treadle.core.types import Effect, StopReason
 from treadle.journal import open_journal
 from treadle.tools.context import ToolContext
@@ -58,7 +58,7 @@ async def test_the_same_turn_recalls_the_same_and_strengthens_once(memory: Memor
     assert again is not None
     assert first.text == again.text
     assert memory.store.get("episodic-1").strength == 1.5  # type: ignore[union-attr]
-    assert await recaller.recall("Hamar", turn_key="r/2", now=NOW, known={"episodic-1"}) is None
+    assert await recaller.recall("Hamar", turn_key="r/2", now=NOW, told={"episodic-1": 1}) is None
 
 
 async def test_recalled_texts_stay_in_their_fence_and_their_item(memory: Memory) -> None:

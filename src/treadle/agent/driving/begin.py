@@ -12,7 +12,15 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from treadle.agent.attachments import read_attachments
-from treadle.agent.driving.drive import AgentParts, drive, make_driver, spec_for, system_message, warm_up
+from treadle.agent.driving.drive import (
+    Terms,
+    drive,
+    make_driver,
+    spec_for,
+    system_message,
+    warm_up,
+)
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.turns import open_turn
 from treadle.agent.options import (
     Given,
@@ -99,7 +107,8 @@ async def begin(
     spec = spec_for(agent, task, given.answer.schema, files)
     if said is not None:
         spec = replace(spec, instructions=said)
-    driver = make_driver(agent, State(), writer, sandbox, given, task, output, spec.policy, window)
+    terms = Terms(task, output, spec.policy, window)
+    driver = make_driver(agent, State(), writer, sandbox, given, terms)
     told = spec.instructions
     if agent.known is not None:
         tools = driver.bench.toolbox.tools

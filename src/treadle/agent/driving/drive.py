@@ -1,101 +1,52 @@
 """A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
 
 import asyncio
-from base64 import b64decode
 from collections.abc import Awaitable
-from functools import partial
 from importlib.util import find_spec
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.agent.answer import AnswerType
-from treadle.agent.driving.kit import Kit
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.turns import next_queued, open_turn, write_back
 from treadle.agent.options import (
     Given,
-    Instructions,
 )
 from treadle.agent.run import Run
 from treadle.agent.spec import Files, path_of
 from treadle.agent.task import Task
-from treadle.context.protocol import Surroundings
 from treadle.core import events as e
-from treadle.core.budget import Allowance, allow
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State, Status
 from treadle.core.types import (
-    Child,
     Fault,
     Json,
     OutputSpec,
-    ToolResult,
     Window,
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
-from treadle.loop.hooks import Hooks
 from treadle.loop.outbox import DONE
+from treadle.loop.rules import RunRules
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import Clock
-from treadle.models.protocol import Model, has_price
+from treadle.loop.workbench import Workbench
+from treadle.models.protocol import has_price
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver, Asker
 
 T = TypeVar("T")
 
 
-class AgentParts(Protocol):
-    """The attributes of an agent that its runs use."""
+class Terms(Struct, frozen=True):
+    """What a run is driven under from now on."""
 
-    model: Model
-    instructions: Instructions | None
+    task: Task | None
+    output: OutputSpec | None
     policy: Policy
-    has_policy: bool
-    kit: Kit
-    files: Files | None
-    approver: Approver | None
-    asker: Asker | None
-    deps: object
-    clock: Clock
-    known: Surroundings | None
-    hooks: Hooks
-
-    @property
-    def spec(self) -> AgentSpec:
-        """The agent as a value."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """The journal that the runs are kept in."""
-        ...
-
-
-class RunHost:
-    """A run, for the tools that drive runs of their own. See `Host`."""
-
-    __slots__ = ("_children", "_state", "_tools", "approver", "journal")
-
-    def __init__(self, driver: Driver, journal: Journal, approver: Approver | None) -> None:
-        # Not the driver itself, which refers to its workbench and so to this object.
-        self._state = driver.state
-        self._tools = driver.bench.toolbox.tools
-        self._children = driver.bench.children
-        self.journal = journal
-        self.approver = approver
-
-    def allowance(self) -> Allowance:
-        """See `Host.allowance`. Calls of one step that start runs have equal shares."""
-        calls = [item.call.name for item in self._state.calls.values() if item.result is None]
-        shares = sum([getattr(self._tools.get(name), "drives_runs", False) for name in calls])
-        return allow(self._state, max(1, shares))
-
-    def note_child(self, call_id: str, child: Child) -> None:
-        """See `Host.note_child`."""
-        self._children[call_id] = child
+    window: Window | None
 
 
 async def drive(
@@ -151,15 +102,7 @@ async def leave(driver: Driver, reason: str | None) -> None:
 
 
 def make_driver(
-    agent: AgentParts,
-    state: State,
-    writer: RunWriter,
-    sandbox: Sandbox,
-    given: Given,
-    task: Task | None,
-    output: OutputSpec | None,
-    policy: Policy,
-    window: Window | None = None,
+    agent: AgentParts, state: State, writer: RunWriter, sandbox: Sandbox, given: Given, terms: Terms
 ) -> Driver:
     """Return a driver for a run with the agent's model, tools, approver and asker.
 
@@ -167,57 +110,31 @@ def make_driver(
 
     Raises: `ConfigError` if the policy limits a cost that is not known.
     """
+    policy, task = terms.policy, terms.task
     if policy.max_cost_usd is not None and not has_price(agent.model):
         extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
         raise ConfigError(
             f"max_cost_usd (--max-cost) limits the cost, and no price of the model {agent.model.name!r} is known: "
             f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
         )
-    can_read = window is not None and policy.compact_at is not None and task is None
-    toolbox = agent.kit.toolbox(task, output, given.answer, can_read=can_read).under(policy)
-    driver = Driver(
-        state,
-        writer,
-        agent.model,
-        toolbox,
-        sandbox,
-        given.emit,
-        agent.approver,
-        agent.asker,
-        read_blob=agent.journal.read_blob,
+    can_read = terms.window is not None and policy.compact_at is not None and task is None
+    bench = Workbench(
+        agent.kit.toolbox(task, terms.output, given.answer, can_read=can_read).under(policy),
+        run_id=writer.run_id,
+        sandbox=sandbox,
+        approver=agent.approver,
+        asker=agent.asker,
+        rules=RunRules(state),
+        journal=agent.journal,
+        deps=given.deps,
         clock=agent.clock,
-        hooks=agent.hooks,
     )
+    driver = Driver(state, writer, agent.model, bench, given.emit, agent.hooks)
     driver.kept_events = [] if given.keeps_events else None
-    driver.bench.deps = given.deps
-    driver.bench.find_result = partial(find_result, agent.journal, writer.run_id)
-    driver.bench.host = RunHost(driver, agent.journal, agent.approver)
     driver.find_answer_fault = given.answer.find_fault
     if given.on_driver is not None:
         given.on_driver(driver)
     return driver
-
-
-async def find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | None:
-    """Return the whole result of a call of a run, as the tool gave it; `None` if there is no such call."""
-    return await asyncio.to_thread(_find_result, journal, run_id, call_id)
-
-
-def _find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | None:
-    for event in journal.scan(run_id):
-        body = event.body
-        if isinstance(body, e.ToolCompleted) and body.result.call_id == call_id:
-            return _whole(journal, body.result)
-    return None
-
-
-def _whole(journal: Journal, result: ToolResult) -> ToolResult:
-    """Return a result with its full text, if it was cut."""
-    first = next(iter(result.artifacts), None)
-    if first is None or first.kind != "text":
-        return result
-    data = b64decode(first.data) if first.data is not None else journal.read_blob(first.digest or "")
-    return replace(result, content=data.decode(errors="replace"))
 
 
 def warm_up(agent: AgentParts) -> Awaitable[None]:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from treadle.agent.driving.begin import make_run_id
 from treadle.agent.driving.drive import (
-    AgentParts,
+    Terms,
     drive,
     make_driver,
     restore,
@@ -16,6 +16,7 @@ from treadle.agent.driving.drive import (
     warm_up,
     without_schema,
 )
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.resume import load_task_of, resumed
 from treadle.agent.driving.trust import require_trust
 from treadle.agent.driving.turns import open_turn
@@ -66,11 +67,11 @@ async def fork_run(
     window = await agent.kit.window(head.spec.policy)
     await warm_up(agent)
     writer = agent.journal.create(options.get("new_run_id") or make_run_id())
-    policy = head.spec.policy
-    driver = make_driver(agent, State(), writer, sandbox, given, task, head.output, policy, window)
+    terms = Terms(task, head.output, head.spec.policy, window)
+    driver = make_driver(agent, State(), writer, sandbox, given, terms)
     driver.put(head)
     driver.adopt(events[1:at])
-    driver.put(resumed(agent, driver, task, policy, head.output, window))
+    driver.put(resumed(agent, driver, terms))
     if text is not None:
         driver.put(await open_turn(agent, driver, Message(Role.USER, text)))
     return await drive(agent, driver, task, given.answer)

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.agent.driving.drive import AgentParts, drive, make_driver, restore, spec_for, warm_up
+from treadle.agent.driving.drive import Terms, drive, make_driver, restore, spec_for, warm_up
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.trust import require_trust
 from treadle.agent.driving.turns import write_back
 from treadle.agent.options import (
@@ -17,20 +18,18 @@ from treadle.agent.run import Run
 from treadle.agent.task import Task, load_task
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.core.policy import Policy
 from treadle.core.questions import Answerable, open_questions, read_answer
 from treadle.core.state import State, Status
 from treadle.core.types import (
-    OutputSpec,
     StopReason,
     ToolErrorKind,
     ToolResult,
-    Window,
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
+from treadle.loop.orders import read_call, to_decided
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import read_call, to_decided
+from treadle.loop.workbench import Workbench
 from treadle.models.scripted import ScriptedModel
 from treadle.tools.protocol import Decision, Tool
 from treadle.tools.toolbox import Toolbox
@@ -92,10 +91,10 @@ async def go_on(
     recorded = state.output_spec
     # Another model may have to be asked in another way.
     output = agent.kit.output(None if recorded is None else recorded.schema, task)
-    window = await agent.kit.window(policy)
-    driver = make_driver(agent, state, writer, sandbox, given, task, output, policy, window)
+    terms = Terms(task, output, policy, await agent.kit.window(policy))
+    driver = make_driver(agent, state, writer, sandbox, given, terms)
     if state.status is not Status.FINISHED or state.stop_reason is StopReason.ERROR:
-        driver.put(resumed(agent, driver, task, policy, output, window))
+        driver.put(resumed(agent, driver, terms))
     return driver
 
 
@@ -109,7 +108,8 @@ def resume_turn(
     """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
     state = driver.state
     decided = _read_decisions(state, answers, approvals, driver.bench.toolbox.tools)
-    driver.put(resumed(agent, driver, task, state.policy, state.output_spec, state.window), *decided)
+    terms = Terms(task, state.output_spec, state.policy, state.window)
+    driver.put(resumed(agent, driver, terms), *decided)
 
 
 def _read_decisions(
@@ -163,7 +163,7 @@ async def record_answers(journal: Journal, run_id: str, answers: Mapping[str, An
     try:
         state = (await asyncio.to_thread(Run.load, run_id, journal)).state
         # The driver appends, and asks nothing of its model.
-        driver = Driver(state, writer, ScriptedModel(()), Toolbox({}))
+        driver = Driver(state, writer, ScriptedModel(()), Workbench(Toolbox({}), run_id=run_id))
         driver.put(*[read_given(state, question_id, said) for question_id, said in answers.items()])
         await driver.kept()
     finally:
@@ -177,19 +177,13 @@ def load_task_of(started: e.RunStarted | None) -> Task | None:
     return None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")
 
 
-def resumed(
-    agent: AgentParts,
-    driver: Driver,
-    task: Task | None,
-    policy: Policy,
-    output: OutputSpec | None,
-    window: Window | None,
-) -> e.RunResumed:
+def resumed(agent: AgentParts, driver: Driver, terms: Terms) -> e.RunResumed:
     """Return the event with which a process drives a run again."""
     started = driver.state.started
     assert started is not None
     begun = started.spec
-    spec = spec_for(agent, task, None if output is None else output.schema, begun.files)
+    output = terms.output
+    spec = spec_for(agent, terms.task, None if output is None else output.schema, begun.files)
     # The system message of a run never changes.
-    spec = replace(spec, instructions=begun.instructions, policy=policy)
-    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output, window=window)
+    spec = replace(spec, instructions=begun.instructions, policy=terms.policy)
+    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output, window=terms.window)

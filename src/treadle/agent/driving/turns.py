@@ -1,15 +1,11 @@
 """The beginning of turns, with what the agent recalls for them, and what it remembers of completed ones."""
 
-from typing import TYPE_CHECKING
-
+from treadle.agent.driving.parts import AgentParts
 from treadle.context.protocol import Turn, turn_key
 from treadle.core import events as e
 from treadle.core.state import State
 from treadle.core.types import Message, StopReason
 from treadle.loop.driver import Driver
-
-if TYPE_CHECKING:
-    from treadle.agent.driving.drive import AgentParts
 
 
 def next_queued(state: State) -> tuple[int, Message] | None:
@@ -21,17 +17,19 @@ def next_queued(state: State) -> tuple[int, Message] | None:
 
 
 async def open_turn(
-    agent: "AgentParts", driver: Driver, message: Message, *, queued_seq: int | None = None
+    agent: AgentParts, driver: Driver, message: Message, *, queued_seq: int | None = None
 ) -> e.TurnStarted:
     """Return the event that opens the next turn with the user's message, and with what the agent recalls for it."""
     number, recalled = driver.state.turn + 1, None
     if agent.known is not None:
         key = turn_key(driver.run_id, number)
-        recalled = await agent.known.recall(message.content, turn_key=key, now=agent.clock.time())
+        recalled = await agent.known.recall(
+            message.content, turn_key=key, now=agent.clock.time(), told=driver.state.told
+        )
     return e.TurnStarted(turn=number, message=message, recalled=recalled, queued_seq=queued_seq)
 
 
-async def write_back(agent: "AgentParts", run_id: str, state: State) -> None:
+async def write_back(agent: AgentParts, run_id: str, state: State) -> None:
     """Remember the newest turn, if it is completed and the agent remembers turns. Doing it again changes
     nothing."""
     known, opened = agent.known, state.opened

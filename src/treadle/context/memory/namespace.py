@@ -17,6 +17,8 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
 from treadle.journal.sqlite.journal import SqliteJournal
 
+RUN = "run"
+"""The key under which the metadata of an episode has the id of the session that it tells about."""
 _PAUSE_SECONDS = 30.0
 """How long a server of embeddings that failed is not asked for the vector of a query."""
 _USER_CHARS = 600
@@ -106,6 +108,7 @@ class Memory:
             text=f"The user: {said}\nThe answer: {answered or 'none'}{outcome}",
             author=Author.SYSTEM,
             key=f"{run_id}/turn-{turn}",
+            metadata={RUN: run_id},
             run_id=run_id,
             turn=turn,
         )

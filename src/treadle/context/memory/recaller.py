@@ -1,15 +1,15 @@
 """What is recalled for a turn: the memories and pieces of documents that fit the user's message."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
 from treadle.context.fence import fence
-from treadle.context.memory.namespace import Memory
+from treadle.context.memory.namespace import RUN, Memory
 from treadle.context.memory.protocol import Entry, Hit, Store
-from treadle.context.protocol import guess_tokens
+from treadle.core.tokens import guess_tokens
 from treadle.core.types import Recalled, RecalledItem
 
 _INTRODUCTION = (
@@ -18,6 +18,8 @@ _INTRODUCTION = (
 )
 
 
+_MAX_FACTS = 12
+"""How many of the newest facts are recalled, whatever the message is."""
 _LEAST_ITEMS = 6
 """How many entries there is room for at least. A longer entry is cut."""
 _CHARS_PER_TOKEN = 3
@@ -37,35 +39,39 @@ class Recaller:
         max_tokens: int = 1000,
         max_items: int = 8,
         stores: Collection[Store] = (),
-        count_tokens: Callable[[str], int] = guess_tokens,
     ) -> None:
         self._memory = memory
         self._max_tokens = max_tokens
         self._max_items = max_items
         self._stores = stores
-        self._count = count_tokens
         self.note: str | None = None
 
     async def recall(
-        self, text: str, *, turn_key: str, now: float, known: Collection[str] = ()
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
     ) -> Recalled | None:
-        """Return what fits the message `text`, the best first, or `None` if nothing does.
+        """Return what fits the message `text`, the best first, then the newest facts about the user and the
+        persona; `None` if there is nothing new.
 
-        `turn_key` names the turn: episodes that it recalls become stronger once, however often it is begun.
-        `known` are the ids of entries that the model has seen already, and that are not recalled again.
+        `turn_key` names the turn: episodes that it recalls become stronger once, however often it is begun. What
+        the model has been `told` and still sees is not recalled again, nor are episodes of the same session.
         """
-        limit = self._max_items * 3 + len(known)
+        told = told or {}
+        limit = self._max_items * 3 + len(told)
         found = await self._memory.search(text, stores=self._stores, limit=limit, now=now)
         self.note = found.note
-        hits = [hit for hit in found.hits if hit.entry.entry_id not in known]
+        run_id = turn_key.rpartition("/")[0]
+        hits = [hit for hit in found.hits if _is_new(hit.entry, told, run_id)]
         chosen: list[Hit] = []
-        room = self._max_tokens - self._count(_render([]))
+        room = self._max_tokens - guess_tokens(_render([]))
         for hit in hits:
-            short = Hit(_shorten(hit.entry, self._max_tokens // _LEAST_ITEMS * _CHARS_PER_TOKEN), hit.score)
-            cost = self._count(_render([short.entry])) - self._count(_render([]))
-            if len(chosen) < self._max_items and cost <= room:
-                chosen.append(short)
-                room -= cost
+            room = self._choose(hit, chosen, self._max_items, room)
+        if not self._stores or Store.SELF_FACTS in self._stores:
+            entries = self._memory.store.entries
+            newest = await asyncio.to_thread(entries, (Store.SELF_FACTS,), _MAX_FACTS, newest_first=True)
+            known = {hit.entry.entry_id for hit in hits}
+            for entry in newest:
+                if entry.entry_id not in known and _is_new(entry, told, run_id):
+                    room = self._choose(Hit(entry, 0.0), chosen, self._max_items + _MAX_FACTS, room)
         if not chosen:
             return None
         ids = [hit.entry.entry_id for hit in chosen]
@@ -73,8 +79,22 @@ class Recaller:
         return Recalled(
             _render([hit.entry for hit in chosen]),
             tuple(map(_item, chosen)),
-            left_out=len(hits) - len(chosen),
+            left_out=len([hit for hit in hits if hit.entry.entry_id not in ids]),
         )
+
+    def _choose(self, hit: Hit, chosen: list[Hit], limit: int, room: int) -> int:
+        """Add an entry to `chosen` if there is room for it, and return the room that is left, in tokens."""
+        short = Hit(_shorten(hit.entry, self._max_tokens // _LEAST_ITEMS * _CHARS_PER_TOKEN), hit.score)
+        cost = guess_tokens(_render([short.entry])) - guess_tokens(_render([]))
+        if len(chosen) >= limit or cost > room:
+            return room
+        chosen.append(short)
+        return room - cost
+
+
+def _is_new(entry: Entry, told: Mapping[str, int], run_id: str) -> bool:
+    """Return whether the model does not see an entry yet: it was not told, and is not of the same session."""
+    return told.get(entry.entry_id) != entry.version and entry.metadata.get(RUN) != run_id
 
 
 def _shorten(entry: Entry, chars: int) -> Entry:

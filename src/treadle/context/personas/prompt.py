@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from treadle.context.fence import neutralise
 from treadle.context.personas.model import Claim, Fact, Persona
-from treadle.context.protocol import PromptReport, SectionReport, guess_tokens
+from treadle.context.protocol import PromptReport, SectionReport
+from treadle.core.tokens import guess_tokens
 
 BUDGETS: Mapping[str, int] = {
     "identity": 500,

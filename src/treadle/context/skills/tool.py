@@ -16,11 +16,11 @@ from collections.abc import Mapping
 import msgspec
 
 from treadle.context.fence import fence
-from treadle.context.protocol import guess_tokens
 from treadle.context.skills.catalog import Catalog
 from treadle.context.skills.skill import FILE, Skill, read_skill
 from treadle.context.trust import Trust, record_trust
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.tokens import guess_tokens
 from treadle.core.types import Effect, Json, ToolCall, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.schema.validation import ArgumentChecker
@@ -142,7 +142,7 @@ class UseSkill:
             "sha256": skill.digest,
         }
         asked = ToolCall(context.call_id, NAME, msgspec.json.encode(facts).decode())
-        decision = None if context.consult is None else await context.consult(asked)
+        decision = await context.consult(asked)
         if decision is None:
             raise ToolError(
                 f"the skill {name!r} is not trusted, and nobody is there to ask. The user can allow it with: "
