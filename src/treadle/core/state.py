@@ -621,9 +621,10 @@ def _on_turn_completed(state: State, body: e.TurnCompleted, before: float) -> No
     state.stop_reason = body.stop_reason
     state.output, state.error, state.fault = body.output, body.error, body.fault
     state.answer = None
-    for question_id in [key for key in state.asked_questions if state.questions[key] is None]:
-        # Nobody waits for the answer any more.
-        del state.questions[question_id], state.asked_questions[question_id]
+    if state.asked_questions:
+        for question_id in [key for key in state.asked_questions if state.questions[key] is None]:
+            # Nobody waits for the answer any more.
+            del state.questions[question_id], state.asked_questions[question_id]
 
 
 def _on_run_paused(state: State, body: e.RunPaused, before: float) -> None:
