@@ -166,6 +166,9 @@ class ConfigFile(Table):
     do."""
     router: RouterValue = RouterTable()
     """What chooses the tier for the model `auto`: the name of a router, or a table with its settings."""
+    judge: str | None = None
+    """What judges messages before their turns: `patterns`, `model:` and the name of a model, or `none`. Default:
+    `patterns` in `treadle chat`, otherwise `none`."""
     telemetry: TelemetryTable = TelemetryTable()
     """What the commands that drive runs record about them."""
     tiers_prefix: str = "TREADLE"
