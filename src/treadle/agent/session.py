@@ -409,6 +409,8 @@ class Session(Generic[T_co]):
         self._turn, self._is_interrupted, before = task, False, task.cancelling()
         try:
             if waiting is not None:
+                if takes_time(self._agent):
+                    await driver.kept()
                 driver.put(await open_turn(self._agent, driver, waiting[1], queued_seq=waiting[0]))
             await driver.drive()
             await driver.kept()
