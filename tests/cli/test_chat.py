@@ -234,6 +234,35 @@ def test_lines_that_are_typed_during_a_turn_are_answered(cli: Cli, script: Scrip
     assert sent[2] == ["one", "answer 1", "three", "answer 2", "two"]
 
 
+def test_an_answer_is_not_mixed_with_what_is_typed_meanwhile(cli: Cli, script: Script) -> None:
+    """The first key opens a prompt, a paste is one message, and an unfinished line begins the next message."""
+    typed = threading.Event()
+    server = script(lambda body: _count(body) if typed.is_set() else typed.wait(60) and _count(body))
+    terminal = Terminal(cli, "chat", "-m", "m", "--base-url", server.url, is_screen=True)
+    terminal.wait_for("›")
+    terminal.type("one" + ENTER)
+    server.asked.wait(60)
+    terminal.type("tw")
+    terminal.wait_for("tw")
+    terminal.type("o" + ENTER)
+    terminal.wait_for("this is answered after the turn")
+    terminal.type("\x1b[200~thr\nee\x1b[201~" + ENTER)
+    terminal.wait_for("this is answered after the turn")
+    terminal.type("dra")
+    terminal.wait_for("dra")
+    typed.set()
+    for text in ("answer 1", "› two", "answer 2", "› thr", "answer 3", "session: 3 turns,", "dra"):
+        terminal.wait_for(text)
+    terminal.type("ft" + ENTER)
+    terminal.wait_for("answer 4")
+    terminal.wait_for("session: 4 turns,")
+    terminal.wait_for("›")
+    terminal.type(CTRL_D)
+    assert terminal.process.wait(60) == 0
+    sent = [message["content"] for message in server.requests[-1]["messages"] if message["role"] == "user"]
+    assert sent == ["one", "two", "thr\nee", "draft"]
+
+
 def test_a_chat_without_a_message_leaves_no_run(cli: Cli, script: Script) -> None:
     server = script(_count)
     result = cli("chat", "-m", "m", "--base-url", server.url, text="/quit\n")

@@ -3,10 +3,16 @@
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from treadle.context.compaction.measure import Summarised, make_event, measure
+from treadle.context.compaction.plan import make_plan
 from treadle.core import events as e
+from treadle.core.answers import check_answer
+from treadle.core.context import count_prompt
 from treadle.core.decide import (
     Append,
     Ask,
+    CheckAnswer,
+    Compact,
     Infer,
     RequestApprovals,
     can_ask_again,
@@ -15,39 +21,62 @@ from treadle.core.decide import (
 from treadle.core.policy import Approval, Autonomy, InDoubt, Policy
 from treadle.core.questions import AskNow, AskUser, Question, decide_question
 from treadle.core.spec import AgentSpec, PartSpec
-from treadle.core.state import State, Status, apply, count_messages
+from treadle.core.state import ESCALATED, State, Status, apply, count_messages
 from treadle.core.types import (
+    Caller,
+    Child,
     Completion,
     Delivery,
     Effect,
     Fault,
     FinishReason,
+    Json,
     Message,
+    OutputMode,
+    OutputSpec,
+    Recalled,
     Role,
+    Route,
     StopReason,
     ToolCall,
     ToolErrorKind,
     ToolResult,
     ToolSpec,
     Usage,
+    Window,
 )
 
 policies = st.builds(
     Policy,
-    max_steps=st.none() | st.integers(0, 4),
-    max_tokens=st.none() | st.integers(0, 400),
-    max_tool_calls=st.none() | st.integers(0, 4),
-    max_cost_usd=st.none() | st.floats(0, 1),
-    deadline_seconds=st.none() | st.floats(0, 30),
+    max_steps=st.none() | st.none() | st.integers(0, 4),
+    max_tokens=st.none() | st.none() | st.none() | st.integers(0, 400),
+    max_tool_calls=st.none() | st.none() | st.none() | st.integers(0, 4),
+    max_cost_usd=st.none() | st.none() | st.none() | st.floats(0, 1),
+    deadline_seconds=st.none() | st.none() | st.none() | st.floats(0, 30),
     in_doubt=st.sampled_from(InDoubt),
     autonomy=st.sampled_from(Autonomy),
     text_markers=st.booleans(),
+    compact_at=st.sampled_from([None, 0.8, 0.8]),
+    keep_turns=st.integers(0, 2),
+    max_output_attempts=st.integers(1, 3),
     approve=st.dictionaries(st.sampled_from(["t", "u", "*", "once"]), st.sampled_from(Approval), max_size=2),
 )
 steps_of_time = st.sampled_from([0.0, 0.5, 4.0, -1.0])
 steps_of_work = st.sampled_from([0.0, 0.5, 4.0])
 costs = st.none() | st.floats(0, 0.3)
-texts = st.sampled_from(["", "a", "some words of text", 'é\n"{', "[ASK_USER] a?", "so\n[FINAL] b [ASK_USER]"])
+LONG = "some words of a long text " * 30
+texts = st.sampled_from(
+    ["", "a", "some words of text", 'é\n"{', "[ASK_USER] a?", "so\n[FINAL] b [ASK_USER]", "1", LONG]
+)
+windows = st.none() | st.builds(Window, st.sampled_from([600, 1200, 3000]), st.just(50), st.just("said"))
+outputs = st.none() | st.just(OutputSpec({"type": "integer"}, OutputMode.TEXT))
+recollections = st.none() | st.sampled_from([Recalled("<memory>m</memory>"), Recalled(LONG)])
+TIERS = ("small", "mid", "frontier")
+
+
+def find_fault(schema: dict[str, Json], value: Json) -> str | None:
+    """Return what in an answer does not fit the schema of `outputs`."""
+    return None if isinstance(value, int) else "it is no number"
 
 
 class History:
@@ -61,20 +90,27 @@ class History:
         self.inferences = 0
         self.interruptions = 4
         self.messages = 3
+        self.is_routed = draw(st.booleans())
+        """True if the agent has tiers."""
         self.is_timed = draw(st.booleans())
         """True if events say how long the turn was worked on, as new journals of runs with a deadline do."""
         self.add(
             e.RunStarted(
                 at=self.at,
-                version=draw(st.sampled_from([e.VERSION, "2.0"])),
+                version=draw(st.sampled_from([e.VERSION, e.VERSION, "2.1", "2.0"])),
                 agent=AgentSpec(model=PartSpec(name="m"), instructions="x", policy=policy),
                 is_session=is_session,
+                window=draw(windows),
+                output=draw(outputs),
+                caller=draw(st.none() | st.just(Caller("above", "c"))),
                 tools=tuple(
                     [ToolSpec(name, "", {}, max_calls=draw(st.none() | st.integers(0, 3))) for name in "tu"]
                 ),
             )
         )
         self.open_turn()
+        self.first = self.state.said
+        """The first message of the user."""
 
     @property
     def state(self) -> State:
@@ -101,7 +137,15 @@ class History:
     def open_turn(self) -> None:
         seq, message = self.state.queued[0] if self.state.queued else (None, None)
         message = message or Message(Role.USER, self.draw(texts))
-        self.add(e.TurnStarted(at=0.0, turn=self.state.turn + 1, message=message, queued_seq=seq))
+        self.add(
+            e.TurnStarted(
+                at=0.0,
+                turn=self.state.turn + 1,
+                message=message,
+                recalled=self.draw(recollections),
+                queued_seq=seq,
+            )
+        )
 
     def is_interrupted(self) -> bool:
         """Return True sometimes, but only a limited number of times."""
@@ -114,7 +158,45 @@ class History:
         """Add what follows when the process is killed, or when the caller cancels and resumes."""
         if self.draw(st.booleans()):
             self.add(e.RunPaused(at=0.0, reason="cancelled"))
-        self.add(e.RunResumed(at=0.0))
+        self.resume()
+
+    def resume(self) -> None:
+        """Add a resume: with the same agent, or as another process of a newer version records it."""
+        state, agent = self.state, self.state.agent
+        if agent is None or self.draw(st.booleans()):
+            self.add(e.RunResumed(at=0.0))
+            return
+        other = replace(agent, model=PartSpec(name=self.draw(st.sampled_from(["m", "n"]))))
+        output = state.output_spec
+        if output is not None and self.draw(st.booleans()):
+            output = OutputSpec(
+                output.schema, self.draw(st.sampled_from([OutputMode.TEXT, OutputMode.NATIVE]))
+            )
+        self.add(
+            e.RunResumed(at=0.0, agent=other, tools=state.tools, output=output, window=self.draw(windows))
+        )
+
+    def compact(self, action: Compact) -> None:
+        """Compact the context, with a summary or without one, as `loop.compaction` does."""
+        state, is_asked = self.state, action.reason == "asked"
+        measured = measure(state, count_prompt(state), is_refused=action.reason == "overflow")
+        plan = make_plan(measured.seen, measured.sizes, state.policy.keep_turns, is_asked=is_asked)
+        if is_asked and plan.is_empty:
+            return
+        summarised = Summarised()
+        if plan.old:
+            usage, cost = Usage(20, 5), self.draw(costs)
+            summarised = self.draw(
+                st.sampled_from(
+                    [
+                        Summarised("what was said", model="m", usage=usage, cost_usd=cost),
+                        Summarised("what was said", left_out=1, model="m", usage=usage, cost_usd=cost),
+                        Summarised(error="x", model="m"),
+                        Summarised(error="no room"),
+                    ]
+                )
+            )
+        self.add(make_event(measured, plan, action.reason, summarised))
 
     def go(self) -> None:
         """Continue until nothing is left to do. After some steps the model makes no more calls."""
@@ -126,7 +208,7 @@ class History:
             assert len(self.bodies) < 400, "it never ends"
             if action is None:
                 open_ids = [key for key, answer in self.state.questions.items() if answer is None]
-                self.add(e.RunResumed(at=0.0))
+                self.resume()
                 for key in open_ids:
                     self.answer(key)
                 for item in self.state.waiting_calls:
@@ -138,6 +220,11 @@ class History:
                 self.interrupt()
             elif isinstance(action, Infer):
                 self.infer(action)
+            elif isinstance(action, Compact):
+                self.compact(action)
+            elif isinstance(action, CheckAnswer):
+                for body in check_answer(self.state, action, find_fault):
+                    self.add(body)
             elif isinstance(action, RequestApprovals):
                 for item in action.calls:
                     self.add(e.ApprovalRequested(at=0.0, call_id=item.call.call_id))
@@ -193,10 +280,31 @@ class History:
                 messages=count_messages(self.state, has_tools=action.has_tools),
                 has_tools=action.has_tools,
                 reserved_cost_usd=0.05,
+                route=self.choose(),
             )
         )
         self.send()
-        kind = self.draw(st.sampled_from(["calls", "calls", "answer", "fails", "retries"]))
+        kind = self.draw(
+            st.sampled_from(
+                ["calls"] * 4 + ["answer", "answer", "fails", "retries", "overflows", "escalates"]
+            )
+        )
+        if kind == "overflows":
+            failed = self.failure(action.step, retry=None, is_billed=False)
+            self.add(
+                replace(failed, stop_reason=StopReason.CONTEXT_OVERFLOW, error_type="ContextOverflowError")
+            )
+            return
+        route = self.state.route
+        following = next(
+            (tier for tier in TIERS if route and TIERS.index(tier) > TIERS.index(route.tier)), None
+        )
+        if kind == "escalates" and following is not None:
+            failed = replace(self.failure(action.step, retry=None, is_billed=False), next_tier=following)
+            if self.draw(st.booleans()):
+                failed = replace(failed, error_type=ESCALATED, usage=Usage(9, 9), cost_usd=self.draw(costs))
+            self.add(failed)
+            return
         if kind == "retries":
             is_billed = self.draw(st.booleans()) and can_ask_again(self.state, lost=1)
             self.add(self.failure(action.step, retry=1.0, is_billed=is_billed))
@@ -205,7 +313,7 @@ class History:
             self.add(self.failure(action.step, retry=None, is_billed=self.draw(st.booleans())))
             return
         calls: tuple[ToolCall, ...] = ()
-        if kind == "calls" and self.inferences < 6:
+        if kind == "calls" and self.inferences < 8:
             count = self.draw(st.integers(1, 3))
             calls = tuple(
                 ToolCall(f"c{self.inferences}_{i}", self.draw(st.sampled_from("tu")), "{}")
@@ -216,6 +324,13 @@ class History:
         usage = self.draw(st.none() | st.builds(Usage, st.integers(0, 80), st.integers(0, 80)))
         completion = Completion(message, reason, usage, self.draw(costs))
         self.add(e.InferenceCompleted(at=0.0, step=action.step, completion=completion))
+
+    def choose(self) -> Route | None:
+        """Return the choice of a model if one is made for the next inference."""
+        route, tried = self.state.route, self.state.tried
+        if not self.is_routed or (route is not None and route.tier not in tried):
+            return None
+        return Route(next(tier for tier in TIERS if tier not in tried), "m")
 
     def failure(self, step: int, retry: float | None, *, is_billed: bool) -> e.InferenceFailed:
         return e.InferenceFailed(
@@ -253,7 +368,10 @@ class History:
         result = ToolResult(
             call.call_id, call.name, self.draw(texts), is_error, ToolErrorKind.FAILED if is_error else None
         )
-        self.add(e.ToolCompleted(at=0.0, step=self.state.step, result=result))
+        child = self.draw(
+            st.none() | st.none() | st.builds(Child, st.just("sub"), st.just(Usage(3, 4)), costs)
+        )
+        self.add(e.ToolCompleted(at=0.0, step=self.state.step, result=result, child=child))
         return True
 
     def call_within(self, parent: ToolCall, call_id: str) -> None:
@@ -284,6 +402,8 @@ def histories(draw: st.DrawFn) -> History:
         turns = draw(st.integers(0, 2))
         while turns > 0 or history.state.queued:
             turns -= 1
+            if draw(st.integers(0, 3)) == 3:
+                history.compact(Compact("asked"))
             history.open_turn()
             history.go()
     return history

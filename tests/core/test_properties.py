@@ -2,9 +2,10 @@
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.core.histories import LIMITS, History, histories
+from tests.core.histories import LIMITS, History, find_fault, histories
 
 from treadle.core import events as e
+from treadle.core.context import count_prompt, find_room
 from treadle.core.decide import decide
 from treadle.core.replay import replay
 from treadle.core.state import State, Status, fold
@@ -62,6 +63,36 @@ def test_every_run_ends_with_a_whole_transcript(history: History) -> None:
     is_session = state.started is not None and state.started.is_session
     assert state.status is (Status.RUNNING if is_session else Status.FINISHED)
     assert check_transcript(list(state.messages)) == []
+    assert check_transcript(list(state.transcript)) == []
+
+
+@many
+@given(histories())
+def test_compactions_change_what_the_model_sees_and_nothing_else(history: History) -> None:
+    """The transcript is whole after any number of compactions, the system message, the first message of the user
+    and the message of the open turn stay in the prompt, and no call is parted from its result."""
+    rest = [body for body in history.bodies if not isinstance(body, e.ContextCompacted)]
+    assert list(history.state.transcript) == list(fold(rest).messages)
+    for before, state, body in zip(history.states, history.states[1:], history.bodies, strict=False):
+        if not isinstance(body, e.ContextCompacted):
+            continue
+        assert check_transcript(list(state.messages)) == []
+        assert state.messages[0] == before.messages[0]
+        assert state.opened is not None
+        texts = [message.content for message in state.messages if message.role is Role.USER]
+        assert history.first in texts or any(text.endswith(f"\n\n{history.first}") for text in texts)
+        if state.is_turn_open:
+            said = state.messages[state.context.turn_at].content
+            assert said == state.said or said.endswith(f"\n\n{state.said}")
+
+
+@many
+@given(histories())
+def test_no_request_is_over_the_room(history: History) -> None:
+    for state, body in zip(history.states, history.bodies, strict=False):
+        room = find_room(state)
+        if isinstance(body, e.InferenceStarted) and state.can_compact and state.policy.compact_at is not None:
+            assert room is None or count_prompt(state) <= room
 
 
 @many
@@ -72,12 +103,13 @@ def test_a_limit_that_was_told_is_the_stop_reason(history: History) -> None:
         if isinstance(body, e.TurnStarted):
             limit = None
         elif isinstance(body, e.MessageInjected) and body.delivery is None:
-            assert limit is None, "the model was told of two limits"
-            limit = body.limit
+            assert limit is None or body.limit is None, "the model was told of two limits"
+            limit = body.limit or limit
         elif isinstance(body, e.InferenceStarted):
             assert body.has_tools is (limit is None)
         elif isinstance(body, e.TurnCompleted) and limit is not None:
-            assert body.stop_reason in (limit, StopReason.ERROR, StopReason.DEADLINE)
+            others = (StopReason.ERROR, StopReason.DEADLINE, StopReason.CONTEXT_OVERFLOW)
+            assert body.stop_reason in (limit, *others)
             assert limit in LIMITS
 
 
@@ -109,6 +141,13 @@ def test_sums_count_each_inference_once(history: History) -> None:
     done = [body for body in history.bodies if isinstance(body, e.InferenceCompleted)]
     assert history.state.step == len(done)
     costs = [body.completion.cost_usd for body in done]
+    for body in history.bodies:
+        if isinstance(body, e.ContextCompacted) and (body.usage is not None or body.model is not None):
+            costs.append(body.cost_usd)
+        elif isinstance(body, e.ToolCompleted) and body.child is not None:
+            costs.append(body.child.cost_usd)
+        elif isinstance(body, e.InferenceFailed) and body.usage is not None:
+            costs.append(body.cost_usd)
     if None in costs:
         assert history.state.cost_usd is None
     else:
@@ -132,13 +171,19 @@ def test_every_message_sent_during_a_turn_is_seen_once(history: History) -> None
     waiting = {seq for seq, _ in (*state.queued, *state.steering)}
     assert waiting <= sent.keys()
     assert not state.started or not state.started.is_session or not waiting
-    told = [message.content for message in state.messages if message.role is Role.USER]
+    told = [message.content for message in state.transcript if message.role is Role.USER]
     own = [
         body.message.content
         for body in history.bodies
         if (isinstance(body, e.TurnStarted) and body.queued_seq is None)
         or (isinstance(body, e.MessageInjected) and body.delivery is None)
     ]
+    blocks = [
+        body.recalled.text if body.recalled is not None else ""
+        for body in history.bodies
+        if isinstance(body, e.TurnStarted)
+    ]
+    told = [_without(text, blocks) for text in told]
     assert sorted(told) == sorted([*own, *[text for seq, text in sent.items() if seq not in waiting]])
     begun = [
         body.queued_seq for body in history.bodies if isinstance(body, e.TurnStarted) and body.queued_seq
@@ -146,10 +191,16 @@ def test_every_message_sent_during_a_turn_is_seen_once(history: History) -> None
     assert len(begun) == len(set(begun))
 
 
+def _without(text: str, blocks: list[str]) -> str:
+    """Return a message of the user without what was recalled for it."""
+    block = next((item for item in blocks if item and text.startswith(f"{item}\n\n")), None)
+    return text if block is None else text[len(block) + 2 :]
+
+
 @many
 @given(histories())
 def test_replay_of_messages_sent_at_any_time_is_exact(history: History) -> None:
     """A replay never differs because of a message that came while a model or a tool was working."""
     events = [e.Event("r", seq, body) for seq, body in enumerate(history.bodies, 1)]
-    found = replay(events, lambda schema, value: None)
+    found = replay(events, find_fault)
     assert found.is_exact, found.divergence

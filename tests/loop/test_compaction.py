@@ -10,7 +10,7 @@ from tests.context.contexts import TEXT, Counting, answer, is_summary_request, l
 
 from treadle import Agent, Policy, ScriptedModel, tool
 from treadle.context.compaction.summary import is_summary, read_summary
-from treadle.context.view import messages_seen, view_step
+from treadle.context.view import view_step
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, ContextOverflowError, ServerError
 from treadle.core.state import fold
@@ -73,7 +73,7 @@ async def test_what_each_step_saw_can_be_read():
     _, events = await live(agent_of(model))
     asked = [request for request in model.requests if not is_summary_request(request)]
     for step, request in enumerate(asked, 1):
-        assert messages_seen(events, step) == list(request.messages)
+        assert [item.message for item in view_step(events, step).messages] == list(request.messages)
     view = view_step(events, len(asked))
     assert {item.why for item in view.left_out} == {"summarised"}
     assert view.messages[2].is_summary
@@ -324,6 +324,32 @@ async def test_servers_that_count_nothing():
     model = Counting(window=WINDOW, tells_usage=False)
     runs, events = await live(agent_of(model), 30)
     assert {run.stop_reason for run in runs} == {"completed"}
+    assert model.refused == 0
+    assert compactions(events)
+
+
+async def test_a_window_that_becomes_known_later_counts_all_that_was_said_before():
+    """Rules out a session that is continued with `context_tokens` and sends a prompt over it, because its server
+    counted the first inference alone."""
+    model = Counting(window=10 * WINDOW)
+    agent = agent_of(model, context_tokens=None)
+    async with agent.session("s") as session:
+        await session.send("What about rivers?")
+        model.tells_usage = False
+        for turn in range(TURNS):
+            await session.send(f"What about rivers, number {turn}?")
+    model.window = WINDOW
+    again = Agent(
+        model,
+        instructions="Be brief.",
+        tools=[look_up],
+        policy=Policy(context_tokens=WINDOW),
+        journal=agent.journal,
+    )
+    async with again.session("s") as session:
+        run = await session.send("And now?")
+        events = await session.read_events()
+    assert run.stop_reason == "completed"
     assert model.refused == 0
     assert compactions(events)
 

@@ -42,7 +42,7 @@ from treadle.agent.options import (
     read_context,
 )
 from treadle.agent.run import Run, T_co, V
-from treadle.agent.spec import make_model, make_spec, refuse_missing
+from treadle.agent.spec import is_agent, make_model, make_spec, refuse_missing
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.agent.task import Task
@@ -53,7 +53,7 @@ from treadle.core.narrowing import Item
 from treadle.core.policy import Policy
 from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay
-from treadle.core.spec import AgentSpec, ContextSpec
+from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.journal.protocol import Journal, RunFilter, RunInfo
 from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model, load_model
@@ -168,7 +168,8 @@ class Agent(Generic[T_co]):
             self.known = make_surroundings(
                 context, lambda: self.journal, clock=self.clock, is_strict=is_strict
             )
-        self.kit = Kit(tools, self.model, () if self.known is None else self.known.tools)
+        built = [_build_agent(item) if is_agent(item) else item for item in tools]
+        self.kit = Kit(built, self.model, () if self.known is None else self.known.tools)
         """The toolboxes for the agent's runs."""
 
     @classmethod
@@ -526,3 +527,9 @@ def _load_model(name: str) -> Model:
     from treadle.models.config.build import is_tiered, model
 
     return load_model(name) if is_tiered(name) else model(name)
+
+
+def _build_agent(part: PartSpec) -> "AgentTool":
+    from treadle.agent.subagent import build_agent_tool
+
+    return build_agent_tool(part, Agent.from_spec)

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from treadle.agent.answer import AnswerType
 from treadle.agent.driving.begin import run_task
-from treadle.agent.driving.drive import AgentParts
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.resume import resume_run
 from treadle.agent.options import Given, StreamOptions
 from treadle.agent.run import Run

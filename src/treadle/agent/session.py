@@ -9,7 +9,8 @@ from typing import Any, Generic, Unpack
 from treadle.agent.attachments import Attachable, read_attachments
 from treadle.agent.driving.begin import begin, make_run_id
 from treadle.agent.driving.deliver import deliver
-from treadle.agent.driving.drive import AgentParts, grade_run, leave
+from treadle.agent.driving.drive import grade_run, leave
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.agent.driving.turns import next_queued, open_turn, takes_time, write_back
 from treadle.agent.options import (

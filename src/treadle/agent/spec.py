@@ -3,7 +3,9 @@
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard
+
+import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
@@ -15,6 +17,10 @@ from treadle.tools.toolbox import Toolbox
 
 Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
 """Initial files: a mapping of path to content, or the path of a folder or file on disk; see `Mount`."""
+
+
+AGENT = "agent:"
+"""The beginning of the names of the parts that describe agents as tools."""
 
 
 def make_spec(
@@ -70,18 +76,20 @@ def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
         return Toolbox({})
     from treadle.tools.resolve import resolve_tools
 
-    built = [_build_agent(item) if _is_agent(item) else item for item in items]
-    return Toolbox({tool.spec.name: tool for tool in resolve_tools(built)})
+    return Toolbox({tool.spec.name: tool for tool in resolve_tools(items)})
 
 
-def _is_agent(item: ToolLike) -> bool:
-    return isinstance(item, PartSpec) and item.name.startswith("agent:")
+def is_agent(item: object) -> TypeGuard[PartSpec]:
+    """Return whether `item` describes an agent that is a tool."""
+    return isinstance(item, PartSpec) and item.name.startswith(AGENT)
 
 
-def _build_agent(part: Any) -> ToolLike:
-    from treadle.agent.subagent import build_agent_tool
-
-    return build_agent_tool(part)
+def read_agent(part: PartSpec) -> AgentSpec:
+    """Return the spec of the agent that `part` describes. Raises: `ConfigError` if it has none."""
+    try:
+        return msgspec.convert((part.settings or {}).get("spec"), AgentSpec)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the part {part.name!r} describes no agent: {error}") from error
 
 
 def refuse_missing(spec: AgentSpec, *, has_model: bool, has_tools: bool) -> None:

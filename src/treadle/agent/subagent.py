@@ -6,25 +6,28 @@ continues the run or, if it is over, takes its outcome: nothing is paid or done 
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
+from treadle.agent.answer import AnswerType
 from treadle.agent.driving.begin import begin
 from treadle.agent.driving.drive import drive
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.resume import resume_run
 from treadle.agent.options import Given, ResumeOptions
 from treadle.agent.run import Run
+from treadle.agent.spec import AGENT, read_agent
 from treadle.core.budget import Allowance
 from treadle.core.errors import ConfigError, NotAskedError, RunNotFoundError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
 from treadle.core.narrowing import Item
 from treadle.core.policy import Policy
 from treadle.core.questions import Answer, Answerable, Question, open_questions
-from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.spec import PartSpec
 from treadle.core.state import Status
 from treadle.core.types import Caller, Child, Effect, Json, Option, StopReason, ToolSpec
 from treadle.journal.protocol import Journal
@@ -34,11 +37,6 @@ from treadle.tools.function.tool import check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
-if TYPE_CHECKING:
-    from treadle.agent.agent import Agent
-
-KIND = "agent:"
-"""The beginning of the names of the parts that describe sub-agents."""
 MAX_DEPTH = 3
 _SHOWN_CHARS = 300
 """How many characters of an agent's instructions its default description shows."""
@@ -56,6 +54,20 @@ _PARAMETERS: dict[str, Json] = {
 }
 
 
+class CalledAgent(AgentParts, Protocol):
+    """What a tool uses of its agent."""
+
+    answer: AnswerType[Any]
+
+    def keep_in(self, journal: Journal) -> None:
+        """Keep the runs in `journal` from now on."""
+        ...
+
+    async def close(self) -> None:
+        """Close the agent's toolsets."""
+        ...
+
+
 class AgentTool:
     """A tool that gives a task to an agent and returns its answer. `Agent.as_tool` makes one."""
 
@@ -63,7 +75,7 @@ class AgentTool:
 
     def __init__(
         self,
-        agent: "Agent[Any]",
+        agent: CalledAgent,
         name: str,
         description: str | None = None,
         *,
@@ -94,7 +106,7 @@ class AgentTool:
     @property
     def part(self) -> PartSpec:
         """The name and settings from which `build_agent_tool` makes the tool again."""
-        name = f"{KIND}{self.spec.name}"
+        name = f"{AGENT}{self.spec.name}"
         if self._is_described:
             return PartSpec(name=name, missing="it is a tool of the agent that it calls")
         self._is_described = True
@@ -202,7 +214,7 @@ class AgentTool:
         )
         return await drive(agent, driver, None, given.answer)
 
-    def _copy_agent(self, context: ToolContext, journal: Journal) -> "Agent[Any]":
+    def _copy_agent(self, context: ToolContext, journal: Journal) -> CalledAgent:
         """Return the agent with the journal of the calling run, and with its approver if it has no own."""
         agent = copy(self._agent)
         agent.keep_in(journal)
@@ -237,25 +249,18 @@ async def _ask(context: ToolContext, question: Question) -> Answer:
         return Answer(is_declined=True)
 
 
-def build_agent_tool(part: PartSpec) -> AgentTool:
-    """Return the tool that `part` describes. Raises: `ConfigError` if a part of its agent cannot be built."""
-    from treadle.agent.agent import Agent
+def build_agent_tool(part: PartSpec, build: Callable[..., CalledAgent]) -> AgentTool:
+    """Return the tool that `part` describes; `build` is `Agent.from_spec`.
 
-    name = part.name.removeprefix(KIND)
+    Raises: `ConfigError` if a part of its agent cannot be built.
+    """
+    name = part.name.removeprefix(AGENT)
     if part.missing is not None:
         raise ConfigError(f"the agent {name!r} cannot be built from its name: {part.missing}")
     settings = dict(part.settings or {})
-    agent = Agent.from_spec(spec_of(part), trust=True)  # the spec that has this part was trusted
+    agent = build(read_agent(part), trust=True)  # the spec that has this part was trusted
     settings.pop("spec")
     return AgentTool(agent, name, **settings)
-
-
-def spec_of(part: PartSpec) -> AgentSpec:
-    """Return the spec of the agent that `part` describes. Raises: `ConfigError` if it has none."""
-    try:
-        return msgspec.convert((part.settings or {}).get("spec"), AgentSpec)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"the part {part.name!r} describes no agent: {error}") from error
 
 
 def child_run_id(run_id: str, call_id: str) -> str:
@@ -284,7 +289,7 @@ def limit_policy(policy: Policy, allowance: Allowance) -> Policy:
     return replace(policy, **limits)
 
 
-def _describe(agent: "Agent[Any]") -> str:
+def _describe(agent: CalledAgent) -> str:
     text = "Give a task to another agent, and get its answer."
     if not isinstance(agent.instructions, str):
         return text

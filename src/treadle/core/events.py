@@ -5,6 +5,7 @@ A new version adds optional fields to bodies. An event keeps the bytes that it w
 newer minor version are passed on unchanged.
 """
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -647,6 +648,7 @@ def decode_line(line: bytes) -> Event:
     return Event(head.run_id, head.seq, decode_body(raw), raw)
 
 
+@lru_cache(maxsize=64)
 def is_since(version: str, major: int, minor: int) -> bool:
     """Return whether the event version of a run is `major.minor` or later."""
     parts = version.split(".")

@@ -29,6 +29,7 @@ from treadle.core.log import Log
 from treadle.core.parts import parts_among
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
+from treadle.core.tokens import count_chars, guess_of_chars
 from treadle.core.types import (
     Delivery,
     Effect,
@@ -402,7 +403,8 @@ def _say(state: State, message: Message) -> None:
 
 def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
     state.asked = body
-    state.route = body.route or state.route
+    if body.route is not None:
+        state.route = body.route
     if state.steering and body.has_tools:
         # At a wrap-up, the messages keep waiting: nothing could be done about them.
         for _, message in state.steering:
@@ -455,11 +457,14 @@ def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -
 def _charge(state: State, usage: Usage, cost_usd: float | None) -> None:
     """Count tokens and cost for the turn and the run."""
     spent = state.spent
-    spent.tokens += usage.total_tokens
-    spent.cost_usd += cost_usd or 0.0
-    spent.is_cost_known = spent.is_cost_known and cost_usd is not None
+    spent.tokens += usage.input_tokens + usage.output_tokens
     state.usage += usage
-    state.cost_usd = None if cost_usd is None or state.cost_usd is None else state.cost_usd + cost_usd
+    if cost_usd is None:
+        spent.is_cost_known, state.cost_usd = False, None
+        return
+    spent.cost_usd += cost_usd
+    if state.cost_usd is not None:
+        state.cost_usd += cost_usd
 
 
 def _charge_reserved(state: State) -> None:
@@ -627,9 +632,10 @@ def _on_turn_completed(state: State, body: e.TurnCompleted, before: float) -> No
     state.stop_reason = body.stop_reason
     state.output, state.error, state.fault = body.output, body.error, body.fault
     state.answer = None
-    for question_id in [key for key in state.asked_questions if state.questions[key] is None]:
-        # Nobody waits for the answer any more.
-        del state.questions[question_id], state.asked_questions[question_id]
+    if state.asked_questions:
+        for question_id in [key for key in state.asked_questions if state.questions[key] is None]:
+            # Nobody waits for the answer any more.
+            del state.questions[question_id], state.asked_questions[question_id]
 
 
 def _on_run_paused(state: State, body: e.RunPaused, before: float) -> None:
@@ -730,19 +736,18 @@ def to_message(result: ToolResult) -> Message:
 
 def count_messages(state: State, *, has_tools: bool) -> int:
     """Return how many messages the next inference is sent."""
-    return len(state.messages) + (len(state.steering) if has_tools else 0)
+    count = len(state.messages)
+    return count + len(state.steering) if state.steering and has_tools else count
 
 
 def guess_usage(state: State, message: Message) -> Usage:
-    """Estimate the tokens of an inference whose server did not report them, at 4 characters per token."""
-    written = len(message.content) + len(message.reasoning or "")
-    written += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
-    return Usage(guess_input_tokens(state), -(-written // 4))
+    """Estimate the tokens of an inference whose server did not report them."""
+    return Usage(guess_input_tokens(state), guess_of_chars(count_chars(message)))
 
 
 def guess_input_tokens(state: State) -> int:
     """Estimate the tokens of the next prompt: those of the newest inference, plus the text added since."""
-    return state.last_usage.total_tokens + -(-state.unsent_chars // 4)
+    return state.last_usage.total_tokens + guess_of_chars(state.unsent_chars)
 
 
 def guess_next_tokens(state: State) -> int:
@@ -751,4 +756,4 @@ def guess_next_tokens(state: State) -> int:
     While an inference runs, that is the one, and messages that came since are not in it.
     """
     new = sum([len(message.content) for _, message in state.steering]) if state.asked is None else 0
-    return guess_input_tokens(state) + -(-new // 4) + state.last_usage.output_tokens
+    return guess_input_tokens(state) + guess_of_chars(new) + state.last_usage.output_tokens

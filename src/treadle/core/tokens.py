@@ -1,8 +1,12 @@
-"""Estimates of how many tokens texts take. They are meant to be too high rather than too low.
+"""Estimates of how many tokens texts take. The model's tokenizer is usually unknown.
 
-The model's tokenizer is usually unknown. The estimates fit tokenizers that were made for English, which need more
-tokens for other languages, digits and random characters than newer ones. For English they are about 40 % too high.
+There are two. `weigh` and the functions with it decide what has room, so they are meant to be too high rather than
+too low: they fit tokenizers that were made for English, which need more tokens for other languages, digits and
+random characters than newer ones. For English they are about 40 % too high. `guess_of_chars` stands in for counts
+that a server does not report. It needs only the length of a text, and is right for English on average.
 """
+
+from math import ceil
 
 import msgspec
 
@@ -19,6 +23,25 @@ _CALL_TOKENS = 8
 _IMAGE_TOKENS = 1_600
 _LEAST_PART_TOKENS = 500
 _BYTES_PER_PART_TOKEN = 16
+
+CHARS_PER_TOKEN = 4
+"""How many characters of English a token has on average."""
+
+
+def guess_of_chars(chars: int) -> int:
+    """Return the tokens of a text with so many characters, on average."""
+    return -(-chars // CHARS_PER_TOKEN)
+
+
+def count_chars(message: Message) -> int:
+    """Return the length of what a model wrote in a message: its text, reasoning and calls."""
+    written = len(message.content) + len(message.reasoning or "")
+    return written + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+
+
+def guess_tokens(text: str) -> int:
+    """Estimate the tokens of a text as a whole number."""
+    return ceil(weigh(text))
 
 
 def weigh(text: str) -> float:
@@ -44,7 +67,7 @@ def weigh_message(message: Message) -> float:
     for served in message.server_calls:
         tokens += _CALL_TOKENS + weigh(served.arguments) + weigh(served.result)
     for part in message.parts:
-        tokens += _weigh_part(part)
+        tokens += weigh_part(part)
     return tokens
 
 
@@ -54,7 +77,8 @@ def weigh_tools(tools: tuple[ToolSpec, ...]) -> float:
     return _CALL_TOKENS * len(tools) + _weigh_bytes(_encode(told)) if tools else 0.0
 
 
-def _weigh_part(part: Artifact) -> float:
+def weigh_part(part: Artifact) -> float:
+    """Estimate the tokens of an image or another part of a message."""
     if part.kind == "image":
         return _IMAGE_TOKENS
     return max(_LEAST_PART_TOKENS, (part.size_bytes or 0) / _BYTES_PER_PART_TOKEN)

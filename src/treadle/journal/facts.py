@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.state import Status, fold
+from treadle.core.tokens import CHARS_PER_TOKEN, count_chars, guess_of_chars
 from treadle.core.types import Delivery, Message, StopReason, Usage
 from treadle.journal.protocol import CALLER, RunInfo
 
@@ -49,8 +50,8 @@ class Facts(Struct, kw_only=True, gc=False):
     output_tokens: int = 0
     cost_usd: float | None = 0.0
     context_chars: int | None = 0
-    """The estimated length of the next prompt, for servers that count no tokens: 4 characters for each token of
-    the newest inference, plus the text added since. `None`: unknown, because the context was compacted."""
+    """The estimated length of the next prompt, for servers that count no tokens: that of the newest inference by
+    its tokens, plus the text added since. `None`: unknown, because the context was compacted."""
     steering_chars: int = 0
     """The length of the user's messages that the next inference adds to the transcript."""
     is_exact: bool = True
@@ -91,7 +92,7 @@ class Facts(Struct, kw_only=True, gc=False):
                 self.cached_input_tokens += usage.cached_input_tokens
                 self.output_tokens += usage.output_tokens
                 if self.is_exact:
-                    self.context_chars = 4 * (usage.input_tokens + usage.output_tokens)
+                    self.context_chars = CHARS_PER_TOKEN * (usage.input_tokens + usage.output_tokens)
                 if completion.cost_usd is None:
                     self.cost_usd = None
                 elif self.cost_usd is not None:
@@ -142,7 +143,7 @@ def facts_of(bodies: Iterable[e.DurableBody]) -> Facts:
         state = fold(bodies)
         facts.input_tokens = state.usage.input_tokens
         facts.output_tokens = state.usage.output_tokens
-        facts.context_chars = 4 * state.last_usage.total_tokens + state.unsent_chars
+        facts.context_chars = CHARS_PER_TOKEN * state.last_usage.total_tokens + state.unsent_chars
         facts.is_exact = True
     return facts
 
@@ -178,11 +179,9 @@ def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
 
 def _guess_usage(facts: Facts, message: Message) -> Usage:
     """Return what `core.state.guess_usage` returns for the fold of the same events."""
-    written = len(message.content) + len(message.reasoning or "")
-    written += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     if facts.context_chars is None:
         facts.is_exact = False
-    return Usage(-(-(facts.context_chars or 0) // 4), -(-written // 4))
+    return Usage(guess_of_chars(facts.context_chars or 0), guess_of_chars(count_chars(message)))
 
 
 def _say(facts: Facts, text: str) -> bool:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from treadle.context.memory import Author, Draft, Memory, MemoryToolset, Recaller, Store, open_memory
-from treadle.context.protocol import guess_tokens
 from treadle.core.errors import ToolError
+from treadle.core.tokens import guess_tokens
 from treadle.core.types import Effect, StopReason
 from treadle.journal import open_journal
 from treadle.tools.context import ToolContext

@@ -1,23 +1,22 @@
 """A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
 
 import asyncio
+from collections.abc import Awaitable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.agent.answer import AnswerType
-from treadle.agent.driving.kit import Kit
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.turns import next_queued, open_turn, write_back
 from treadle.agent.options import (
     Given,
-    Instructions,
 )
 from treadle.agent.run import Run
 from treadle.agent.spec import Files, path_of
 from treadle.agent.task import Task
-from treadle.context.protocol import Surroundings
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
@@ -31,47 +30,14 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
-from treadle.loop.hooks import Hooks
-from treadle.loop.outbox import Clock
+from treadle.loop.outbox import DONE
 from treadle.loop.rules import RunRules
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Workbench
 from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
-from treadle.tools.protocol import Approver, Asker
-
-if TYPE_CHECKING:
-    from treadle.context.judging import MessageJudge
 
 T = TypeVar("T")
-
-
-class AgentParts(Protocol):
-    """The attributes of an agent that its runs use."""
-
-    model: Model
-    instructions: Instructions | None
-    policy: Policy
-    has_policy: bool
-    kit: Kit
-    files: Files | None
-    approver: Approver | None
-    asker: Asker | None
-    deps: object
-    clock: Clock
-    known: Surroundings | None
-    judge: "MessageJudge | None"
-    hooks: Hooks
-
-    @property
-    def spec(self) -> AgentSpec:
-        """The agent as a value."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """The journal that the runs are kept in."""
-        ...
 
 
 class Terms(Struct, frozen=True):
@@ -109,7 +75,8 @@ async def drive(
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
         await leave(driver, reason)
         raise
-    await write_back(agent, driver.run_id, driver.state)
+    if agent.known is not None:
+        await write_back(agent, driver.run_id, driver.state)
     return Run(driver.run_id, driver.state, agent.journal, answer)
 
 
@@ -172,16 +139,19 @@ def make_driver(
     return driver
 
 
-async def warm_up(agent: AgentParts) -> None:
+def warm_up(agent: AgentParts) -> Awaitable[None]:
     """Prepare what a router needs, if the agent's model has one: how fast models answered in earlier runs, and the
     tables of prices and windows."""
-    if getattr(agent.model, "tiers", None) is not None:
-        from treadle.context.routing import LATENCIES, facts_of
-        from treadle.models.wrappers.tiered import TieredModel
+    return DONE if getattr(agent.model, "tiers", None) is None else _warm_up(agent)
 
-        if isinstance(agent.model, TieredModel):
-            await asyncio.to_thread(LATENCIES.warm, agent.journal)
-            await asyncio.to_thread(facts_of, agent.model, "")
+
+async def _warm_up(agent: AgentParts) -> None:
+    from treadle.context.routing import LATENCIES, facts_of
+    from treadle.models.wrappers.tiered import TieredModel
+
+    if isinstance(agent.model, TieredModel):
+        await asyncio.to_thread(LATENCIES.warm, agent.journal)
+        await asyncio.to_thread(facts_of, agent.model, "")
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:

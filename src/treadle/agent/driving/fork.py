@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from treadle.agent.driving.begin import make_run_id
 from treadle.agent.driving.drive import (
-    AgentParts,
     Terms,
     drive,
     make_driver,
@@ -17,6 +16,7 @@ from treadle.agent.driving.drive import (
     warm_up,
     without_schema,
 )
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.resume import load_task_of, resumed
 from treadle.agent.driving.trust import require_trust
 from treadle.agent.driving.turns import open_turn

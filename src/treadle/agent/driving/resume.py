@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.agent.driving.drive import AgentParts, Terms, drive, make_driver, restore, spec_for, warm_up
+from treadle.agent.driving.drive import Terms, drive, make_driver, restore, spec_for, warm_up
+from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.trust import require_trust
 from treadle.agent.driving.turns import write_back
 from treadle.agent.options import (

@@ -1,8 +1,9 @@
 """Trust in runs that come from elsewhere: what using such a run would do here, and whether the user allows it."""
 
 from treadle.agent.run import Run
+from treadle.agent.spec import is_agent, read_agent
 from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.spec import AgentSpec
 from treadle.core.state import State
 from treadle.journal.protocol import Journal
 
@@ -15,7 +16,6 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
 
     Each item is a phrase such as "start the program 'npx some-server'". Finding it out starts and sends nothing.
     """
-    from treadle.agent.subagent import spec_of
     from treadle.models.config.demands import demands_of_model
     from treadle.tools.demands import demands_of_tools
 
@@ -24,7 +24,9 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
     except ConfigError as error:
         found = [f"ask the model {spec.model.name!r} ({error})"]
     for part in spec.tools:
-        found += demands_of(spec_of(part)) if _is_agent(part) else demands_of_tools(part)
+        found += (
+            demands_of(read_agent(part)) if is_agent(part) and not part.missing else demands_of_tools(part)
+        )
     if spec.context is not None:
         from treadle.context.surroundings import demands_of_context
 
@@ -40,10 +42,6 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
             call = f"{item.call.name}({item.call.arguments[:_MAX_CHARS]})"
             found.append(f"make the recorded call {call!r}")
     return tuple(found)
-
-
-def _is_agent(part: PartSpec) -> bool:
-    return part.name.startswith("agent:") and part.missing is None
 
 
 def settle_trust(journal: Journal, run_id: str, *, trust: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from treadle.agent.driving.parts import AgentParts
 from treadle.context.protocol import Turn, turn_key
 from treadle.core import events as e
 from treadle.core.state import State
@@ -9,7 +10,6 @@ from treadle.core.types import Message, StopReason
 from treadle.loop.driver import Driver
 
 if TYPE_CHECKING:
-    from treadle.agent.driving.drive import AgentParts
     from treadle.context.judging import Judgement, MessageJudge
 
 
@@ -28,7 +28,7 @@ def takes_time(agent: "AgentParts") -> bool:
 
 
 async def open_turn(
-    agent: "AgentParts", driver: Driver, message: Message, *, queued_seq: int | None = None
+    agent: AgentParts, driver: Driver, message: Message, *, queued_seq: int | None = None
 ) -> e.TurnStarted:
     """Return the event that opens the next turn with the user's message, what the agent's judge says about it, and
     what the agent recalls for it."""
@@ -69,7 +69,7 @@ async def _judge(
     return judgement, write_hint(judgement, policy, tools)
 
 
-async def write_back(agent: "AgentParts", run_id: str, state: State) -> None:
+async def write_back(agent: AgentParts, run_id: str, state: State) -> None:
     """Remember the newest turn, if it is completed and the agent remembers turns. Doing it again changes
     nothing."""
     known, opened = agent.known, state.opened

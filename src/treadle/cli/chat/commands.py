@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from treadle.cli.terminal.format import format_compaction
 from treadle.cli.terminal.output import clean, print_note, stdout, write_cost, write_count, write_usage
 from treadle.core.context import count_prompt, find_room
 from treadle.core.errors import ConfigError
@@ -88,9 +89,7 @@ def _compact(chat: "Chat", _: str) -> None:
     if done is None:
         print_note("there is nothing to compact")
         return
-    cost = f" · {write_cost(done.cost_usd)}" if done.cost_usd != 0 else ""
-    failed = f" · without a summary: {done.error}" if done.error else ""
-    print_note(f"compacted from about {done.tokens_before:,} to {done.tokens_after:,} tokens{cost}{failed}")
+    print_note(format_compaction(done))
 
 
 def _cost(chat: "Chat", _: str) -> None:

@@ -1,8 +1,6 @@
 """A person's conversation with one session: its turns, and what is typed while one runs."""
 
 import asyncio
-import select
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -16,6 +14,7 @@ from treadle.agent.run import Run
 from treadle.agent.session import Session
 from treadle.cli.chat.commands import COMMANDS, is_misspelt
 from treadle.cli.chat.files import as_file, find_files
+from treadle.cli.chat.keyboard import Keyboard
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.bar import spinner
@@ -32,9 +31,6 @@ from treadle.core.registry import did_you_mean
 from treadle.core.types import Delivery, ToolCall
 from treadle.loop.listener import Emit
 
-_LOOK_SECONDS = 0.05
-"""How often a running turn looks for lines that the person has typed."""
-
 
 class Chat:
     """A person's conversation with one session."""
@@ -48,6 +44,8 @@ class Chat:
         self._prompt = Prompt({name: item.takes_file for name, item in COMMANDS.items()}, lambda: agent.tools)
         self._approver = agent.approver = make_approver()
         self._asker = agent.asker = make_asker()
+        self._keys = asyncio.Lock()
+        """Held while somebody reads from the terminal during a turn."""
         self._meter = Meter()
         self._codes: list[int] = []
         self._attached: list[Path] = []
@@ -135,16 +133,16 @@ class Chat:
     ) -> None:
         """Run a turn and show it. `calls` are the calls that the model made before, in the same turn."""
         view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
-        view.meter = self._meter
+        view.meter, view.session = self._meter, self.session
         for asking in (self._approver, self._asker):
             if asking is not None:
-                asking.view = view
+                asking.view, asking.keyboard = view, self._keys
         begin = time.monotonic()
         try:
-            run = self.work.run(self._listen(start(view.on_event), view.on_event))
+            run = self.work.run(self._listen(start(view.on_event), view))
         except KeyboardInterrupt:
             view.close()
-            print_note("stopped")
+            print_note(f"stopped · {self._meter.take(self.session.run)}")
             self._codes.append(ExitCode.INTERRUPTED)
             if not self._prompt.is_person:
                 raise
@@ -165,31 +163,19 @@ class Chat:
             print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))
 
-    async def _listen(self, turn: Coroutine[Any, Any, Run], emit: Emit) -> Run:
+    async def _listen(self, turn: Coroutine[Any, Any, Run], view: TurnView) -> Run:
         """Run a turn, pass on the lines that the person types meanwhile, and answer those that wait after it."""
-        typing = None
-        if self._prompt.is_person:
-            typing = asyncio.ensure_future(self._pass_on())
+        keyboard = Keyboard(self._prompt, view, self._keys)
+        typing = asyncio.ensure_future(keyboard.watch(self._pass_line)) if self._prompt.is_person else None
         try:
             run = await turn
             while self.session.queued and not self.session.is_turn_open:
-                run = await self.session.finish_turn(on_event=emit)
+                run = await self.session.finish_turn(on_event=view.on_event)
             return run
         finally:
             if typing is not None:
-                typing.cancel()
-
-    async def _pass_on(self) -> None:
-        """Send the lines that the person types during a turn, except those that answer a question."""
-        # An event loop may make a file that it watches non-blocking, and with it the terminal's output.
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            is_asking = any([item is not None and item.is_asking for item in (self._approver, self._asker)])
-            if not is_asking and select.select([sys.stdin], [], [], 0)[0]:
-                line = sys.stdin.readline()
-                if not line:
-                    return
-                self._pass_line(line.strip())
+                keyboard.stop()
+                await typing
 
     def _pass_line(self, text: str) -> None:
         if text.partition(" ")[0] in COMMANDS:

@@ -16,17 +16,15 @@ EXAMPLES = (
 
 
 def list_memories(
+    place: m.Place,
     store: m.Stores = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
     ] = 50,
-    persona: m.Persona = "default",
-    user: m.User = "default",
-    journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> int:
     """List memories, the newest first."""
-    with m.opened(journal, persona, user) as memory:
+    with place.opened() as memory:
         found = memory.store.entries(store or (), limit or None, newest_first=True)
     if is_json:
         print_json(*found)
@@ -34,5 +32,5 @@ def list_memories(
     for entry in found:
         m.print_entry(entry)
     if not found:
-        print_note(f"{persona} has no such memories about {user}")
+        print_note(f"{place.persona} has no such memories about {place.user}")
     return ExitCode.DONE

@@ -1,15 +1,15 @@
 """Documents for a session: small ones whole in the prompt, large ones in pieces in the memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from treadle.context.documents.read import Document, read_document
 from treadle.context.memory import Author, Draft, Memory, Store
-from treadle.context.protocol import guess_tokens
 from treadle.core.errors import ConfigError
 from treadle.core.fence import fence
+from treadle.core.tokens import guess_tokens
 
 _PIECE_CHARS = 1200
 """The length of a piece: short enough that several are recalled for a message, and long enough to make sense."""
@@ -31,7 +31,6 @@ def load_documents(
     memory: Memory | None,
     *,
     max_tokens: int = 4000,
-    count_tokens: Callable[[str], int] = guess_tokens,
 ) -> Loaded:
     """Read documents. Those that together have room in `max_tokens` are whole, smallest first; of the others, the
     pieces are stored in `memory`, once for each content. Blocks.
@@ -40,7 +39,7 @@ def load_documents(
     """
     documents = [read_document(path) for path in paths]
     fenced = {item.source: fence("document", item.text, title=item.title) for item in documents}
-    costs = {source: count_tokens(text) for source, text in fenced.items()}
+    costs = {source: guess_tokens(text) for source, text in fenced.items()}
     whole: list[str] = []
     left = max_tokens
     for source in sorted(costs, key=costs.__getitem__):

@@ -1,15 +1,15 @@
 """What is recalled for a turn: the memories and pieces of documents that fit the user's message."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
 from treadle.context.memory.namespace import RUN, Memory
 from treadle.context.memory.protocol import Entry, Hit, Store
-from treadle.context.protocol import NOTHING, guess_tokens
 from treadle.core.fence import fence
+from treadle.core.tokens import guess_tokens
 from treadle.core.types import Recalled, RecalledItem
 
 _INTRODUCTION = (
@@ -39,17 +39,15 @@ class Recaller:
         max_tokens: int = 1000,
         max_items: int = 8,
         stores: Collection[Store] = (),
-        count_tokens: Callable[[str], int] = guess_tokens,
     ) -> None:
         self._memory = memory
         self._max_tokens = max_tokens
         self._max_items = max_items
         self._stores = stores
-        self._count = count_tokens
         self.note: str | None = None
 
     async def recall(
-        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] = NOTHING
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
     ) -> Recalled | None:
         """Return what fits the message `text`, the best first, then the newest facts about the user and the
         persona; `None` if there is nothing new.
@@ -57,13 +55,14 @@ class Recaller:
         `turn_key` names the turn: episodes that it recalls become stronger once, however often it is begun. What
         the model has been `told` and still sees is not recalled again, nor are episodes of the same session.
         """
+        told = told or {}
         limit = self._max_items * 3 + len(told)
         found = await self._memory.search(text, stores=self._stores, limit=limit, now=now)
         self.note = found.note
         run_id = turn_key.rpartition("/")[0]
         hits = [hit for hit in found.hits if _is_new(hit.entry, told, run_id)]
         chosen: list[Hit] = []
-        room = self._max_tokens - self._count(_render([]))
+        room = self._max_tokens - guess_tokens(_render([]))
         for hit in hits:
             room = self._choose(hit, chosen, self._max_items, room)
         if not self._stores or Store.SELF_FACTS in self._stores:
@@ -86,7 +85,7 @@ class Recaller:
     def _choose(self, hit: Hit, chosen: list[Hit], limit: int, room: int) -> int:
         """Add an entry to `chosen` if there is room for it, and return the room that is left, in tokens."""
         short = Hit(_shorten(hit.entry, self._max_tokens // _LEAST_ITEMS * _CHARS_PER_TOKEN), hit.score)
-        cost = self._count(_render([short.entry])) - self._count(_render([]))
+        cost = guess_tokens(_render([short.entry])) - guess_tokens(_render([]))
         if len(chosen) >= limit or cost > room:
             return room
         chosen.append(short)

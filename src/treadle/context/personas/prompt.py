@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from treadle.context.personas.model import Claim, Fact, Persona
-from treadle.context.protocol import PromptReport, SectionReport, guess_tokens
+from treadle.context.protocol import PromptReport, SectionReport
 from treadle.core.fence import neutralise
+from treadle.core.tokens import guess_tokens
 
 BUDGETS: Mapping[str, int] = {
     "identity": 500,

@@ -16,7 +16,7 @@ from treadle.context.routing.protocol import Candidate, RoutingFacts
 from treadle.core.context import count_prompt
 from treadle.core.errors import UnsupportedPartError
 from treadle.core.state import State
-from treadle.core.tokens import weigh_tools
+from treadle.core.tokens import weigh, weigh_part, weigh_tools
 from treadle.core.types import Artifact, Role, ToolSpec, Usage
 from treadle.models.protocol import check_parts, estimate_cost_usd
 from treadle.models.wrappers.tiered import QUALITY, Tier, TieredModel, window_of
@@ -25,7 +25,6 @@ _OUTPUT_TOKENS = 500
 """The length of an answer for which costs are estimated, if there was none before."""
 _OUTPUT_ROOM = 1000
 """The room for an answer, if the run does not say it."""
-_IMAGE_TOKENS = 1000
 
 
 def facts_of_state(
@@ -40,7 +39,7 @@ def facts_of_state(
         required = [part for item in state.messages if item.role is Role.USER for part in item.parts]
     tokens = count_prompt(state)
     if not state.context.known_messages and state.window is None:
-        tokens += _count_schemas(state.tools)
+        tokens += ceil(weigh_tools(state.tools))
     facts = facts_of(
         model,
         state.said if is_judged else "",
@@ -87,7 +86,7 @@ def facts_of(
     """
     images = sum(part.kind == "image" for part in parts)
     if prompt_tokens is None:
-        prompt_tokens = -(-len(text) // 4) + _count_schemas(tools) + images * _IMAGE_TOKENS
+        prompt_tokens = ceil(weigh(text) + weigh_tools(tools) + sum(map(weigh_part, parts)))
     required = [part for part in (parts if required_parts is None else required_parts) if part.kind != "text"]
     usage = Usage(prompt_tokens, output_tokens or _OUTPUT_TOKENS) if is_judged else None
     return RoutingFacts(
@@ -127,8 +126,3 @@ def _candidate(tier: Tier, usage: Usage | None, required: list[Artifact]) -> Can
         failure_rate=measured.failure_rate,
         refusal=refusal,
     )
-
-
-def _count_schemas(tools: tuple[ToolSpec, ...]) -> int:
-    """Estimate the tokens of the tools' definitions."""
-    return ceil(weigh_tools(tools)) if tools else 0

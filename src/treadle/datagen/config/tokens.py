@@ -9,13 +9,13 @@ from msgspec import Struct
 from treadle.agent.task import task_set
 from treadle.core.errors import TreadleError
 from treadle.core.spec import PartSpec
+from treadle.core.tokens import CHARS_PER_TOKEN
 from treadle.datagen.config.model import Config, Role
 from treadle.datagen.scenarios.environment import MAX_LISTED_FILES
 from treadle.datagen.scenarios.kinds import possible_kinds
 from treadle.datagen.scenarios.types import Kind
 from treadle.tools.resolve import resolve_tools
 
-CHARS_PER_TOKEN = 4
 TOOL_TOKENS = 120
 """The assumed tokens of the definition of a tool that is not known before its server has started."""
 SERVER_TOOLS = 8

@@ -1,11 +1,11 @@
 """A model whose requests wait for a limiter."""
 
+from treadle.core.tokens import CHARS_PER_TOKEN
 from treadle.core.types import Completion, Message, Request
 from treadle.models.protocol import Model, RateLimits, Watch
 from treadle.models.wrappers.limiter import Limiter
 from treadle.models.wrappers.wrapper import Wrapper
 
-_CHARS_PER_TOKEN = 4
 _LEAST_SECONDS = 1.0
 """The shortest wait that is reported."""
 
@@ -55,7 +55,7 @@ class LimitModel(Wrapper):
 def _count(request: Request) -> int:
     """Return an estimate of the tokens of a request."""
     _, chars = request.messages.scan(_add_chars, 0)
-    return (chars + sum(len(str(tool.parameters)) for tool in request.tools)) // _CHARS_PER_TOKEN + 1
+    return (chars + sum(len(str(tool.parameters)) for tool in request.tools)) // CHARS_PER_TOKEN + 1
 
 
 def _add_chars(chars: int, message: Message) -> tuple[int, None]:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from treadle.core.tokens import CHARS_PER_TOKEN
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Role, StopReason
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
@@ -11,7 +12,6 @@ from treadle.datagen.quality.transcripts import answers, count_words
 from treadle.datagen.scenarios.types import Kind
 
 Limit = Annotated[int, Field(ge=0)]
-_CHARS_PER_TOKEN = 4
 
 
 class TranscriptFilter(BuiltinFilter[Settings]):
@@ -83,7 +83,7 @@ class LengthFilter(BuiltinFilter[LengthSettings]):
         chars = sum(
             [len(item.content) + sum([len(call.arguments) for call in item.tool_calls]) for item in messages]
         )
-        tokens = chars // _CHARS_PER_TOKEN
+        tokens = chars // CHARS_PER_TOKEN
         bounds: list[tuple[str, int, int, int | None]] = [
             ("words in the shortest final answer", min(replies, default=0), settings.min_words, None),
             ("words in the longest final answer", max(replies, default=0), 0, settings.max_words),
