@@ -31,8 +31,8 @@ def add(
         str | None,
         typer.Option("--replaces", metavar="ID", help="The memory of which this is a new version."),
     ] = None,
-    persona: m.Persona = "default",
-    user: m.User = "default",
+    persona: m.Persona = None,
+    user: m.User = None,
     journal: o.Journal = None,
 ) -> int:
     """Write a memory, as the user."""

@@ -23,8 +23,8 @@ def audit(
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
     ] = 50,
-    persona: m.Persona = "default",
-    user: m.User = "default",
+    persona: m.Persona = None,
+    user: m.User = None,
     journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> int:

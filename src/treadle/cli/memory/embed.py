@@ -29,8 +29,8 @@ def embed(
     is_again: Annotated[
         bool, typer.Option("--again", help="Delete the embeddings of this model first, in the whole journal.")
     ] = False,
-    persona: m.Persona = "default",
-    user: m.User = "default",
+    persona: m.Persona = None,
+    user: m.User = None,
     journal: o.Journal = None,
 ) -> int:
     """Make the embeddings of all memories and documents that have none."""

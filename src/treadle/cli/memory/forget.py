@@ -20,8 +20,8 @@ def forget(
     entry_ids: Annotated[
         list[str], typer.Argument(metavar="ID...", help="The ids of memories.", show_default=False)
     ],
-    persona: m.Persona = "default",
-    user: m.User = "default",
+    persona: m.Persona = None,
+    user: m.User = None,
     journal: o.Journal = None,
 ) -> int:
     """Delete memories with all their versions.

@@ -13,8 +13,8 @@ EXAMPLES = (
 
 def history(
     entry_id: m.Id,
-    persona: m.Persona = "default",
-    user: m.User = "default",
+    persona: m.Persona = None,
+    user: m.User = None,
     journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> int:

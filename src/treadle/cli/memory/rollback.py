@@ -21,8 +21,8 @@ def rollback(
         int, typer.Argument(metavar="VERSION", help="The version to return to.", show_default=False)
     ],
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why it is right.")] = None,
-    persona: m.Persona = "default",
-    user: m.User = "default",
+    persona: m.Persona = None,
+    user: m.User = None,
     journal: o.Journal = None,
 ) -> int:
     """Write the text of an older version as a new version, as the user."""

@@ -21,8 +21,8 @@ def search(
     store: m.Stores = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many are shown.")] = 8,
     embeddings: m.Embeddings = None,
-    persona: m.Persona = "default",
-    user: m.User = "default",
+    persona: m.Persona = None,
+    user: m.User = None,
     journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> int:

@@ -17,13 +17,21 @@ if TYPE_CHECKING:
     from treadle.context.memory import Memory
 
 Persona: TypeAlias = Annotated[
-    str,
-    typer.Option("--persona", metavar="NAME", help="The persona that remembers.", envvar="TREADLE_PERSONA"),
+    str | None,
+    typer.Option(
+        "--persona",
+        metavar="NAME",
+        help="The persona that remembers. Default: that of [chat] in treadle.toml.",
+        envvar="TREADLE_PERSONA",
+    ),
 ]
 User: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--user", metavar="NAME", help="The user whom the memories are about.", envvar="TREADLE_USER"
+        "--user",
+        metavar="NAME",
+        help="The user whom the memories are about. Default: that of [chat] in treadle.toml.",
+        envvar="TREADLE_USER",
     ),
 ]
 Id: TypeAlias = Annotated[
@@ -47,8 +55,8 @@ Embeddings: TypeAlias = Annotated[
 @contextmanager
 def opened(
     journal: str | None,
-    persona: str,
-    user: str,
+    persona: str | None,
+    user: str | None,
     embeddings: str | None = None,
     *,
     made: Journal | None = None,
@@ -57,7 +65,26 @@ def opened(
     from treadle.context.memory import open_memory
 
     with closing(made or open_existing(journal)) as store:
-        yield open_memory(store, persona, user, embeddings=embeddings)
+        names = _usual_names(persona, user)
+        yield open_memory(store, *names, embeddings=embeddings)
+
+
+def _usual_names(persona: str | None, user: str | None) -> tuple[str, str]:
+    """Return the persona and the user, by default those with whose memory `treadle chat` begins a session.
+
+    Raises: `ConfigError`.
+    """
+    from treadle.models.config.file import load_config
+
+    config = load_config()
+    chat, own_user = config.file.chat, None
+    if persona is None and chat.persona is not None:
+        from treadle.context.personas.load import load_persona
+
+        found = load_persona(config.resolve(chat.persona))
+        persona = found.name
+        own_user = found.memory_spec.user if found.memory_spec is not None else None
+    return persona or "default", user or chat.user or own_user or "default"
 
 
 def find(memory: "Memory", entry_id: str) -> Entry:
