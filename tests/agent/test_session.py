@@ -8,7 +8,7 @@ import pytest
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.agent.task import Grade
-from treadle.context.view import messages_seen
+from treadle.context.view import view_step
 from treadle.core.errors import ConfigError, LeaseHeldError, RequestError, ServerError
 from treadle.core.events import Rewarded
 from treadle.core.state import fold
@@ -346,4 +346,4 @@ async def test_an_image_that_the_server_refuses_is_not_in_later_requests(tmp_pat
     assert requests[-1][2:] == [(note, False), ("Never mind.", False)]
     assert requests[2] == requests[1]
     assert (await agent.replay(run.run_id)).is_exact
-    assert [message.content for message in messages_seen(list(journal.read(run.run_id)), 2)][2] == note
+    assert view_step(list(journal.read(run.run_id)), 2).messages[2].message.content == note

@@ -16,12 +16,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, open_journal, tool
+from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, tool
 from treadle.core.errors import RunNotFoundError
 from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
 from treadle.core.questions import Question
+from treadle.core.spec import MemorySpec
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
+from treadle.journal.sqlite.journal import SqliteJournal
 from treadle.models import call
 from treadle.models.protocol import Model, Watch
 from treadle.models.wrappers.tiered import TieredModel
@@ -77,20 +79,14 @@ class CrashingWriter:
         await self._inner.release()
 
 
-class CrashingJournal:
+class CrashingJournal(SqliteJournal):
     """A SQLite journal whose writers may kill the process."""
 
-    def __init__(self, path: Path, level: str) -> None:
-        self._inner = open_journal(path, level=level)
+    def create(self, run_id: str, **options: Any) -> Any:
+        return CrashingWriter(super().create(run_id, **options))
 
-    def create(self, run_id: str) -> CrashingWriter:
-        return CrashingWriter(self._inner.create(run_id))
-
-    async def acquire(self, run_id: str) -> CrashingWriter:
-        return CrashingWriter(await self._inner.acquire(run_id))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    async def acquire(self, run_id: str) -> Any:
+        return CrashingWriter(await super().acquire(run_id))
 
 
 class Script:
@@ -141,8 +137,10 @@ class Hesitant(Script):
 def model_of(scenario: str) -> Model:
     """Return the model of a scenario. In `routed`, an answer is thrown away, and a better tier is asked."""
     steps = SCENARIOS[scenario]
-    if scenario == "routed":
+    if scenario in ("routed", "routed_messages"):
         return TieredModel({"small": Hesitant(steps), "mid": Script(steps)}, router="cascade")
+    if scenario == "remembering":
+        return Remembering(steps)
     return Summarising(steps) if scenario in CONTEXT_TOKENS else Script(steps)
 
 
@@ -166,6 +164,15 @@ class Summarising(Script):
         boundary()
         said = Message(Role.ASSISTANT, f"All was done up to step {step - 1}.")
         return Completion(said, FinishReason.STOP, cost_usd=0.0)
+
+
+class Remembering(Summarising):
+    """A model that makes the calls of one step in each turn, and answers when it has the results."""
+
+    def step_of(self, request: Request) -> int:
+        said = [message.content for message in request.messages if message.role is Role.USER]
+        number = int(([0, *re.findall(r"Message (\d+)", said[-1])])[-1])
+        return len(self._steps) if request.messages[-1].role is Role.TOOL else number
 
 
 def make_tools() -> list[Any]:
@@ -235,8 +242,9 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
         return [item for item in OWN if getattr(item, "__name__", "") in ("in_thread", "inline")]
     if scenario == "mcp":
         return [_servers(witness)]
-    if scenario == "agents":
-        child = Agent(Script(CHILD, is_child=True), tools=OWN[:-1], policy=Policy())
+    if scenario in ("agents", "agents_asking"):
+        steps = CHILD if scenario == "agents" else ASKING_CHILD
+        child = Agent(Script(steps, is_child=True), tools=OWN, policy=Policy())
         return [*OWN, child.as_tool("helper", "helps", shares_files=True)]
     return OWN
 
@@ -299,14 +307,23 @@ SCENARIOS["compaction"] = [
     [one(f"{effect}_async", text=f"{number} {_LONG}")]
     for number, effect in enumerate(["pure", "once", "idempotent", "once", "pure", "once", "idempotent"])
 ]
-CONTEXT_TOKENS = {"compaction": 2000}
+CONTEXT_TOKENS = {"compaction": 2000, "remembering": 4500}
 """The context windows of scenarios; none in the others."""
 SCENARIOS |= {
     "agents": [
         [call("helper", {"task": "one"}), one("once_async", text="1")],
         [call("helper", {"task": "two"})],
     ],
+    "agents_asking": [[call("helper", {"task": "one"})]],
     "messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
+    "routed_messages": [[one("pure_async", text="1")], [one("once_async", text="2")]],
+    "remembering": [
+        [
+            call("remember", {"text": f"Fact {number} is {_LONG}.", "reason": "r", "confidence": 1.0}),
+            one("once_async", text=f"{number} {_LONG}"),
+        ]
+        for number in range(4)
+    ],
     "asking": [
         [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
         [call("once_asking", {})],
@@ -318,6 +335,12 @@ SCENARIOS |= {
 }
 CHILD = [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_sync", text="d")]]
 """What the sub-agents do."""
+ASKING_CHILD = [[call("ask_user", {"question": "Which?"})], [one("once_async", text="d")]]
+"""What a sub-agent does that asks the user."""
+SESSIONS = ("messages", "routed_messages", "remembering")
+"""The scenarios that are sessions."""
+TURNS = 4
+"""How many turns the session has that remembers them."""
 MESSAGES = {"q1": "queue", "s1": "steer", "i1": "interrupt", "q2": "queue"}
 """The messages that are sent during the first turn of a session, and their delivery."""
 HAS_ASKER = ("asking", "marked")
@@ -332,6 +355,7 @@ async def drive(
     """Resume the run, or begin it if nothing was kept. Return the run and the number of boundaries."""
     boundary.begin(crash_at, path.with_suffix(".witness"))
     journal = CrashingJournal(path, level)
+    memory = MemorySpec(persona="p", user="u", writes_back=True) if scenario == "remembering" else None
 
     async def approve(request: ApprovalRequest) -> bool:
         boundary.witness(f"approved {request.call.call_id}")
@@ -356,7 +380,8 @@ async def drive(
         ),
         approver=approve,
         asker=answer if scenario in HAS_ASKER else None,
-        journal=journal,  # type: ignore[arg-type]
+        journal=journal,
+        memory=memory,
         files={"a.txt": "seed\n"},
     )
 
@@ -365,8 +390,8 @@ async def drive(
             boundary.witness(f"heard {event.seq}")
 
     options: dict[str, Any] = {"on_event": hear} if listens else {}
-    if scenario == "messages":
-        run = await talk(agent)
+    if scenario in SESSIONS:
+        run = await (converse(agent) if scenario == "remembering" else talk(agent))
         journal.close()
         return run, boundary.count
     try:
@@ -400,6 +425,15 @@ async def talk(agent: Agent) -> Run:
         for task in sending:
             await task
         return await session.finish_turn()
+
+
+async def converse(agent: Agent) -> Run:
+    """Continue the session, and send the messages that it does not have yet, one after another."""
+    async with agent.session(RUN_ID) as session:
+        run = await session.finish_turn()
+        for number in range(session.run.state.turn, TURNS):
+            run = await session.send(f"Message {number}")
+        return run
 
 
 def main() -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.crash.scenario import MESSAGES, RUN_ID, SCENARIOS
+from tests.crash.scenario import MESSAGES, RUN_ID, SCENARIOS, SESSIONS, TURNS
 from tests.forks.process import FORKS, ROOT
 
 from treadle import Agent, InDoubt, ScriptedModel, open_journal
+from treadle.context.memory import Store, open_memory
 from treadle.core.events import (
     ContextCompacted,
     DurableBody,
@@ -32,13 +33,13 @@ from treadle.core.state import fold
 from treadle.core.types import Message, ToolErrorKind
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
-SLOW = ("python", "shell", "mcp", "parked", "marked")
+SLOW = ("python", "shell", "mcp", "parked", "marked", "agents_asking")
 """Scenarios that are not tested with a listener: their tools start processes, or others show the same."""
 CASES = [
     (name, listens)
     for name in SCENARIOS
     for listens in (False, True)
-    if name != "messages" and not (name in SLOW and listens)
+    if name not in SESSIONS and not (name in SLOW and listens)
 ]
 
 
@@ -296,17 +297,21 @@ def test_a_run_that_was_killed_keeps_its_route_and_pays_for_no_answer_again(tmp_
     assert {("small", True, False), ("mid", True, False), ("small", False, False)} <= seen
 
 
-def test_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
-    """No message that was sent during a turn is lost or answered twice, wherever the process is killed."""
-    total, _ = dry_run(tmp_path, ("messages", False), "process")
-    for point in range(1, total, 1 if IS_FULL else 6):
+@pytest.mark.parametrize("name", ["messages", "routed_messages"])
+def test_messages_of_a_session_that_was_killed(name: str, tmp_path: Path) -> None:
+    """No message that was sent during a turn is lost or answered twice, wherever the process is killed, also while
+    a cascade throws answers away."""
+    total, _ = dry_run(tmp_path, (name, False), "process")
+    for point in range(1, total, 1 if IS_FULL else 6 if name == "messages" else 16):
         path = tmp_path / f"{point}.db"
-        assert run_once(path, "messages", "process", point, False) == -signal.SIGKILL
-        kept = [body.message.content for body in read(path) if isinstance(body, MessageInjected)]
-        assert run_once(path, "messages", "process", None, False) == 0
+        assert run_once(path, name, "process", point, False) == -signal.SIGKILL
+        kept = [sent_text(body) for body in read(path) if isinstance(body, MessageInjected) and body.delivery]
+        assert run_once(path, name, "process", None, False) == 0
         bodies = read(path)
         state = fold(bodies)
-        told = [message.content for message in state.messages if message.role == "user"]
+        own = [body.message for body in bodies if isinstance(body, MessageInjected) and not body.delivery]
+        users = [item for item in state.messages if item.role == "user" and item not in own]
+        told = [message.content for message in users]
         assert sorted(told) == sorted(["go", *MESSAGES])
         assert set(kept) <= set(told)
         assert not state.queued
@@ -317,10 +322,45 @@ def test_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
         assert len(effects) == len(set(effects))
 
 
-@pytest.mark.parametrize("name", ["messages", "agents"])
+def sent_text(body: MessageInjected) -> str:
+    return body.message.content
+
+
+def test_a_session_with_a_memory_that_was_killed(tmp_path: Path) -> None:
+    """Each turn is remembered once, and each fact that the model remembers is written once, wherever the process is
+    killed: within a turn, a compaction, a summary, or between the end of a turn and its write-back."""
+    total, _ = dry_run(tmp_path, ("remembering", False), "process")
+    for point in range(1, total, 1 if IS_FULL else 9):
+        path = tmp_path / f"{point}.db"
+        assert run_once(path, "remembering", "process", point, False) == -signal.SIGKILL
+        kept, asked_until = read(path), len(witnessed(path, "asked"))
+        assert run_once(path, "remembering", "process", None, False) == 0
+        bodies = read(path)
+        state = fold(bodies)
+        assert (state.turn, state.is_turn_open, state.stop_reason) == (TURNS, False, "completed")
+        summaries = [body for body in bodies if isinstance(body, ContextCompacted) and body.model]
+        assert state.compactions
+        assert len(summaries) <= len(witnessed(path, "summary")) <= len(summaries) + 1
+        effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
+        assert len(effects) == len(set(effects))
+        answers = [body for body in bodies if isinstance(body, InferenceCompleted)]
+        paid_before = [body for body in kept if isinstance(body, InferenceCompleted)]
+        assert answers[: len(paid_before)] == paid_before
+        assert len(witnessed(path, "asked")) - asked_until == len(answers) - len(paid_before)
+        with open_journal(path) as journal:
+            store = open_memory(journal, "p", "u").store
+            episodes = [entry.text for entry in store.entries([Store.EPISODIC])]
+            facts = [entry.text for entry in store.entries([Store.SELF_FACTS])]
+        assert [text.partition("\n")[0] for text in episodes] == [
+            f"The user: Message {number}" for number in range(TURNS)
+        ]
+        assert len(facts) == TURNS
+
+
+@pytest.mark.parametrize("name", ["messages", "agents", "remembering", "routed_messages", "agents_asking"])
 def test_replay_of_what_was_killed_is_exact(name: str, tmp_path: Path) -> None:
     total, _ = dry_run(tmp_path, (name, False), "process")
-    for point in range(1, total, 4 if IS_FULL else 13):
+    for point in range(1, total, 4 if IS_FULL else max(13, total // 6)):
         path = tmp_path / f"{point}.db"
         run_once(path, name, "process", point, False)
         run_once(path, name, "process", None, False)

@@ -33,14 +33,15 @@ def check(facts: Facts, state: State, bodies: list[e.DurableBody]) -> None:
     started = state.started
     assert started is not None
     task = started.task
-    users = [message.content for message in state.messages if message.role == "user"]
+    first = next((body for body in bodies if isinstance(body, e.TurnStarted | e.MessageInjected)), None)
     assert facts.status == state.status.value
     if state.status is Status.FINISHED:
         assert facts.stop_reason == state.stop_reason
     assert facts.events == state.seq == len(bodies)
     assert (facts.created_at, facts.updated_at) == (bodies[0].at, state.at)
     assert (facts.turns, facts.steps) == (state.turn, state.step)
-    assert facts.input_tokens == state.usage.input_tokens
+    if facts.is_exact:
+        assert facts.input_tokens == state.usage.input_tokens
     assert facts.cached_input_tokens == state.usage.cached_input_tokens
     assert facts.output_tokens == state.usage.output_tokens
     assert facts.cost_usd == state.cost_usd
@@ -50,7 +51,7 @@ def check(facts: Facts, state: State, bodies: list[e.DurableBody]) -> None:
     assert (facts.model, facts.is_session) == (state.agent.model.name or None, started.is_session)
     assert (facts.task_set, facts.task_id) == ((task.task_set, task.task_id) if task else (None, None))
     assert facts.is_turn_open == state.is_turn_open
-    assert facts.input == (users[0][:200] if users else None)
+    assert facts.input == (None if first is None else first.message.content[:200])
     waits = {f"question:{name}" for name, answer in state.questions.items() if answer is None}
     waits |= {f"call:{item.call.call_id}" for item in state.waiting_calls}
     assert set(facts.waiting) == waits
@@ -64,7 +65,8 @@ def test_facts_agree_with_the_fold_after_every_event(history: History) -> None:
     for count, (body, state) in enumerate(zip(history.bodies, history.states[1:], strict=True), 1):
         facts.add([body])
         check(facts, state, history.bodies[:count])
-    assert facts == facts_of(history.bodies)
+    check(facts_of(history.bodies), history.state, history.bodies)
+    assert not facts.is_exact or facts == facts_of(history.bodies)
 
 
 @given(histories(), st.integers(1, 7))
@@ -72,7 +74,7 @@ def test_events_may_come_in_pieces_of_any_size(history: History, size: int) -> N
     facts = Facts()
     for start in range(0, len(history.bodies), size):
         facts.add(history.bodies[start : start + size])
-    assert facts == facts_of(history.bodies)
+    assert not facts.is_exact or facts == facts_of(history.bodies)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

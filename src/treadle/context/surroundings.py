@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
-from treadle.context.personas.load import demands_of_persona, digest_of, load_persona
+from treadle.context.personas.demands import demands_of_persona, digest_of
 from treadle.context.personas.model import Persona
 from treadle.context.personas.prompt import BUDGETS, Item, assemble
-from treadle.context.protocol import NOTHING, PromptReport, Source, Surroundings, Turn
+from treadle.context.protocol import PromptReport, Source, Surroundings, Turn
 from treadle.context.skills.catalog import Catalog
 from treadle.context.skills.tool import UseSkill
 from treadle.context.trust import Trust, read_trust, record_trust
@@ -55,7 +55,7 @@ def read_persona(given: PersonaLike | None, *, trust: bool = False) -> Persona |
         return Persona.from_value(dict(given))
     if not isinstance(given, str | Path):
         raise ConfigError(f"persona is {given!r:.200}; give the path of a file, a mapping or a Persona")
-    persona = load_persona(given)
+    persona = Persona.load(given)
     demands = demands_of_persona(persona, Path(given).expanduser().parent)
     digest = digest_of(persona)
     if demands and trust:
@@ -226,7 +226,7 @@ class _Known:
         return text
 
     async def recall(
-        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] = NOTHING
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
     ) -> Recalled | None:
         """See `Surroundings.recall`."""
         found = []

@@ -403,7 +403,8 @@ def _say(state: State, message: Message) -> None:
 
 def _on_inference_started(state: State, body: e.InferenceStarted, before: float) -> None:
     state.asked = body
-    state.route = body.route or state.route
+    if body.route is not None:
+        state.route = body.route
     if state.steering and body.has_tools:
         # At a wrap-up, the messages keep waiting: nothing could be done about them.
         for _, message in state.steering:
@@ -455,11 +456,14 @@ def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -
 def _charge(state: State, usage: Usage, cost_usd: float | None) -> None:
     """Count tokens and cost for the turn and the run."""
     spent = state.spent
-    spent.tokens += usage.total_tokens
-    spent.cost_usd += cost_usd or 0.0
-    spent.is_cost_known = spent.is_cost_known and cost_usd is not None
+    spent.tokens += usage.input_tokens + usage.output_tokens
     state.usage += usage
-    state.cost_usd = None if cost_usd is None or state.cost_usd is None else state.cost_usd + cost_usd
+    if cost_usd is None:
+        spent.is_cost_known, state.cost_usd = False, None
+        return
+    spent.cost_usd += cost_usd
+    if state.cost_usd is not None:
+        state.cost_usd += cost_usd
 
 
 def _charge_reserved(state: State) -> None:
@@ -731,7 +735,8 @@ def to_message(result: ToolResult) -> Message:
 
 def count_messages(state: State, *, has_tools: bool) -> int:
     """Return how many messages the next inference is sent."""
-    return len(state.messages) + (len(state.steering) if has_tools else 0)
+    count = len(state.messages)
+    return count + len(state.steering) if state.steering and has_tools else count
 
 
 def guess_usage(state: State, message: Message) -> Usage:

@@ -35,10 +35,10 @@ from treadle.core.decide import (
 from treadle.core.questions import AskUser
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
-from treadle.journal.protocol import RunWriter
+from treadle.journal.protocol import Clock, RunWriter
 from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.hooks import MANY, Hooks
-from treadle.loop.inference import check_answer, make_inference
+from treadle.loop.inference import Inference, check_answer
 from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import DONE, Outbox
 from treadle.loop.toolcalls import ToolCalls
@@ -66,7 +66,7 @@ class Driver:
         clock = self._clock = bench.clock
         read_blob = None if bench.journal is None else bench.journal.read_blob
         self._model = model
-        self._inference = make_inference(model, read_blob, clock)
+        self._inference = _make_inference(model, read_blob, clock)
         self.bench = bench
         self._calls = ToolCalls(bench)
         self.find_answer_fault: FindFault | None = None
@@ -325,6 +325,17 @@ class Driver:
             )
             self.put(failure)
         return is_inferring
+
+
+def _make_inference(model: Model, read_blob: Callable[[str], bytes] | None, clock: Clock) -> Inference:
+    """Return the performer of one run's inferences. Raises: `ConfigError` for a router that cannot be used."""
+    if getattr(model, "tiers", None) is not None:
+        from treadle.loop.routing import RoutedInference
+        from treadle.models.wrappers.tiered import TieredModel
+
+        if isinstance(model, TieredModel):
+            return RoutedInference(model, read_blob, clock)
+    return Inference(model, read_blob, clock)
 
 
 class _Progress:

@@ -34,25 +34,13 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
+from treadle.journal.protocol import Clock
 from treadle.loop.compaction import count_tokens
-from treadle.loop.outbox import Clock, Outbox
+from treadle.loop.outbox import Outbox
 from treadle.models.protocol import Hold, Model, Watch, check_parts, estimate_cost_usd
 
 _SAFETY = 3
 """How far estimates may be off for a prompt not to be counted by the model's tokenizer."""
-
-
-def make_inference(
-    model: Model, read_blob: Callable[[str], bytes] | None = None, clock: Clock = time
-) -> "Inference":
-    """Return the performer of one run's inferences. Raises: `ConfigError` for a router that cannot be used."""
-    if getattr(model, "tiers", None) is not None:
-        from treadle.loop.routing import RoutedInference
-        from treadle.models.wrappers.tiered import TieredModel
-
-        if isinstance(model, TieredModel):
-            return RoutedInference(model, read_blob, clock)
-    return Inference(model, read_blob, clock)
 
 
 class Inference:

@@ -8,9 +8,8 @@ from treadle.agent.spec import Files
 from treadle.context.protocol import Surroundings
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Clock, Journal
 from treadle.loop.hooks import Hooks
-from treadle.loop.outbox import Clock
 from treadle.models.protocol import Model
 from treadle.tools.protocol import Approver, Asker
 

@@ -18,17 +18,15 @@ EXAMPLES = (
 
 
 def list_memories(
+    place: m.Place,
     store: m.Stores = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
     ] = 50,
-    persona: m.Persona = None,
-    user: m.User = None,
-    journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> int:
     """List memories, the newest first."""
-    with m.opened(journal, persona, user) as memory:
+    with place.opened() as memory:
         found = memory.store.entries(store or (), limit or None, newest_first=True)
         owners = memory.store.owners()
     if is_json:
@@ -42,7 +40,6 @@ def list_memories(
             for who, whom in owners
             if who != LIBRARY
         ]
-        print_note(
-            "there are no such memories" + (f"; there are some of {', '.join(others)}" if others else "")
-        )
+        more = f"; this journal has memories of: {', '.join(others)}" if others else ""
+        print_note(f"{place.persona} has no such memories about {place.user}{more}")
     return ExitCode.DONE
