@@ -30,7 +30,7 @@ from treadle.core.events import ContextCompacted, Event, TurnStarted
 from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
-from treadle.core.types import Artifact, Delivery, Message, Role
+from treadle.core.types import Artifact, Delivery, Message, Role, StopReason
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
@@ -184,6 +184,19 @@ class Session(Generic[T_co]):
             while self._next_seq(driver) is not None and not self._senders:
                 run = await self._answer_next(driver, on_event)
             return run
+
+    async def retry_turn(self, *, on_event: Emit | None = None) -> Run[T_co]:
+        """Try the last turn again, which ended with an error, and return the run.
+
+        Raises: `ConfigError` if it did not end with an error.
+        """
+        async with self._alone():
+            driver = self._open_driver()
+            if driver.state.is_turn_open or driver.state.stop_reason is not StopReason.ERROR:
+                raise ConfigError(f"the last turn of session {self.run_id!r} did not end with an error")
+            driver.listen(on_event)
+            resume_turn(self._agent, driver, self._task, None, None)
+            return await self._drive(on_event)
 
     async def compact(self) -> ContextCompacted | None:
         """Compact the context now: old results are cut, and all but the newest turns are summarised.

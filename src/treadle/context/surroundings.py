@@ -35,10 +35,10 @@ MemoryLike: TypeAlias = MemorySpec | str | bool | None
 """The settings of a memory, the name of a persona that remembers, or whether the agent has a memory."""
 RECALL_SECONDS = 30.0
 """How long a recall may take before the turn begins without it."""
+LIBRARY = "treadle-documents"
+"""The name in whose memory the documents of agents without a memory are."""
 
 _MAX_COUNTED = 1000
-_LIBRARY = "treadle-documents"
-"""The name in whose memory the documents of agents without a memory are."""
 _HEADING_TOKENS = 50
 _MAX_TOPICS = 200
 
@@ -182,7 +182,7 @@ class _Known:
 
         if spec is None:
             name = hashlib.sha256("\0".join(self._documents).encode(errors="replace")).hexdigest()[:16]
-            self._library = open_memory(journal, _LIBRARY, name, clock=clock)
+            self._library = open_memory(journal, LIBRARY, name, clock=clock)
         else:
             self._library = self._memory = open_memory(
                 journal, spec.persona, spec.user, embeddings=spec.embeddings, clock=clock
@@ -279,9 +279,10 @@ class _Known:
         spec = self.spec.memory
         if self._memory is not None and spec is not None:
             count = len(self._memory.store.entries(limit=_MAX_COUNTED + 1))
-            shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count)
+            shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count or "no")
             kept = f"{shown} {'memory' if count == 1 else 'memories'}"
-            found.append(f"{kept} of {spec.persona!r} about {spec.user!r}")
+            about = "" if spec.user == MemorySpec().user else f" about {spec.user!r}"
+            found.append(f"{kept}{about} from earlier conversations" if count else f"{kept}{about} yet")
         if self._loaded is not None and self._loaded.in_pieces:
             names = ", ".join([Path(path).name for path in self._loaded.in_pieces])
             found.append(f"too large to be put in whole, and recalled in pieces: {names}")

@@ -26,7 +26,7 @@ from treadle.core.context import (
     note_tools,
 )
 from treadle.core.log import Log
-from treadle.core.parts import parts_among
+from treadle.core.parts import leave_out_refused, parts_among
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
 from treadle.core.tokens import count_chars, guess_of_chars
@@ -51,6 +51,8 @@ from treadle.core.types import (
 
 _REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, ToolErrorKind.TRUNCATED)
 """Errors of a call of the answer tool that count as an answer that does not fit the schema."""
+_REFUSALS = ("RequestError", "UnsupportedPartError")
+"""The types of errors of requests that a server, or the model's dialect, refused because of what they contain."""
 
 
 ESCALATED = "Escalated"
@@ -369,6 +371,10 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.turn = body.turn
     state.opened = body
     state.is_turn_open = True
+    if state.has_parts and state.can_compact and state.failure and state.failure.error_type in _REFUSALS:
+        state.whole = state.transcript
+        state.messages = Log(leave_out_refused(list(state.messages)))
+        state.has_parts = any([message.parts for message in state.messages])
     message, at = body.message, len(state.messages)
     state.said = message.content
     state.context.turn_at = at

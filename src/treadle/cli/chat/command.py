@@ -63,7 +63,7 @@ def chat(
                 limits=limits,
                 instructions=instructions,
                 files=read_mount(mount),
-                knowledge=knowledge,
+                knowledge=knowledge.over_file(),
                 is_trusted=is_trusted,
                 judge="patterns",
             )
