@@ -7,12 +7,12 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from treadle.context.fence import fence
 from treadle.context.judging.patterns import Facts, judge_message
 from treadle.context.judging.reading import read
 from treadle.context.judging.work import find_suited
 from treadle.core.answers import strip_answer
 from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.fence import fence
 from treadle.core.judgement import (
     Ambiguity,
     AmbiguityClass,
